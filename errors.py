@@ -1,0 +1,336 @@
+"""Every error that logweir raises on purpose.
+
+::
+
+    LogweirError                  message, hint
+    ├─ DecodeError                reason, offset          bytes that are not what they should be
+    ├─ WalError                   path, offset            a log, snapshot or directory on disk
+    │  ├─ CorruptFile             reason                  header, or file as a whole, cannot be used
+    │  ├─ CorruptBlock            reason                  damage inside a file
+    │  ├─ ChainGap                expected, found         files do not follow one another
+    │  ├─ RecoveryRefused         report                  what is on disk would lose rows if opened
+    │  ├─ WriteFailed             errno                   nothing of the batch is in the log
+    │  ├─ WriterPoisoned          first_cause             a sync failed: nothing more is acknowledged
+    │  └─ DirectoryLocked         pid                     another process owns the folder
+    ├─ RequestError               code, name              a change or read that the store refuses
+    ├─ ProtocolError              (never raised itself)   a conversation with a peer
+    │  ├─ LocalProtocolError                              we were asked to send what is not allowed
+    │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
+    ├─ LimitExceeded              limit_name, limit, got  see `logweir.limits`
+    ├─ PositionUnavailable        wanted, oldest, newest  the log no longer holds that position
+    ├─ ConfigError                key, origin             a setting
+    └─ Unreachable                url                     a peer that does not answer
+
+Each says in one sentence what happened, where, and in `hint` what to do next.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ChainGap",
+    "ConfigError",
+    "CorruptBlock",
+    "CorruptFile",
+    "DecodeError",
+    "DirectoryLocked",
+    "ErrorCode",
+    "LimitExceeded",
+    "LocalProtocolError",
+    "LogweirError",
+    "PositionUnavailable",
+    "ProtocolError",
+    "RecoveryRefused",
+    "RemoteProtocolError",
+    "RequestError",
+    "Unreachable",
+    "WalError",
+    "WriteFailed",
+    "WriterPoisoned",
+]
+
+
+class LogweirError(Exception):
+    """The root of the tree. `message`: one sentence; `hint`: what to do next, or ""."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} Hint: {self.hint}" if self.hint else self.message
+
+
+class DecodeError(LogweirError):
+    """Bytes that do not hold what they should. `offset`: where in the buffer, in bytes."""
+
+    def __init__(self, reason: str, *, offset: int = 0, hint: str = "") -> None:
+        super().__init__(f"{reason} (at byte {offset})", hint=hint)
+        self.reason = reason
+        self.offset = offset
+
+
+class WalError(LogweirError):
+    """Something on disk. `path`: the file or folder; `offset`: byte in it, None for the whole."""
+
+    def __init__(
+        self, message: str, *, path: str = "", offset: int | None = None, hint: str = ""
+    ) -> None:
+        where = ""
+        if path:
+            where = path if offset is None else f"{path} at byte {offset}"
+            where += ": "
+        super().__init__(where + message, hint=hint)
+        self.path = path
+        self.offset = offset
+
+
+class CorruptFile(WalError):
+    """A file whose header cannot be used, or that is not a log or snapshot at all."""
+
+
+class CorruptBlock(WalError):
+    """Damage inside a file: rows are missing or cannot be trusted from `offset` on."""
+
+
+class ChainGap(WalError):
+    """Two files do not follow one another: rows between `expected` and `found` are missing."""
+
+    def __init__(
+        self, message: str, *, path: str = "", expected: object, found: object, hint: str = ""
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.expected = expected
+        self.found = found
+
+
+class RecoveryRefused(WalError):
+    """Opening this folder would lose rows. `report`: the `logweir.recovery.RecoveryReport`."""
+
+    def __init__(self, message: str, *, path: str = "", report: Any, hint: str = "") -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.report = report
+
+
+class WriteFailed(WalError):
+    """A write failed before its sync: the file is cut back and holds nothing of the batch."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str = "",
+        offset: int | None = None,
+        errno: int = 0,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, path=path, offset=offset, hint=hint)
+        self.errno = errno
+
+
+class WriterPoisoned(WalError):
+    """A sync, or the cut after a failed write, failed. Nothing more is acknowledged.
+
+    The batch in flight may or may not be on disk; opening the folder again tells.
+    """
+
+    def __init__(self, message: str, *, path: str = "", first_cause: BaseException) -> None:
+        super().__init__(
+            message,
+            path=path,
+            hint="the disk lost data or may have; check it, then open the folder again",
+        )
+        self.first_cause = first_cause
+
+
+class DirectoryLocked(WalError):
+    """Another process has the folder open for writing. `pid`: its process id, 0 if unknown."""
+
+    def __init__(self, message: str, *, path: str = "", pid: int = 0, hint: str = "") -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.pid = pid
+
+
+class ErrorCode(IntEnum):
+    """Tarantool's error numbers that a store, a DML server or a replication source needs.
+
+    Source: Tarantool 2.6.0 (read in `errcode.h`, most observed).
+    """
+
+    UNKNOWN = 0
+    ILLEGAL_PARAMS = 1
+    MEMORY_ISSUE = 2
+    TUPLE_FOUND = 3
+    TUPLE_NOT_FOUND = 4
+    UNSUPPORTED = 5
+    NONMASTER = 6
+    READONLY = 7
+    CREATE_SPACE = 9
+    SPACE_EXISTS = 10
+    DROP_SPACE = 11
+    ALTER_SPACE = 12
+    INDEX_TYPE = 13
+    MODIFY_INDEX = 14
+    DROP_PRIMARY_KEY = 17
+    KEY_PART_TYPE = 18
+    EXACT_MATCH = 19
+    INVALID_MSGPACK = 20
+    TUPLE_NOT_ARRAY = 22
+    FIELD_TYPE = 23
+    UPDATE_SPLICE = 25
+    UPDATE_ARG_TYPE = 26
+    UNKNOWN_UPDATE_OP = 28
+    UPDATE_FIELD = 29
+    FUNCTION_TX_ACTIVE = 30
+    KEY_PART_COUNT = 31
+    PROC_LUA = 32
+    NO_SUCH_PROC = 33
+    NO_SUCH_INDEX_ID = 35
+    NO_SUCH_SPACE = 36
+    NO_SUCH_FIELD_NO = 37
+    EXACT_FIELD_COUNT = 38
+    FIELD_MISSING = 39
+    WAL_IO = 40
+    MORE_THAN_ONE_TUPLE = 41
+    ACCESS_DENIED = 42
+    NO_SUCH_USER = 45
+    USER_EXISTS = 46
+    PASSWORD_MISMATCH = 47
+    UNKNOWN_REQUEST_TYPE = 48
+    NO_SUCH_FUNCTION = 51
+    MULTISTATEMENT_TRANSACTION = 54
+    NO_SUCH_ENGINE = 57
+    CFG = 59
+    UNKNOWN_REPLICA = 62
+    REPLICASET_UUID_MISMATCH = 63
+    INVALID_UUID = 64
+    REPLICASET_UUID_IS_RO = 65
+    INSTANCE_UUID_MISMATCH = 66
+    REPLICA_ID_IS_RESERVED = 67
+    INVALID_ORDER = 68
+    MISSING_REQUEST_FIELD = 69
+    IDENTIFIER = 70
+    ITERATOR_TYPE = 72
+    REPLICA_MAX = 73
+    INVALID_XLOG = 74
+    INVALID_XLOG_NAME = 75
+    INVALID_XLOG_ORDER = 76
+    NO_CONNECTION = 77
+    TIMEOUT = 78
+    ACTIVE_TRANSACTION = 79
+    SESSION_CLOSED = 86
+    MISSING_SNAPSHOT = 93
+    CANT_UPDATE_PRIMARY_KEY = 94
+    UPDATE_INTEGER_OVERFLOW = 95
+    TRANSACTION_CONFLICT = 97
+    PROTOCOL = 104
+    WRONG_INDEX_RECORD = 106
+    WRONG_INDEX_PARTS = 107
+    WRONG_INDEX_OPTIONS = 108
+    WRONG_SCHEMA_VERSION = 109
+    MEMTX_MAX_TUPLE_SIZE = 110
+    WRONG_SPACE_OPTIONS = 111
+    UNSUPPORTED_INDEX_FEATURE = 112
+    VIEW_IS_RO = 113
+    NO_TRANSACTION = 114
+    SYSTEM = 115
+    LOADING = 116
+    CONNECTION_TO_SELF = 117
+    COMPRESSION = 119
+    CHECKPOINT_IN_PROGRESS = 120
+    DECOMPRESSION = 124
+    INVALID_XLOG_TYPE = 125
+    ALREADY_RUNNING = 126
+    LOCAL_INSTANCE_ID_IS_READ_ONLY = 128
+    CHECKPOINT_ROLLBACK = 134
+    WRONG_DD_VERSION = 140
+    NO_SUCH_INDEX_NAME = 148
+    NULLABLE_PRIMARY = 152
+    NO_SUCH_GROUP = 155
+    UPDATE_DECIMAL_OVERFLOW = 160
+    NO_SUCH_FIELD_NAME = 201
+    BOOTSTRAP_READONLY = 203
+    REPLICA_NOT_ANON = 207
+    CANNOT_REGISTER = 208
+
+
+class RequestError(LogweirError):
+    """A change or a read that the store refuses, with Tarantool's error number.
+
+    `code`: the number; `name`: its name in Tarantool, such as "TUPLE_FOUND"; `details`: what the
+    message is made of (space, index, field, …) for programs.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        hint: str = "",
+        details: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.name = code.name
+        self.details = dict(details or {})
+
+
+class ProtocolError(LogweirError):
+    """A conversation with a peer went wrong. Only its two kinds are raised."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to send something that the protocol forbids in this state."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that the protocol forbids. `reply_hint`: what to answer, if any."""
+
+    def __init__(self, message: str, *, hint: str = "", reply_hint: object = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reply_hint = reply_hint
+
+
+class LimitExceeded(LogweirError):
+    """Something is larger than logweir takes. `limit_name`: the name in `logweir.limits`."""
+
+    def __init__(self, limit_name: str, limit: int, got: int, *, hint: str = "") -> None:
+        super().__init__(f"{limit_name} is {limit}, got {got}.", hint=hint)
+        self.limit_name = limit_name
+        self.limit = limit
+        self.got = got
+
+
+class PositionUnavailable(LogweirError):
+    """The log does not hold the rows after `wanted`; it holds those from `oldest` to `newest`."""
+
+    def __init__(self, wanted: object, oldest: object, newest: object, *, hint: str = "") -> None:
+        super().__init__(
+            f"position {wanted} is not in the log, which holds {oldest} to {newest}.", hint=hint
+        )
+        self.wanted = wanted
+        self.oldest = oldest
+        self.newest = newest
+
+
+class ConfigError(LogweirError):
+    """A setting that cannot be. `key`: its name; `origin`: where the value came from."""
+
+    def __init__(self, key: str, message: str, *, origin: str = "argument", hint: str = "") -> None:
+        super().__init__(f"{key} ({origin}): {message}", hint=hint)
+        self.key = key
+        self.origin = origin
+
+
+class Unreachable(LogweirError):
+    """A peer that cannot be reached. `url`: its address, without any password."""
+
+    def __init__(self, url: str, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{url}: {message}", hint=hint)
+        self.url = url

@@ -1,0 +1,69 @@
+"""Every limit of logweir in one table, unit in the name.
+
+A limit is checked before memory is taken for what it limits. Those that follow Tarantool name the
+source; the others were chosen so that a hostile file or peer costs bounded memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- log files ------------------------------------------------------------------------------------
+META_BYTES: Final = 1024 + 834
+"""Largest text header of a file (1024 bytes and the longest vclock text). Source: 2.6.0, observed."""
+
+BLOCK_TARGET_BYTES: Final = 128 * 1024
+"""A block is written when its rows reach this after a whole transaction. Source: 2.6.0."""
+
+BLOCK_STORED_BYTES: Final = 2**31
+"""Largest length in a block header that a reader follows. Source: 2.6.0."""
+
+BLOCK_RAW_BYTES: Final = 256 * 1024 * 1024
+"""Largest block after decompression that a reader unpacks (zstd bomb)."""
+
+COMPRESS_THRESHOLD_BYTES: Final = 2029
+"""Rows of a block from this size on are zstd-compressed. Source: 2.6.0, observed."""
+
+WAL_MAX_SIZE_BYTES: Final = 256 * 1024 * 1024
+"""Default size from which a log file is closed and the next begun. Source: 2.6.0."""
+
+READ_WINDOW_BYTES: Final = 1024 * 1024
+"""A reader asks the disk for this much at a time."""
+
+VCLOCK_COMPONENTS: Final = 32
+"""Replica ids are 0 … 31. Source: 2.6.0."""
+
+# --- values ---------------------------------------------------------------------------------------
+TUPLE_BYTES: Final = 1024 * 1024
+"""Largest tuple that a store accepts (error 110). Source: 2.6.0 memtx_max_tuple_size."""
+
+MSGPACK_DEPTH: Final = 512
+"""Deepest nesting of MsgPack values that is decoded to objects."""
+
+UPDATE_OPERATIONS: Final = 4000
+"""Operations in one update or upsert. Source: 2.6.0."""
+
+TRANSACTION_BYTES: Final = 128 * 1024 * 1024
+"""Largest transaction, in bytes of rows (a transaction is one block)."""
+
+DECIMAL_DIGITS: Final = 38
+"""Significant digits of a decimal. Source: 2.6.0."""
+
+SPACE_ID_MAX: Final = 2**31 - 1
+"""Largest space id. Source: 2.6.0."""
+
+INDEX_ID_MAX: Final = 128 - 1
+"""Largest index id in a space. Source: 2.6.0 BOX_INDEX_MAX."""
+
+IDENTIFIER_BYTES: Final = 65000
+"""Longest name of a space, index, field or user. Source: 2.6.0 BOX_NAME_MAX."""
+
+# --- state ----------------------------------------------------------------------------------------
+STATE_MAP_START_BYTES: Final = 64 * 1024 * 1024
+"""Size of the state's memory map at first; it doubles when full."""
+
+STATE_KEY_BYTES: Final = 511
+"""Longest key that LMDB takes."""
+
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Largest group of requests that shares one sync; what is over goes into the next group."""

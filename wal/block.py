@@ -1,0 +1,155 @@
+"""Blocks: the 19-byte fixheader, the payload, the EOF marker. Bytes ↔ values; no I/O.
+
+=============================  ====================================================================
+part                           encoding
+=============================  ====================================================================
+magic, 4 bytes                 `d5 ba 0b ab` rows as they are, `d5 ba 0b ba` rows in one zstd frame
+length                         shortest MsgPack uint: bytes of the stored payload that follows
+checksum of the block before   MsgPack uint, written as 0, ignored
+checksum of this block         shortest MsgPack uint: `crc32c.checksum` of the stored payload
+padding up to byte 19          k bytes left, k > 0: `a0 + (k - 1)` and k - 1 zeros
+=============================  ====================================================================
+
+A reader takes any one MsgPack value as padding that ends exactly at byte 19, or nothing. The length
+is covered by no checksum: bound it, and never trust it after a checksum that does not match.
+`d5 10 ad ed` is the EOF marker, the last 4 bytes of a file that was closed in order.
+Rows of `limits.COMPRESS_THRESHOLD_BYTES` and more are compressed: one frame, read by streaming only,
+with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.c`.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import zstandard
+
+from logweir.errors import DecodeError, LimitExceeded
+from logweir.limits import BLOCK_RAW_BYTES, BLOCK_STORED_BYTES, COMPRESS_THRESHOLD_BYTES
+from logweir.wal.crc32c import checksum
+from logweir.wal.mp import decode_uint, encode_uint, skip
+
+__all__ = [
+    "EOF_MARKER",
+    "FIXHEADER_BYTES",
+    "MAGIC_PLAIN",
+    "MAGIC_ZSTD",
+    "FixHeader",
+    "decode_fixheader",
+    "decompress",
+    "encode_block",
+    "encode_fixheader",
+]
+
+FIXHEADER_BYTES: Final = 19
+MAGIC_PLAIN: Final = bytes.fromhex("d5ba0bab")
+MAGIC_ZSTD: Final = bytes.fromhex("d5ba0bba")
+EOF_MARKER: Final = bytes.fromhex("d510aded")
+
+
+@dataclass(frozen=True, slots=True)
+class FixHeader:
+    """One decoded fixheader. `stored_bytes`: payload that follows; `crc`: its checksum."""
+
+    kind: Literal["plain", "zstd"]
+    stored_bytes: int
+    crc: int
+
+
+def _read_uint(data: bytes | memoryview, at: int, name: str) -> tuple[int, int]:
+    read = decode_uint(data, at)
+    if read is None:
+        raise DecodeError(f"block header: {name} is not an unsigned integer", offset=at)
+    return read
+
+
+def encode_fixheader(kind: Literal["plain", "zstd"], stored_bytes: int, crc: int) -> bytes:
+    """The 19 bytes before a payload of `stored_bytes` bytes with checksum `crc`."""
+    magic = MAGIC_PLAIN if kind == "plain" else MAGIC_ZSTD
+    head = magic + encode_uint(stored_bytes) + b"\x00" + encode_uint(crc)
+    left = FIXHEADER_BYTES - len(head)
+    return head + bytes((0xA0 + left - 1,)) + bytes(left - 1) if left else head
+
+
+def decode_fixheader(data: bytes | memoryview) -> FixHeader:
+    """Read one fixheader. `data`: exactly 19 bytes. Raises `DecodeError`."""
+    magic = bytes(data[:4])
+    if magic not in (MAGIC_PLAIN, MAGIC_ZSTD):
+        raise DecodeError(f"block magic is {magic.hex()}")
+    if len(data) != FIXHEADER_BYTES:
+        raise DecodeError("block header is cut short", offset=len(data))
+    try:
+        stored_bytes, at = _read_uint(data, 4, "length")
+        _, at = _read_uint(data, at, "checksum of the block before")
+        crc, at = _read_uint(data, at, "checksum")
+        end = skip(data, at) if at < FIXHEADER_BYTES else at
+    except LimitExceeded as error:
+        raise DecodeError("block header padding is nested", offset=4) from error
+    if end != FIXHEADER_BYTES:
+        raise DecodeError("block header padding does not end at byte 19", offset=end)
+    if stored_bytes > BLOCK_STORED_BYTES:
+        raise DecodeError(f"block length {stored_bytes} is over 2^31", offset=4)
+    if crc >> 32:
+        raise DecodeError(f"block checksum {crc:x} has more than 32 bits", offset=at)
+    return FixHeader("plain" if magic == MAGIC_PLAIN else "zstd", stored_bytes, crc)
+
+
+_local = threading.local()
+
+
+def _compress(rows: bytes | bytearray | memoryview, level: int) -> bytes:
+    if getattr(_local, "level", None) != level:
+        _local.level = level
+        _local.compressor = zstandard.ZstdCompressor(level=level, write_content_size=False)
+    packed: bytes = _local.compressor.compress(rows)
+    return packed
+
+
+def encode_block(
+    rows: bytes | bytearray | memoryview,
+    *,
+    threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES,
+    level: int = 1,
+) -> tuple[bytes, bytes | bytearray | memoryview]:
+    """Frame `rows` (one or more whole transactions) as one block.
+
+    `threshold_bytes`: compress from this size on, None never; `level`: of zstd, 1 … 22.
+    Returns the fixheader and the payload, to be written one after the other.
+    """
+    if threshold_bytes is not None and len(rows) >= threshold_bytes:
+        packed = _compress(rows, level)
+        return encode_fixheader("zstd", len(packed), checksum(packed)), packed
+    return encode_fixheader("plain", len(rows), checksum(rows)), rows
+
+
+def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:
+    """Unpack one zstd payload.
+
+    Streaming, so that what a frame says of its size is not believed. Raises `LimitExceeded` when
+    more than `limit_bytes` come out, `DecodeError` for anything that is not one whole frame.
+    """
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    try:
+        # Small inputs bound what one call can produce: zstd expands at most about 33 000 times.
+        step = max(1, min(len(payload), limit_bytes // 32768 + 1))
+        for at in range(0, len(payload), step):
+            part = unpacker.decompress(payload[at : at + step])
+            size += len(part)
+            if size > limit_bytes:
+                raise LimitExceeded(
+                    "BLOCK_RAW_BYTES",
+                    limit_bytes,
+                    size,
+                    hint="a block this large is not written by Tarantool; it may be a bomb",
+                )
+            parts.append(part)
+            if unpacker.eof and at + step < len(payload):
+                raise DecodeError("zstd frame ends before the payload", offset=at)
+    except zstandard.ZstdError as error:
+        raise DecodeError(f"zstd frame cannot be unpacked: {error}") from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise DecodeError("zstd frame is cut short or followed by something", offset=len(payload))
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,41 @@
+"""The checksum of blocks: CRC-32C in Tarantool's variant.
+
+Reflected polynomial 0x82F63B78 (normal form 0x1EDC6F41), register starts at **0**, **no final
+inversion**. So it is not the customary CRC-32C: leading zero bytes do not change it, and the value
+of nothing, or of any run of zeros, is 0. ``123456789`` gives 58e3fa20.
+Source: `crc32_calc(0, …)` in `xlog.c` of Tarantool 2.6.0; checked on every block of the samples.
+
+`crcmod` is the definition, and the fallback where the `crc32c` package is absent; `SOURCE` says
+which one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import crcmod  # type: ignore[import-untyped]
+
+__all__ = ["SOURCE", "checksum", "reference_checksum"]
+
+_ONES: Final = 0xFFFFFFFF
+
+reference_checksum: Final[Callable[[bytes | bytearray | memoryview], int]] = crcmod.mkCrcFun(
+    0x11EDC6F41, initCrc=0, rev=True, xorOut=0
+)
+"""The definition, by `crcmod`. `data`: any bytes. Returns 0 … 2^32-1."""
+
+SOURCE: str
+"""What computes `checksum`: "crc32c" (hardware where there is any) or "crcmod"."""
+
+try:
+    import crc32c as _hardware
+except ImportError:
+    SOURCE = "crcmod"
+    checksum = reference_checksum
+else:
+    SOURCE = "crc32c"
+
+    def checksum(data: bytes | bytearray | memoryview) -> int:
+        """CRC-32C of `data` in Tarantool's variant. Returns 0 … 2^32-1."""
+        return _hardware.crc32c(data, _ONES) ^ _ONES

@@ -1,0 +1,121 @@
+"""The text header of log files and snapshots. Bytes ↔ values; no I/O.
+
+Lines end with one LF. First the kind (`XLOG`, `SNAP`, `VYLOG`), then the format version, then
+`Key: value` lines, then an empty line.
+
+=============  =================================================================================
+key            meaning
+=============  =================================================================================
+`Version`      the program that wrote it; ignored by readers
+`Instance`     UUID of the instance, 36 letters, lower case; `Server` is a synonym (0.12 files)
+`VClock`       of an xlog: the state before its first row; of a snap: the state it contains
+`PrevVClock`   xlog only: `VClock` of the xlog before it, where the writer knew one
+=============  =================================================================================
+
+Written in that order. Versions 0.12 and 0.13 are read, anything else is an error; blanks and tabs
+after the colon are skipped; a line without a colon is an error; unknown keys are kept.
+The header is at most `limits.META_BYTES` long. Source: Tarantool 2.6.0, observed and `xlog.c`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Final, Literal, cast
+
+from logweir.errors import DecodeError
+from logweir.limits import META_BYTES
+from logweir.wal.vclock import VClock
+
+__all__ = ["FILE_KINDS", "FileKind", "Meta", "decode_meta"]
+
+FileKind = Literal["XLOG", "SNAP", "VYLOG"]
+FILE_KINDS: Final = ("XLOG", "SNAP", "VYLOG")
+VERSIONS: Final = ("0.12", "0.13")
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """One header. `instance` is None, and `vclock` empty, where the file does not give them."""
+
+    kind: FileKind
+    vclock: VClock
+    instance: uuid.UUID | None = None
+    prev_vclock: VClock | None = None
+    program: str = ""
+    version: str = "0.13"
+    unknown: tuple[tuple[str, str], ...] = field(default=())
+
+    def encode(self) -> bytes:
+        """The header's bytes, the empty line included."""
+        lines = [self.kind, self.version, f"Version: {self.program}"]
+        if self.instance is not None:
+            lines.append(f"Instance: {self.instance}")
+        lines.append(f"VClock: {self.vclock}")
+        if self.prev_vclock is not None:
+            lines.append(f"PrevVClock: {self.prev_vclock}")
+        lines += [f"{key}: {value}" for key, value in self.unknown]
+        return ("\n".join(lines) + "\n\n").encode("utf-8", "surrogateescape")
+
+
+def decode_meta(data: bytes) -> tuple[Meta, int]:
+    """Read a header from the first bytes of a file.
+
+    `data`: the file's first `limits.META_BYTES` bytes, or all of a shorter file. Returns the
+    header and its length in bytes. Raises `DecodeError` with the byte where it goes wrong.
+    """
+    end = data.find(b"\n\n", 0, META_BYTES)
+    if end < 0:
+        if not data:
+            raise DecodeError("the file is empty")
+        raise DecodeError(
+            "no empty line ends the text header: cut short, or not a log or snapshot",
+            offset=min(len(data), META_BYTES),
+        )
+    lines = data[:end].decode("utf-8", "surrogateescape").split("\n")
+    if lines[0] not in FILE_KINDS:
+        raise DecodeError(f"first line is {lines[0][:20]!r}, not XLOG, SNAP or VYLOG")
+    if len(lines) < 2 or lines[1] not in VERSIONS:
+        got = lines[1][:20] if len(lines) > 1 else ""
+        raise DecodeError(f"format version is {got!r}, not 0.12 or 0.13", offset=len(lines[0]) + 1)
+    at = len(lines[0]) + len(lines[1]) + 2
+    program, instance = "", None
+    vclock: VClock | None = None
+    prev_vclock: VClock | None = None
+    unknown: list[tuple[str, str]] = []
+    for line in lines[2:]:
+        key, colon, value = line.partition(":")
+        value = value.lstrip(" \t")
+        if not colon:
+            raise DecodeError(f"header line {line[:40]!r} has no colon", offset=at)
+        if key == "Version":
+            program = value
+        elif key in ("Instance", "Server"):
+            if _UUID.fullmatch(value) is None:
+                raise DecodeError(f"{key} {value[:40]!r} is not a UUID", offset=at)
+            instance = uuid.UUID(value)
+        elif key in ("VClock", "PrevVClock"):
+            try:
+                clock = VClock.parse(value)
+            except DecodeError as error:
+                raise DecodeError(f"{key}: {error.reason}", offset=at + error.offset) from error
+            if key == "VClock":
+                vclock = clock
+            else:
+                prev_vclock = clock
+        else:
+            unknown.append((key, value))
+        at += len(line.encode("utf-8", "surrogateescape")) + 1
+    meta = Meta(
+        kind=cast(FileKind, lines[0]),
+        version=lines[1],
+        program=program,
+        instance=instance,
+        vclock=VClock() if vclock is None else vclock,
+        prev_vclock=prev_vclock,
+        unknown=tuple(unknown),
+    )
+    return meta, end + 2
