@@ -10,7 +10,7 @@
     │  ├─ ChainGap                expected, found         files do not follow one another
     │  ├─ RecoveryRefused         report                  what is on disk would lose rows if opened
     │  ├─ WriteFailed             errno                   nothing of the batch is in the log
-    │  ├─ WriterPoisoned          first_cause             a sync failed: nothing more is acknowledged
+    │  ├─ WriterPoisoned          first_cause             a sync failed: nothing more is taken
     │  └─ DirectoryLocked         pid                     another process owns the folder
     ├─ RequestError               code, name              a change or read that the store refuses
     ├─ ProtocolError              (never raised itself)   a conversation with a peer

@@ -10,7 +10,7 @@ from typing import Final
 
 # --- log files ------------------------------------------------------------------------------------
 META_BYTES: Final = 1024 + 834
-"""Largest text header of a file (1024 bytes and the longest vclock text). Source: 2.6.0, observed."""
+"""Largest text header of a file (1024 bytes and the longest vclock text). Source: 2.6.0."""
 
 BLOCK_TARGET_BYTES: Final = 128 * 1024
 """A block is written when its rows reach this after a whole transaction. Source: 2.6.0."""

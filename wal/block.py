@@ -13,8 +13,8 @@ padding up to byte 19          k bytes left, k > 0: `a0 + (k - 1)` and k - 1 zer
 A reader takes any one MsgPack value as padding that ends exactly at byte 19, or nothing. The length
 is covered by no checksum: bound it, and never trust it after a checksum that does not match.
 `d5 10 ad ed` is the EOF marker, the last 4 bytes of a file that was closed in order.
-Rows of `limits.COMPRESS_THRESHOLD_BYTES` and more are compressed: one frame, read by streaming only,
-with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.c`.
+Rows of `limits.COMPRESS_THRESHOLD_BYTES` and more are compressed: one frame, read by streaming
+only, with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.c`.
 """
 
 from __future__ import annotations

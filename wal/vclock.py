@@ -103,7 +103,7 @@ class VClock(Mapping[int, int]):
         return sum(self._lsns.values())
 
     def compare(self, other: Mapping[int, int]) -> Literal["=", "<", ">", "!"]:
-        """How this stands to `other`: equal, before, after, or "!" where neither holds the other."""
+        """How this stands to `other`: equal, before, after; "!": neither holds the other."""
         ids = set(self._lsns) | set(other)
         less = any(self.lsn(i) < other.get(i, 0) for i in ids)
         more = any(self.lsn(i) > other.get(i, 0) for i in ids)

@@ -1,7 +1,7 @@
 """Rows: one change each. Bytes ↔ values; no I/O.
 
-A row is a header map and a body map, MsgPack, one behind the other, no length before them. A NOP has
-no body: the next map is the next row's header.
+A row is a header map and a body map, MsgPack, one behind the other, no length before them. A NOP
+has no body: the next map is the next row's header.
 
 Header keys, written in this order, each only if it is not zero (except the type):
 
@@ -17,9 +17,9 @@ key   name        type      notes
 09    flags       uint      bit 0 COMMIT: last row of its transaction
 ====  ==========  ========  ====================================================================
 
-The transaction id T is the lsn of the first *global* row. Only row: keys 08 and 09 absent. First and
-middle rows: 08 = lsn - T. Last row: that, and 09 = 1. Local rows inside a mixed transaction count
-their own lsn (component 0) but carry T of the global sequence, hence the modulo.
+The transaction id T is the lsn of the first *global* row. Only row: keys 08 and 09 absent. First
+and middle rows: 08 = lsn - T. Last row: that, and 09 = 1. Local rows inside a mixed transaction
+count their own lsn (component 0) but carry T of the global sequence, hence the modulo.
 
 Body keys: 10 space id, 11 index id, 15 index base, 20 key, 28 operations, 21 tuple (the operations
 of an UPDATE stand under 21). A known header key with a value of another type makes the row invalid;
