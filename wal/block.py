@@ -5,13 +5,15 @@ part                           encoding
 =============================  ====================================================================
 magic, 4 bytes                 `d5 ba 0b ab` rows as they are, `d5 ba 0b ba` rows in one zstd frame
 length                         shortest MsgPack uint: bytes of the stored payload that follows
-checksum of the block before   MsgPack uint, written as 0, ignored
+checksum of the block before   MsgPack uint; Tarantool writes 0 and every reader ignores it
 checksum of this block         shortest MsgPack uint: `crc32c.checksum` of the stored payload
 padding up to byte 19          k bytes left, k > 0: `a0 + (k - 1)` and k - 1 zeros
 =============================  ====================================================================
 
 A reader takes any one MsgPack value as padding that ends exactly at byte 19, or nothing. The length
 is covered by no checksum: bound it, and never trust it after a checksum that does not match.
+logweir puts into the ignored field how many bytes before this block were written but not synced
+(0: everything before is synced), so that recovery can tell a lost sync from corruption.
 `d5 10 ad ed` is the EOF marker, the last 4 bytes of a file that was closed in order.
 Rows of `limits.COMPRESS_THRESHOLD_BYTES` and more are compressed: one frame, read by streaming
 only, with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.c`.
@@ -50,11 +52,13 @@ EOF_MARKER: Final = bytes.fromhex("d510aded")
 
 @dataclass(frozen=True, slots=True)
 class FixHeader:
-    """One decoded fixheader. `stored_bytes`: payload that follows; `crc`: its checksum."""
+    """One decoded fixheader. `stored_bytes`: payload that follows; `crc`: its checksum;
+    `unsynced_bytes`: what stands in the field for the checksum of the block before."""
 
     kind: Literal["plain", "zstd"]
     stored_bytes: int
     crc: int
+    unsynced_bytes: int = 0
 
 
 def _read_uint(data: bytes | memoryview, at: int, name: str) -> tuple[int, int]:
@@ -64,10 +68,15 @@ def _read_uint(data: bytes | memoryview, at: int, name: str) -> tuple[int, int]:
     return read
 
 
-def encode_fixheader(kind: Literal["plain", "zstd"], stored_bytes: int, crc: int) -> bytes:
-    """The 19 bytes before a payload of `stored_bytes` bytes with checksum `crc`."""
+def encode_fixheader(
+    kind: Literal["plain", "zstd"], stored_bytes: int, crc: int, unsynced_bytes: int = 0
+) -> bytes:
+    """The 19 bytes before a payload of `stored_bytes` bytes with checksum `crc`.
+
+    `unsynced_bytes`: bytes written and not yet synced before this block, 0 … 2^32-1.
+    """
     magic = MAGIC_PLAIN if kind == "plain" else MAGIC_ZSTD
-    head = magic + encode_uint(stored_bytes) + b"\x00" + encode_uint(crc)
+    head = magic + encode_uint(stored_bytes) + encode_uint(unsynced_bytes) + encode_uint(crc)
     left = FIXHEADER_BYTES - len(head)
     return head + bytes((0xA0 + left - 1,)) + bytes(left - 1) if left else head
 
@@ -81,7 +90,7 @@ def decode_fixheader(data: bytes | memoryview) -> FixHeader:
         raise DecodeError("block header is cut short", offset=len(data))
     try:
         stored_bytes, at = _read_uint(data, 4, "length")
-        _, at = _read_uint(data, at, "checksum of the block before")
+        unsynced_bytes, at = _read_uint(data, at, "checksum of the block before")
         crc, at = _read_uint(data, at, "checksum")
         end = skip(data, at) if at < FIXHEADER_BYTES else at
     except LimitExceeded as error:
@@ -92,7 +101,7 @@ def decode_fixheader(data: bytes | memoryview) -> FixHeader:
         raise DecodeError(f"block length {stored_bytes} is over 2^31", offset=4)
     if crc >> 32:
         raise DecodeError(f"block checksum {crc:x} has more than 32 bits", offset=at)
-    return FixHeader("plain" if magic == MAGIC_PLAIN else "zstd", stored_bytes, crc)
+    return FixHeader("plain" if magic == MAGIC_PLAIN else "zstd", stored_bytes, crc, unsynced_bytes)
 
 
 _local = threading.local()
@@ -111,16 +120,18 @@ def encode_block(
     *,
     threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES,
     level: int = 1,
+    unsynced_bytes: int = 0,
 ) -> tuple[bytes, bytes | bytearray | memoryview]:
     """Frame `rows` (one or more whole transactions) as one block.
 
-    `threshold_bytes`: compress from this size on, None never; `level`: of zstd, 1 … 22.
+    `threshold_bytes`: compress from this size on, None never; `level`: of zstd, 1 … 22;
+    `unsynced_bytes`: as in `encode_fixheader`.
     Returns the fixheader and the payload, to be written one after the other.
     """
     if threshold_bytes is not None and len(rows) >= threshold_bytes:
         packed = _compress(rows, level)
-        return encode_fixheader("zstd", len(packed), checksum(packed)), packed
-    return encode_fixheader("plain", len(rows), checksum(rows)), rows
+        return encode_fixheader("zstd", len(packed), checksum(packed), unsynced_bytes), packed
+    return encode_fixheader("plain", len(rows), checksum(rows), unsynced_bytes), rows
 
 
 def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:

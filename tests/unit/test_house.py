@@ -1,0 +1,307 @@
+"""The rules of the house: who may import whom, how large things get, what must not be in the tree.
+
+Each check is a function from a tree of files to complaints, so that it can be fed a bad tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FLOORS = {
+    "errors": 0,
+    "limits": 0,
+    "wal": 1,
+    "recovery": 2,
+    "store": 3,
+    "replication": 4,
+    "pipeline": 4,
+    "tools": 5,
+}
+FACE = 4.5
+"""Floor of the package's own `__init__` and what else stands at the root: below `tools` only."""
+
+FILE_LINES = 800
+FUNCTION_LINES = 70
+
+Tree = dict[str, str]
+"""Path relative to the root, with `/`, to text."""
+
+
+def project_tree() -> Tree:
+    """Every text file that git knows or would take; without git, everything outside of caches."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+    )
+    if listed.returncode == 0:
+        names = [name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        skip = re.compile(r"(^|/)(\.venv[^/]*|\.git|build|dist|__pycache__|\.[a-z]+_cache)/")
+        paths = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()]
+        names = [path for path in paths if not skip.search(path)]
+    tree: Tree = {}
+    for name in names:
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        if b"\0" not in data:
+            tree[name] = data.decode("utf-8", "replace")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def tree() -> Tree:
+    """The project as it stands."""
+    return project_tree()
+
+
+def modules(tree: Tree) -> Iterator[tuple[str, ast.Module]]:
+    """The parsed modules of the package, without tests."""
+    for name, text in tree.items():
+        if name.endswith(".py") and not name.startswith(("tests/", "docs/")) and name != "setup.py":
+            yield name, ast.parse(text)
+
+
+def imported_names(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every absolute dotted name that a module imports, at any depth, with its line."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def room_of(first: str) -> str:
+    """The room that a first path or name component stands for; "" for the face at the root."""
+    room = first.removesuffix(".py")
+    return room if room in FLOORS else ""
+
+
+def upward_imports(tree: Tree) -> list[str]:
+    """Imports that do not go down or stay in their own room, relative ones, and of tests."""
+    complaints = []
+    for name, module in modules(tree):
+        own = room_of(name.split("/")[0])
+        for line, target in imported_names(module):
+            root, _, rest = target.partition(".")
+            if target.startswith("."):
+                complaints.append(f"{name}:{line} imports relatively: {target}")
+            elif root == "tests":
+                complaints.append(f"{name}:{line} imports tests")
+            elif root == "logweir":
+                room = room_of(rest.split(".")[0])
+                if room != own and FLOORS.get(room, FACE) >= FLOORS.get(own, FACE):
+                    complaints.append(f"{name}:{line} imports {target}, which is not below it")
+    return complaints
+
+
+def long_files(tree: Tree) -> list[str]:
+    """Source and documentation files over the limit."""
+    return [
+        f"{name} has {text.count(chr(10))} lines"
+        for name, text in tree.items()
+        if name.endswith((".py", ".pxd", ".sh", ".md"))
+        and not name.startswith("tests/data/")
+        and text.count("\n") > FILE_LINES
+    ]
+
+
+def long_functions(tree: Tree) -> list[str]:
+    """Functions over the limit."""
+    return [
+        f"{name}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for name, module in modules(tree)
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES
+    ]
+
+
+def unlisted_packages(tree: Tree) -> list[str]:
+    """Folders with an `__init__.py` that pyproject.toml does not install, and the reverse."""
+    listed = set(tomllib.loads(tree["pyproject.toml"])["tool"]["setuptools"]["packages"])
+    found = {
+        ".".join(["logweir", *name.split("/")[:-1]])
+        for name in tree
+        if name.endswith("__init__.py") and not name.startswith("tests/")
+    }
+    return [f"{name} is not in pyproject.toml" for name in sorted(found - listed)] + [
+        f"{name} is in pyproject.toml but not there" for name in sorted(listed - found)
+    ]
+
+
+def undocumented_names(tree: Tree) -> list[str]:
+    """Modules, and functions and classes in `__all__`, that have no docstring."""
+    complaints = []
+    for name, module in modules(tree):
+        if module.body and ast.get_docstring(module) is None:
+            complaints.append(f"{name} has no docstring")
+        public: set[str] = set()
+        for node in module.body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+            ):
+                public = set(ast.literal_eval(node.value))
+        for node in module.body:
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and node.name in public
+                and ast.get_docstring(node) is None
+            ):
+                complaints.append(f"{name}:{node.lineno} {node.name} has no docstring")
+    return complaints
+
+
+def can_fail(function: ast.AST) -> bool:
+    """Whether a test holds an assertion: assert, pytest.raises and its like, or assert_… calls."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            if called in ("raises", "fail", "warns", "run_state_machine_as_test") or re.match(
+                r"_?(assert|check|expect)_", called
+            ):
+                return True
+    return False
+
+
+def idle_tests(tree: Tree) -> list[str]:
+    """Tests that cannot fail."""
+    return [
+        f"{name}:{node.lineno} {node.name} asserts nothing"
+        for name, text in tree.items()
+        if name.startswith("tests/") and name.endswith(".py")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not can_fail(node)
+    ]
+
+
+def sleeping_tests(tree: Tree) -> list[str]:
+    """Tests that wait by the clock instead of for an event."""
+    return [
+        f"{name}:{node.lineno} sleeps"
+        for name, text in tree.items()
+        if name.startswith("tests/") and name.endswith(".py")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("time", "asyncio", "anyio", "trio")
+        and not (node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+    ]
+
+
+# Written so that they do not find themselves.
+FOREIGN = re.compile(
+    r"\.\./share" + r"d\b|/(?:work|root|Users|home)" + r"/[A-Za-z0-9_.]|[A-Z]:\\Users" + r"\\"
+)
+
+
+def foreign_paths(tree: Tree) -> list[str]:
+    """Paths that exist on one machine only."""
+    return [
+        f"{name}:{number} {match[0]}"
+        for name, text in tree.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := FOREIGN.search(line))
+    ]
+
+
+CHECKS: list[Callable[[Tree], list[str]]] = [
+    upward_imports,
+    long_files,
+    long_functions,
+    unlisted_packages,
+    undocumented_names,
+    idle_tests,
+    sleeping_tests,
+    foreign_paths,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_house_keeps_its_rules(check: Callable[[Tree], list[str]], tree: Tree) -> None:
+    """No file of the project breaks the rule."""
+    assert check(tree) == []
+
+
+GOOD: Tree = {
+    "pyproject.toml": '[tool.setuptools]\npackages = ["logweir", "logweir.wal"]\n',
+    "__init__.py": '"""Face."""\nfrom logweir.store.log import open\n',
+    "wal/__init__.py": "",
+    "wal/a.py": '"""A."""\nfrom logweir.errors import LogweirError\nfrom logweir.wal.b import c\n',
+    "tests/test_a.py": "def test_a() -> None:\n    assert 1\n",
+}
+
+BAD = [
+    (upward_imports, "wal/x.py", '"""X."""\nfrom logweir.store.log import Log\n'),
+    (upward_imports, "wal/x.py", '"""X."""\ndef f() -> None:\n    import logweir.tools.cli\n'),
+    (upward_imports, "wal/x.py", '"""X."""\nfrom logweir import recovery\n'),
+    (upward_imports, "wal/x.py", '"""X."""\nimport logweir\n'),
+    (upward_imports, "wal/x.py", '"""X."""\nfrom .b import c\n'),
+    (upward_imports, "wal/x.py", '"""X."""\nfrom tests.unit import test_house\n'),
+    (upward_imports, "errors.py", '"""X."""\nfrom logweir.wal import vclock\n'),
+    (upward_imports, "errors.py", '"""X."""\nfrom logweir.limits import TUPLE_BYTES\n'),
+    (upward_imports, "replication/x.py", '"""X."""\nimport logweir.pipeline.jobs\n'),
+    (upward_imports, "__init__.py", '"""Face."""\nfrom logweir.tools import tour\n'),
+    (long_files, "wal/x.py", "\n" * 801),
+    (long_functions, "wal/x.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 70),
+    (unlisted_packages, "store/__init__.py", ""),
+    (unlisted_packages, "pyproject.toml", '[tool.setuptools]\npackages = ["logweir", "a"]\n'),
+    (undocumented_names, "wal/x.py", "import os\n"),
+    (undocumented_names, "wal/x.py", '"""X."""\n__all__ = ["f"]\ndef f() -> None: ...\n'),
+    (undocumented_names, "wal/x.py", '"""X."""\n__all__ = ["F"]\nclass F:\n    x = 1\n'),
+    (idle_tests, "tests/test_x.py", "def test_x() -> None:\n    print(1)\n"),
+    (idle_tests, "tests/test_x.py", "class TestX:\n    async def test_x(self) -> None: ...\n"),
+    (sleeping_tests, "tests/test_x.py", "import time\ndef f() -> None:\n    time.sleep(0.1)\n"),
+    (sleeping_tests, "tests/test_x.py", "async def f() -> None:\n    await asyncio.sleep(n)\n"),
+    (foreign_paths, "docs/x.md", "see ../share" + "d/protocols"),
+    (foreign_paths, "docs/x.md", "cd /wor" + "k/main"),
+    (foreign_paths, "tests/data/x.json", '"/hom' + 'e/me/data"'),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "text"),
+    BAD,
+    ids=[f"{check.__name__}-{i}" for i, (check, *_) in enumerate(BAD)],
+)
+def test_each_check_finds_what_it_looks_for(
+    check: Callable[[Tree], list[str]], name: str, text: str
+) -> None:
+    """The check passes a good tree and complains about the same tree with one bad file."""
+    assert check(GOOD) == []
+    assert len(check({**GOOD, name: text})) >= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def test_x() -> None:\n    with pytest.raises(ValueError):\n        f()\n",
+        "def test_x() -> None:\n    assert_same(1, 2)\n",
+        "def helper() -> None:\n    pass\n",
+    ],
+)
+def test_assertions_of_every_form_count(text: str) -> None:
+    """A test that asserts by pytest.raises or by a helper named assert_… is not idle."""
+    assert idle_tests({"tests/test_x.py": text}) == []

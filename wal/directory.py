@@ -1,0 +1,175 @@
+"""The index of a folder: which snapshots and logs are there and how they follow one another.
+
+A name is a decimal number up to its first dot and `xlog`, `snap` or `vylog` behind it; what else
+is in the folder is listed but not looked into. The `VClock` of the header, not the name, is what
+counts; its signature must be the number in the name. Files of one kind must have strictly ordered
+vclocks, and all files the same `Instance`. Source: Tarantool 2.6.0, `xdir_scan` in `xlog.c`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from logweir.errors import CorruptFile, WalError
+from logweir.wal.damage import Damage, DamageKind
+from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.meta import Meta
+from logweir.wal.reader import WalReader
+from logweir.wal.vclock import VClock
+
+__all__ = ["DirectoryIndex", "LogFile", "scan_directory"]
+
+Suffix = Literal["xlog", "snap", "vylog"]
+_NAME: Final = re.compile(r"([0-9]+)\.(xlog|snap|vylog)")
+_KIND_OF: Final = {"xlog": "XLOG", "snap": "SNAP", "vylog": "VYLOG"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the folder. `signature`: of its name; `size`: bytes when it was looked at."""
+
+    path: Path
+    suffix: Suffix
+    signature: int
+    meta: Meta
+    size: int
+
+    @property
+    def vclock(self) -> VClock:
+        """Of an xlog: the state before its first row; of a snap: what it contains."""
+        return self.meta.vclock
+
+
+@dataclass(slots=True)
+class DirectoryIndex:
+    """What stands in a folder. `snaps`, `xlogs`: usable files, oldest first; `others`: names that
+    are no log files; `damage`: files whose header or name is wrong, in the order of names."""
+
+    path: Path
+    snaps: list[LogFile] = field(default_factory=list)
+    xlogs: list[LogFile] = field(default_factory=list)
+    vylogs: list[LogFile] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+    @property
+    def instance(self) -> uuid.UUID | None:
+        """The instance that the folder belongs to: that of the newest snapshot, else the one most
+        logs name."""
+        for snap in reversed(self.snaps):
+            if snap.meta.instance is not None:
+                return snap.meta.instance
+        found = Counter(log.meta.instance for log in self.xlogs if log.meta.instance is not None)
+        return found.most_common(1)[0][0] if found else None
+
+    @property
+    def files(self) -> list[LogFile]:
+        """All usable files, by signature, a snapshot before the log of the same one."""
+        return sorted(
+            [*self.snaps, *self.xlogs, *self.vylogs],
+            key=lambda file: (file.signature, file.suffix),
+        )
+
+    def newest_snap(self) -> LogFile | None:
+        """The newest usable snapshot."""
+        return self.snaps[-1] if self.snaps else None
+
+    def xlogs_after(self, vclock: VClock) -> list[LogFile]:
+        """The logs that a reader at `vclock` must read: from the last one that is not after it.
+
+        Empty where every log begins after `vclock` (rows are missing then) or there is none.
+        """
+        first = None
+        for i, log in enumerate(self.xlogs):
+            if vclock.covers(log.vclock):
+                first = i
+        return [] if first is None else self.xlogs[first:]
+
+
+def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
+    """Read the names and headers of a folder. Raises `WalError` if the folder cannot be listed."""
+    index = DirectoryIndex(path)
+    try:
+        names = filesystem.list_directory(path)
+    except OSError as error:
+        raise explain(error, str(path)) from error
+    found: list[LogFile] = []
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            index.others.append(name)
+            continue
+        suffix: Suffix = match[2]  # type: ignore[assignment]
+        loaded = _load(path / name, suffix, int(match[1]), filesystem)
+        if isinstance(loaded, Damage):
+            index.damage.append(loaded)
+        elif loaded is not None:
+            found.append(loaded)
+    for suffix, kept in (("snap", index.snaps), ("xlog", index.xlogs), ("vylog", index.vylogs)):
+        kept += sorted(
+            (file for file in found if file.suffix == suffix), key=lambda file: file.signature
+        )
+    _check_instance(index)
+    _check_order(index)
+    index.damage.sort(key=lambda damage: damage.file)
+    return index
+
+
+def _load(
+    path: Path, suffix: Suffix, signature: int, filesystem: FileSystem
+) -> LogFile | Damage | None:
+    try:
+        with WalReader(path, filesystem=filesystem) as reader:
+            meta, size = reader.meta, reader.size
+    except CorruptFile as error:
+        kind = DamageKind.HEADER
+        return Damage(kind, str(path), error.offset or 0, 0, error.message, hint=error.hint)
+    except WalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None  # removed since the folder was listed
+        return Damage(DamageKind.UNREADABLE, str(path), 0, 0, error.message, hint=error.hint)
+    if meta.kind != _KIND_OF[suffix]:
+        text = f"the first line says {meta.kind}, the name says {suffix}."
+        return Damage(DamageKind.HEADER, str(path), 0, size, text, hint=_FOREIGN_HINT)
+    if meta.vclock.signature != signature:
+        text = f"the header's vclock {meta.vclock} has signature {meta.vclock.signature}, "
+        text += f"the name says {signature}."
+        hint = "the file was renamed, or its header was changed: give it its right name"
+        return Damage(DamageKind.NAME, str(path), 0, size, text, hint=hint)
+    return LogFile(path, suffix, signature, meta, size)
+
+
+_FOREIGN_HINT: Final = "the file does not belong here: move it away"
+
+
+def _check_instance(index: DirectoryIndex) -> None:
+    ours = index.instance
+    for kept in (index.snaps, index.xlogs, index.vylogs):
+        for file in list(kept):
+            if ours is not None and file.meta.instance not in (ours, None):
+                text = f"the header names instance {file.meta.instance}, the folder's is {ours}."
+                index.damage.append(
+                    Damage(
+                        DamageKind.FOREIGN, str(file.path), 0, file.size, text, hint=_FOREIGN_HINT
+                    )
+                )
+                kept.remove(file)
+
+
+def _check_order(index: DirectoryIndex) -> None:
+    for kept in (index.snaps, index.xlogs):
+        last: LogFile | None = None
+        for file in list(kept):
+            if last is not None and file.vclock.compare(last.vclock) != ">":
+                text = f"its vclock {file.vclock} does not come after {last.vclock} of {last.path}."
+                index.damage.append(
+                    Damage(DamageKind.ORDER, str(file.path), 0, file.size, text, hint=_FOREIGN_HINT)
+                )
+                kept.remove(file)
+            else:
+                last = file

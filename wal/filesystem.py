@@ -1,0 +1,254 @@
+"""The one seam through which the log touches a disk.
+
+Everything in `wal`, `recovery` and `store` that reads or writes log files and snapshots does it
+through a `FileSystem`, so that a test can put another one in its place: one that fails the k-th
+call, one that forgets what was not synced. Calls raise `OSError` as the system does; `explain`
+turns it into an error with the place and a hint.
+
+What a caller may rely on: after `AppendFile.sync` returned, the bytes written to that file are on
+stable storage; after `sync_directory`, the names in it are. Nothing else is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from logweir.errors import DirectoryLocked, WalError
+
+__all__ = ["OS", "AppendFile", "FileSystem", "OsFileSystem", "ReadFile", "explain"]
+
+Buffer = bytes | bytearray | memoryview
+
+_FILE_MODE: Final = 0o660
+_PARTS_MAX: Final = 512  # of one writev call; the system allows 1024
+
+
+_HINTS: Final = {
+    errno.ENOENT: "look at the path: there is nothing of that name",
+    errno.EACCES: "give this user the right to it, or run as the user who owns it",
+    errno.EPERM: "give this user the right to it, or run as the user who owns it",
+    errno.ENOTDIR: "look at the path: a part of it is a file, not a folder",
+    errno.EISDIR: "name a file in that folder",
+    errno.EINVAL: "name an ordinary file",
+    errno.ELOOP: "its symbolic links lead in a circle: name the real file",
+    errno.ENOSPC: "the disk is full: free some room, then try again",
+    errno.EDQUOT: "the quota is used up: free some room, then try again",
+    errno.EFBIG: "the system allows this process no file as large as that (ulimit -f)",
+    errno.EROFS: "the disk is read-only: use another folder, or a command that only reads",
+    errno.EMFILE: "this process has too many files open: raise `ulimit -n`",
+    errno.ENFILE: "the machine has too many files open",
+    errno.EIO: "the disk failed: look at the system's log, and copy what can be read",
+}
+
+
+def explain(error: OSError, path: str, offset: int | None = None) -> WalError:
+    """The typed error for what the system said about `path`, with what to do about it."""
+    return WalError(
+        f"{(error.strerror or str(error)).lower()}.",
+        path=path,
+        offset=offset,
+        hint=_HINTS.get(error.errno or 0, ""),
+    )
+
+
+class ReadFile(Protocol):
+    """A file open for reading at any place. Safe to use from several threads."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def size(self) -> int:
+        """Bytes in the file now (it may grow)."""
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes from `offset`; fewer only where the file ends."""
+
+    def close(self) -> None: ...
+
+
+class AppendFile(Protocol):
+    """A file open for writing at its end. For one thread at a time."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def size(self) -> int:
+        """Bytes in the file: where the next `write` begins."""
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Append all parts, one behind the other. After `OSError` some of them may be there."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file back to `size` bytes; the next `write` begins there."""
+
+    def sync(self) -> None:
+        """Return when everything written is on stable storage."""
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the log needs of a disk. Paths are absolute or relative to the current folder."""
+
+    def open_read(self, path: Path) -> ReadFile: ...
+
+    def create(self, path: Path) -> AppendFile:
+        """A new, empty file; `FileExistsError` where the name is taken."""
+
+    def open_append(self, path: Path) -> AppendFile:
+        """An existing file, to go on at its end."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give `old` the name `new`, which is replaced where it exists. Atomic."""
+
+    def remove(self, path: Path) -> None: ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make the folder and its parents; it may exist."""
+
+    def list_directory(self, path: Path) -> list[str]:
+        """The names in a folder, sorted."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in the folder are on stable storage."""
+
+    def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
+        """Hold `path` as a lock file. Raises `DirectoryLocked` with the holder's process id."""
+
+
+class _OsReadFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Without O_NONBLOCK opening a named pipe would wait for a writer.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(self._fd)
+            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, count: int, offset: int) -> bytes:
+        data = os.pread(self._fd, count, offset)
+        if len(data) == count or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < count and (data := os.pread(self._fd, count - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _OsAppendFile:
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE)
+        self._size = os.fstat(self._fd).st_size
+        os.lseek(self._fd, self._size, os.SEEK_SET)
+
+    def size(self) -> int:
+        return self._size
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        views = [memoryview(part) for part in parts if len(part)]
+        while views:
+            written = os.writev(self._fd, views[:_PARTS_MAX])
+            self._size += written
+            while views and written >= len(views[0]):
+                written -= len(views[0])
+                del views[0]
+            if written:
+                views[0] = views[0][written:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        os.lseek(self._fd, size, os.SEEK_SET)
+        self._size = size
+
+    def sync(self) -> None:
+        _sync_data(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _sync_data(fd: int) -> None:
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone leaves data in the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+class OsFileSystem:
+    """The real disk."""
+
+    def open_read(self, path: Path) -> ReadFile:
+        return _OsReadFile(path)
+
+    def create(self, path: Path) -> AppendFile:
+        return _OsAppendFile(path, os.O_CREAT | os.O_EXCL)
+
+    def open_append(self, path: Path) -> AppendFile:
+        return _OsAppendFile(path, 0)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def list_directory(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def lock(self, path: Path) -> Iterator[None]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = os.pread(fd, 32, 0).strip()
+                pid = int(text) if text.isdigit() else 0
+                raise DirectoryLocked(
+                    f"the folder is in use by process {pid or 'unknown'}.",
+                    path=str(path.parent),
+                    pid=pid,
+                    hint="one process at a time may open it for writing: stop that one, or use "
+                    "`logweir.read`, `logweir cat` or `logweir verify`, which only read",
+                ) from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(fd)  # the file stays: removing it would let two processes lock two files
+
+
+OS: Final = OsFileSystem()
+"""The real disk, ready to use."""

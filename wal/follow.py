@@ -1,0 +1,158 @@
+"""Tailing the log of a live folder, across rotation.
+
+The writer closes a file (EOF marker) **before** it makes the next. So: read whole blocks; a block
+that is not wholly there means "no more yet" and the place is kept; an EOF marker means the next
+file, which may not be there yet. An unclosed file that a newer one follows was left by a crash: it
+ends where its last whole block does. What stands behind the last whole block is never relied on:
+after a failed write the writer cuts it off and writes something else there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable
+from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
+from logweir.wal.directory import LogFile, scan_directory
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.reader import Block, WalReader
+from logweir.wal.vclock import VClock
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """Reads the log of a folder from a position and goes on as it grows. Never waits by itself.
+
+    `directory`: the folder; `after`: rows that `after` holds are not yielded; `durable`: tells a
+    follower in the writer's own process which file is being written and how much of it is synced,
+    and nothing behind that is yielded. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        after: VClock,
+        *,
+        filesystem: FileSystem = OS,
+        durable: Callable[[], tuple[Path | None, int]] | None = None,
+    ) -> None:
+        self._durable = durable
+        self.directory = directory
+        self._filesystem = filesystem
+        self._reader: WalReader | None = None
+        self._offset = 0
+        self.vclock = after
+        """The position: everything up to it was yielded, or was there before."""
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file that is being read."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    @property
+    def file(self) -> Path | None:
+        """The file that is being read, None before the first row."""
+        return self._reader.path if self._reader else None
+
+    @property
+    def offset(self) -> int:
+        """Where in `file` the next block begins, in bytes."""
+        return self._offset
+
+    def poll(self) -> Iterator[Block]:
+        """All blocks that are there now and hold a row after `vclock`.
+
+        A block may also hold rows that `vclock` had already; whoever asks for single rows compares
+        their lsn (`rows_after`). Ends when there is no more yet. Raises `CorruptBlock`, `ChainGap`,
+        `PositionUnavailable`.
+        """
+        while True:
+            if self._reader is None and not self._open_first():
+                return
+            reader = self._reader
+            assert reader is not None
+            written, synced = self._durable() if self._durable else (None, 0)
+            limit = synced if reader.path == written else None
+            reader.refresh()
+            for item in reader.blocks(self._offset):
+                if limit is not None and item.offset >= limit:
+                    return
+                if isinstance(item, Damage):
+                    if item.kind in TAIL_KINDS or item.kind is DamageKind.CHECKSUM:
+                        break
+                    raise CorruptBlock(
+                        item.message, path=item.file, offset=item.offset, hint=item.hint
+                    )
+                self._offset = item.end
+                reached = self.vclock.merge(item.columns.last_lsns())
+                if reached != self.vclock:
+                    yield item
+                    self.vclock = reached
+            if not self._open_next(reader):
+                return
+
+    def _files(self) -> list[LogFile]:
+        return scan_directory(self.directory, self._filesystem).xlogs
+
+    def _has_newer(self, name: str) -> bool:
+        """Whether a later log is there, by names alone."""
+        names = self._filesystem.list_directory(self.directory)
+        return any(other > name and other.endswith(".xlog") for other in names)
+
+    def _open_first(self) -> bool:
+        """Open the last log that is not after the position."""
+        files = self._files()
+        chosen = [file for file in files if self.vclock.covers(file.vclock)]
+        if chosen:
+            self._open(chosen[-1])
+            return True
+        if files:
+            raise PositionUnavailable(
+                self.vclock,
+                files[0].vclock,
+                "the newest row",
+                hint="the older logs were removed: start from a snapshot instead",
+            )
+        return False
+
+    def _open_next(self, reader: WalReader) -> bool:
+        """Open the file after `reader`'s, if it is there and `reader`'s is finished."""
+        if not self._has_newer(reader.path.name):
+            return False
+        later = [file for file in self._files() if file.vclock.compare(reader.meta.vclock) == ">"]
+        if not later:
+            return False
+        following = later[0]
+        reader.refresh()
+        ending = next(iter(reader.blocks(self._offset)), None)
+        if isinstance(ending, Block):
+            return True  # it came between the last look and the rotation
+        if isinstance(ending, Damage) and ending.kind not in TAIL_KINDS:
+            raise CorruptBlock(
+                ending.message, path=ending.file, offset=ending.offset, hint=ending.hint
+            )
+        if not reader.vclock.covers(following.vclock) and not self.vclock.covers(following.vclock):
+            raise ChainGap(
+                f"the next file begins at {following.vclock}, the log so far ends at "
+                f"{reader.vclock}.",
+                path=str(following.path),
+                expected=reader.vclock,
+                found=following.vclock,
+                hint="rows are missing: `logweir verify` shows where",
+            )
+        self._open(following)
+        return True
+
+    def _open(self, file: LogFile) -> None:
+        self.close()
+        self._reader = WalReader(file.path, filesystem=self._filesystem)
+        self._offset = self._reader.first_block

@@ -1,0 +1,460 @@
+"""Reading one log file or snapshot: blocks, rows and transactions, in constant memory.
+
+A reader yields what it can read and reports what it cannot, as `Damage` values; it never decides
+what damage means. After the last item `end` says how the file ends, and `vclock` what it holds.
+
+How an ending is told from corruption (a block's length is covered by no checksum, so one flipped
+bit can make the rest of a file look like an unfinished write):
+
+* *torn tail*: the last block passes the file's end, **and** nothing valid follows it, **and** the
+  bytes that are there do not match its checksum, **and** the file does not end in the EOF marker.
+* *zero tail*: only zeros up to the file's end.
+* *unsynced tail*: a disk may keep the 512-byte pieces of a write that was never synced in any
+  order. Some piece is missing (zeros), and every valid block behind it belongs to the same unsynced
+  write. logweir's own files say which these are: the field for the checksum of the block
+  before, which every reader ignores, holds the distance back to the end of what was synced.
+* anything else is corruption; reading can go on at the next valid block, or, where the length field
+  alone is wrong, with the same block (`Damage.salvage`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from logweir.errors import CorruptFile, DecodeError, LimitExceeded, WalError
+from logweir.limits import BLOCK_RAW_BYTES, META_BYTES, READ_WINDOW_BYTES
+from logweir.wal.block import (
+    EOF_MARKER,
+    FIXHEADER_BYTES,
+    MAGIC_PLAIN,
+    MAGIC_ZSTD,
+    FixHeader,
+    decode_fixheader,
+    decompress,
+)
+from logweir.wal.columns import RowColumns
+from logweir.wal.crc32c import checksum
+from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
+from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
+from logweir.wal.meta import Meta, decode_meta
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import Row, Transaction
+
+__all__ = ["Block", "WalReader", "read_meta"]
+
+_SECTOR_BYTES: Final = 512
+_ZERO_RUN_BYTES: Final = 32  # zeros at a file's end that say "this piece never arrived"
+_PROBE_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block. `offset`, `stored_bytes`: as in the file; `columns`: its rows."""
+
+    path: str
+    offset: int
+    header: FixHeader
+    columns: RowColumns
+
+    @property
+    def end(self) -> int:
+        """Where the next block begins, in bytes."""
+        return self.offset + FIXHEADER_BYTES + self.header.stored_bytes
+
+    @property
+    def data(self) -> bytes:
+        """The rows' bytes, unpacked."""
+        return self.columns.data
+
+    def rows(self) -> Iterator[Row]:
+        """The rows as objects."""
+        return map(self.columns.row, range(len(self.columns)))
+
+    def transactions(self) -> Iterator[Transaction]:
+        """The block's transactions as objects."""
+        for first, last in self.columns.transactions():
+            rows = tuple(self.columns.row(i) for i in range(first, last))
+            yield Transaction(rows, path=self.path, offset=self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why no block could be read at an offset."""
+
+    kind: DamageKind
+    message: str
+    header: FixHeader | None = None
+
+
+def read_meta(path: Path, filesystem: FileSystem = OS) -> Meta:
+    """The text header of one file. Raises `CorruptFile`, or `WalError` if it cannot be opened."""
+    with WalReader(path, filesystem=filesystem) as reader:
+        return reader.meta
+
+
+class WalReader:
+    """One log file or snapshot, open for reading.
+
+    `path`: the file; `skip_damage`: go on behind damage instead of stopping there. Raises
+    `CorruptFile` where the text header cannot be used, `WalError` where the file cannot be opened.
+    Memory: one block and one window of `limits.READ_WINDOW_BYTES`, whatever the file's size.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: FileSystem = OS,
+        skip_damage: bool = False,
+        limit_bytes: int = BLOCK_RAW_BYTES,
+    ) -> None:
+        self.path = Path(path)
+        self._name = str(path)
+        self._skip_damage = skip_damage
+        self._limit_bytes = limit_bytes
+        try:
+            self._file: ReadFile = filesystem.open_read(self.path)
+        except OSError as error:
+            raise explain(error, self._name) from error
+        try:
+            self._size = self._file.size()
+            self._window = memoryview(b"")
+            self._window_offset = 0
+            try:
+                self.meta, self.first_block = decode_meta(bytes(self._bytes(0, META_BYTES)))
+            except DecodeError as error:
+                raise CorruptFile(
+                    error.reason + ".",
+                    path=self._name,
+                    offset=error.offset,
+                    hint="this is not an xlog or snap file, or its first bytes are damaged; "
+                    "`logweir verify` shows what else is in the folder",
+                ) from error
+        except BaseException:
+            self._file.close()
+            raise
+        self.end: FileEnd | None = None
+        """How the file ends; None until `blocks` or another iterator has run to its end."""
+        self.end_offset = self.first_block
+        """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
+        self.vclock = self.meta.vclock if self.meta.kind == "XLOG" else VClock()
+        """Of an xlog: the vclock after the last row read."""
+        self._last: tuple[int, int] | None = None
+        self._probe_left = _PROBE_BYTES + 2 * self._size
+
+    def __enter__(self) -> WalReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Blocks that were read stay usable."""
+        self._file.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file when it was opened, or at the last `refresh`."""
+        return self._size
+
+    def refresh(self) -> None:
+        """Forget what was read ahead and look at the file's size again: it may have grown."""
+        self._window = memoryview(b"")
+        self._size = self._file.size()
+
+    # --- iterating --------------------------------------------------------------------------------
+
+    def blocks(self, offset: int | None = None) -> Iterator[Block | Damage]:
+        """Blocks and damage in the order of the file, from `offset` (default: the first block).
+
+        Stops at the first damage unless `skip_damage`. Sets `end`.
+        """
+        at = self.first_block if offset is None else offset
+        while True:
+            end = self._ending(at)
+            if end is not None:
+                self.end = end
+                if end is FileEnd.TRAILING_BYTES:
+                    yield self._trailing(at)
+                return
+            found = self.block_at(at)
+            if isinstance(found, Block):
+                self._follow(found)
+                yield found
+                at = found.end
+                continue
+            damage, resume = self._classify(at, found)
+            following = None if resume is None else self._block_or_none(resume)
+            yield self._with_neighbours(damage, following)
+            if damage.kind in TAIL_KINDS:
+                self.end = FileEnd(damage.kind.value)
+                return
+            self.end = FileEnd.CORRUPT
+            if not self._skip_damage or resume is None:
+                return
+            if salvaged := self._salvage(damage, found.header):
+                self._follow(salvaged)
+                yield salvaged
+            at = resume
+
+    def transactions(self) -> Iterator[Transaction | Damage]:
+        """Transactions and damage in the order of the file. Sets `end`."""
+        for item in self.blocks():
+            if isinstance(item, Damage):
+                yield item
+            else:
+                yield from item.transactions()
+
+    def block_at(self, offset: int) -> Block | _Problem:
+        """The block that begins at `offset`, or why there is none."""
+        head = self._bytes(offset, FIXHEADER_BYTES)
+        try:
+            header = decode_fixheader(head)
+        except DecodeError as error:
+            magic = bytes(head[:4])
+            if magic in (MAGIC_PLAIN, MAGIC_ZSTD):
+                return _Problem(DamageKind.BLOCK_HEADER, error.reason)
+            return _Problem(DamageKind.MAGIC, f"no block begins here: {error.reason}")
+        start = offset + FIXHEADER_BYTES
+        left = self._size - start
+        if header.stored_bytes > left:
+            text = (
+                f"block length {header.stored_bytes} passes the file's end, {left} bytes are left"
+            )
+            return _Problem(DamageKind.LENGTH, text, header)
+        if header.stored_bytes > self._limit_bytes:
+            text = f"block length {header.stored_bytes} is over the limit of {self._limit_bytes}"
+            return _Problem(DamageKind.TOO_LARGE, text, header)
+        payload = self._bytes(start, header.stored_bytes)
+        return self._open(offset, header, payload)
+
+    def _open(self, offset: int, header: FixHeader, payload: memoryview) -> Block | _Problem:
+        found = checksum(payload)
+        if found != header.crc:
+            text = f"block checksum is {found:08x}, its header says {header.crc:08x}"
+            return _Problem(DamageKind.CHECKSUM, text, header)
+        try:
+            if header.kind == "zstd":
+                data = decompress(payload, self._limit_bytes)
+            else:
+                data = bytes(payload)
+            columns = RowColumns.scan(data)
+            columns.transactions()
+        except LimitExceeded as error:
+            return _Problem(DamageKind.TOO_LARGE, error.message, header)
+        except DecodeError as error:
+            kind = DamageKind.COMPRESSION if "zstd" in error.reason else DamageKind.ROWS
+            return _Problem(kind, f"checksum matches but {error.message}", header)
+        return Block(self._name, offset, header, columns)
+
+    # --- what follows a block ---------------------------------------------------------------------
+
+    def _ending(self, at: int) -> FileEnd | None:
+        """Whether the file ends in order at `at`."""
+        if at >= self._size:
+            return FileEnd.UNCLOSED
+        if bytes(self._bytes(at, 4)) == EOF_MARKER:
+            return FileEnd.CLEAN if at + 4 == self._size else FileEnd.TRAILING_BYTES
+        return None
+
+    def _trailing(self, at: int) -> Damage:
+        count = self._size - at - 4
+        return Damage(
+            DamageKind.TRAILING_BYTES,
+            self._name,
+            at + 4,
+            count,
+            f"{count} bytes follow the EOF marker.",
+            hint="something else wrote to this file; its rows up to here are whole, "
+            "`logweir repair DIR --to NEW` keeps them",
+        )
+
+    def _follow(self, block: Block) -> None:
+        columns = block.columns
+        if self.meta.kind == "XLOG":
+            self.vclock = self.vclock.merge(columns.last_lsns())
+        self._last = (columns.replica_id[-1], columns.lsn[-1])
+        self.end_offset = block.end
+
+    def _block_or_none(self, offset: int) -> Block | None:
+        if self._ending(offset) is not None:
+            return None
+        found = self.block_at(offset)
+        return found if isinstance(found, Block) else None
+
+    def _with_neighbours(self, damage: Damage, following: Block | None) -> Damage:
+        before = self._last
+        after = None
+        if following is not None:
+            after = (following.columns.replica_id[0], following.columns.lsn[0])
+        lost = None
+        if before and after and before[0] == after[0] and self.meta.kind == "XLOG":
+            lost = max(after[1] - before[1] - 1, 0)
+        return replace(
+            damage,
+            replica_id=before[0] if before else None,
+            lsn_before=before[1] if before else None,
+            lsn_after=after[1] if after else None,
+            rows_lost=lost,
+        )
+
+    def _salvage(self, damage: Damage, header: FixHeader | None) -> Block | None:
+        start, end = damage.salvage
+        if header is None or end <= start:
+            return None
+        right = replace(header, stored_bytes=end - start)
+        found = self._open(damage.offset, right, self._bytes(start, end - start))
+        return found if isinstance(found, Block) else None
+
+    # --- telling endings from corruption ----------------------------------------------------------
+
+    def _classify(self, at: int, problem: _Problem) -> tuple[Damage, int | None]:
+        """What the problem at `at` is, and where reading can go on (None: nowhere)."""
+        size = self._size
+        header = problem.header
+        if not self._has_nonzero(at, size):
+            return self._tail(
+                DamageKind.ZERO_TAIL, at, f"only zeros follow, {size - at} bytes"
+            ), None
+        following = self._find_block(at + 1)
+        closed = bytes(self._bytes(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at
+        resume = following if following is not None else size - 4 if closed else None
+        stop = size if resume is None else resume
+        if self._is_unsynced(at, following, closed):
+            text = "pieces of the last write, which was never synced, are missing"
+            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
+        start = at + FIXHEADER_BYTES
+        if (
+            header is not None
+            and problem.kind in (DamageKind.LENGTH, DamageKind.CHECKSUM)
+            and header.stored_bytes != stop - start
+            and 0 < stop - start <= self._limit_bytes
+            and checksum(self._bytes(start, stop - start)) == header.crc
+        ):
+            right = stop - start
+            text = (
+                f"block length says {header.stored_bytes}, but its {right} bytes match its checksum"
+            )
+            damage = self._damage(DamageKind.LENGTH, at, stop - at, text + ".")
+            return replace(damage, salvage=(start, stop)), resume
+        if resume is None and self._is_cut(at, problem):
+            return self._tail(DamageKind.TORN_TAIL, at, problem.message), None
+        text = problem.message
+        if problem.kind is DamageKind.LENGTH:
+            text += f", but valid data follows at byte {stop}: the length is damaged"
+        return self._damage(problem.kind, at, stop - at, text + "."), resume
+
+    def _is_cut(self, at: int, problem: _Problem) -> bool:
+        """Whether the last block merely ends too early (nothing valid is known to follow)."""
+        if problem.kind is DamageKind.LENGTH:
+            return True
+        head = bytes(self._bytes(at, FIXHEADER_BYTES))
+        if len(head) >= FIXHEADER_BYTES:
+            return False
+        return any(magic.startswith(head[:4]) for magic in (MAGIC_PLAIN, MAGIC_ZSTD, EOF_MARKER))
+
+    def _is_unsynced(self, at: int, following: int | None, closed: bool) -> bool:
+        """Whether a never synced write begins at or before `at` and pieces of it are missing."""
+        stop = self._size if following is None else following
+        if closed or not self._has_missing_piece(at, stop, last=following is None):
+            return False
+        while following is not None and following < self._size:
+            found = self.block_at(following)
+            if not isinstance(found, Block):
+                break
+            back = found.header.unsynced_bytes
+            if back == 0 or following - back > at:
+                return False
+            following = found.end
+        return True
+
+    def _has_missing_piece(self, at: int, stop: int, *, last: bool) -> bool:
+        start = at
+        while start < stop:
+            end = min((start // _SECTOR_BYTES + 1) * _SECTOR_BYTES, stop)
+            whole = end - start == _SECTOR_BYTES or start == at
+            if (whole or (last and end - start >= _ZERO_RUN_BYTES)) and not self._has_nonzero(
+                start, end
+            ):
+                return True
+            start = end
+        return False
+
+    def _has_nonzero(self, start: int, stop: int) -> bool:
+        while start < stop:
+            piece = bytes(self._bytes(start, min(stop - start, READ_WINDOW_BYTES)))
+            if piece.count(0) != len(piece):
+                return True
+            start += len(piece)
+        return False
+
+    def _find_block(self, start: int) -> int | None:
+        """The next place from `start` on where a valid block begins, or None."""
+        while start < self._size - FIXHEADER_BYTES:
+            piece = bytes(self._bytes(start, READ_WINDOW_BYTES))
+            at = piece.find(MAGIC_PLAIN[:3])
+            while at >= 0:
+                if self._is_valid_at(start + at):
+                    return start + at
+                at = piece.find(MAGIC_PLAIN[:3], at + 1)
+            start += max(len(piece) - 3, 1)
+        return None
+
+    def _is_valid_at(self, offset: int) -> bool:
+        head = self._bytes(offset, FIXHEADER_BYTES)
+        try:
+            header = decode_fixheader(head)
+        except DecodeError:
+            return False
+        start = offset + FIXHEADER_BYTES
+        if header.stored_bytes > min(self._size - start, self._limit_bytes):
+            return False
+        if self._probe_left < header.stored_bytes:
+            return True  # a file made to be slow: call it valid, so that the damage is corruption
+        self._probe_left -= header.stored_bytes
+        return checksum(self._bytes(start, header.stored_bytes)) == header.crc
+
+    def _tail(self, kind: DamageKind, at: int, text: str) -> Damage:
+        return Damage(
+            kind,
+            self._name,
+            at,
+            self._size - at,
+            f"{text}: an unfinished write.",
+            hint="the rows before it are whole; nothing that was acknowledged is missing",
+        )
+
+    def _damage(self, kind: DamageKind, at: int, size: int, text: str) -> Damage:
+        return Damage(
+            kind,
+            self._name,
+            at,
+            size,
+            text,
+            hint="this is corruption, not an unfinished write: restore from a copy, or keep what "
+            "is whole with `logweir repair DIR --to NEW`",
+        )
+
+    def _bytes(self, offset: int, count: int) -> memoryview:
+        """Up to `count` bytes at `offset`, through the window."""
+        count = min(count, self._size - offset)
+        at = offset - self._window_offset
+        if at >= 0 and at + count <= len(self._window):
+            return self._window[at : at + count]
+        try:
+            piece = memoryview(self._file.read(max(count, READ_WINDOW_BYTES), offset))
+        except OSError as error:
+            raise explain(error, self._name, offset) from error
+        if len(piece) < count:
+            raise WalError(
+                f"the file became shorter while it was read: {len(piece)} of {count} bytes.",
+                path=self._name,
+                offset=offset,
+                hint="another program cut it; read it again",
+            )
+        self._window, self._window_offset = piece, offset
+        return piece[:count]

@@ -1,0 +1,325 @@
+"""Writing the log: blocks at the end of one file, files in a chain.
+
+A batch is one or more blocks, written with one call. After `write` the rows are in the file; after
+`sync` they are on stable storage. What stands in the way:
+
+* a failed or short write: the file is cut back to the last good byte and `WriteFailed` raised;
+  nothing of the batch is in the log and the next one may be tried;
+* a failed sync, or a failed cut: the writer is *poisoned*. What the disk then holds is not known
+  (the system may have dropped the data and forgotten that it did), so nothing more is written
+  or acknowledged until the folder is opened again;
+* a full file (`max_bytes`, looked at before a batch): EOF marker, sync, and a new file whose
+  `PrevVClock` is the old one's `VClock`. A new file is made as `….xlog.inprogress`, gets its
+  header, is synced, renamed, and its folder synced, before any row in it may be acknowledged.
+
+The next file is made by the first write after the close, so a folder that nothing is written to
+gets no new files.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
+from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, encode_block
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain
+from logweir.wal.meta import Meta
+from logweir.wal.vclock import VClock
+
+__all__ = ["INPROGRESS", "PROGRAM", "AppendPoint", "WalWriter", "WriterOptions", "file_name"]
+
+PROGRAM: Final = "logweir 0.1.0"
+"""What logweir writes as `Version` into a file's header; see `wal.meta`."""
+
+INPROGRESS: Final = ".inprogress"
+_UNSYNCED_MAX: Final = 2**32 - 1
+
+Buffer = bytes | bytearray | memoryview
+
+
+def file_name(vclock: VClock, kind: str) -> str:
+    """The name of a file: the signature in 20 digits and the kind (`xlog` or `snap`)."""
+    return f"{vclock.signature:020d}.{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """`max_bytes`: rotate from this size on; `compress_threshold_bytes`: zstd from this size of a
+    block on, None never; `compress_level`: of zstd, 1 … 22."""
+
+    max_bytes: int = WAL_MAX_SIZE_BYTES
+    compress_threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES
+    compress_level: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 2:
+            raise ConfigError("wal_max_size", f"{self.max_bytes} is not over 1 byte")
+        if not 1 <= self.compress_level <= 22:
+            raise ConfigError("compress_level", f"{self.compress_level} is not in 1 … 22")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPoint:
+    """Where a writer goes on: what reading the folder found.
+
+    `vclock`: of the last row in the log; `prev_vclock`: the `VClock` of the newest xlog, None if
+    there is none; `path` and `size`: that file, if the writer is to go on in it after cutting it to
+    `size` bytes (its torn tail or EOF marker go), else None.
+    """
+
+    vclock: VClock
+    prev_vclock: VClock | None = None
+    path: Path | None = None
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Current:
+    """The file being written. `synced`: bytes known to be on stable storage."""
+
+    file: AppendFile
+    path: Path
+    start: VClock
+    synced: int
+
+
+class WalWriter:
+    """Appends blocks to the log of one folder. For one thread at a time.
+
+    `directory`: the folder; `instance`: UUID for new files; `at`: from recovery. Opening cuts the
+    file named by `at` and syncs it; raises `WalError` if that cannot be done.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        instance: uuid.UUID,
+        at: AppendPoint,
+        *,
+        options: WriterOptions | None = None,
+        filesystem: FileSystem = OS,
+    ) -> None:
+        self.directory = directory
+        self.options = options or WriterOptions()
+        self._instance = instance
+        self._filesystem = filesystem
+        self._vclock = at.vclock
+        self._prev_vclock = at.prev_vclock
+        self._current: _Current | None = None
+        self._poison: BaseException | None = None
+        self.syncs = 0
+        """How many times `sync` reached the disk."""
+        if at.path is not None:
+            self._reopen(at, at.path)
+
+    @property
+    def vclock(self) -> VClock:
+        """The state after the last batch written."""
+        return self._vclock
+
+    @property
+    def path(self) -> Path | None:
+        """The file being written, None before the first write."""
+        return self._current.path if self._current else None
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file being written, 0 if there is none."""
+        return self._current.file.size() if self._current else 0
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether a sync failed: see `WriterPoisoned`."""
+        return self._poison is not None
+
+    def write(self, blocks: Sequence[Buffer], vclock: VClock) -> int:
+        """Append a batch; nothing is synced.
+
+        `blocks`: row bytes, whole transactions in each; `vclock`: the state after the last row.
+        Returns the file's size after it. Raises `WriteFailed` (nothing of it is in the log),
+        `WriterPoisoned`.
+        """
+        self._check()
+        try:
+            current = self._file_for_write()
+        except OSError as error:
+            raise self._failed(error, "cannot begin a new log file") from error
+        before = current.file.size()
+        options = self.options
+        parts: list[Buffer] = []
+        size = before
+        for rows in blocks:
+            head, payload = encode_block(
+                rows,
+                threshold_bytes=options.compress_threshold_bytes,
+                level=options.compress_level,
+                unsynced_bytes=min(size - current.synced, _UNSYNCED_MAX),
+            )
+            parts += (head, payload)
+            size += FIXHEADER_BYTES + len(payload)
+        failpoint("wal.before_write")
+        try:
+            current.file.write(parts)
+        except OSError as error:
+            self._cut(current, before, error)
+            raise self._failed(error, "cannot write to the log", before) from error
+        failpoint("wal.after_write_before_sync")
+        self._vclock = vclock
+        return current.file.size()
+
+    def sync(self) -> None:
+        """Return when everything written is on stable storage. Raises `WriterPoisoned`."""
+        self._check()
+        if self._current is None or self._current.synced == self._current.file.size():
+            return
+        self._sync(self._current)
+        failpoint("wal.after_sync")
+
+    def rotate(self) -> None:
+        """Close the current file; the next write begins a new one. Nothing if it has no rows."""
+        self._check()
+        if self._current is not None and self._current.start != self._vclock:
+            self._close_current()
+
+    def close(self) -> None:
+        """Write the EOF marker, sync and close. After poisoning: only close. Twice: nothing."""
+        current = self._current
+        if current is None:
+            return
+        if self._poison is not None:
+            self._current = None
+            current.file.close()
+        else:
+            self._close_current()
+
+    def abandon(self) -> None:
+        """Close the file as it is, without EOF marker, as a killed process leaves it."""
+        if self._current is not None:
+            self._current.file.close()
+            self._current = None
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._poison is not None:
+            raise WriterPoisoned(
+                f"the log takes nothing more since a sync failed: {self._poison}.",
+                path=str(self.path or self.directory),
+                first_cause=self._poison,
+            )
+
+    def _failed(self, error: OSError, what: str, offset: int | None = None) -> WriteFailed:
+        known = explain(error, "")
+        return WriteFailed(
+            f"{what}: {known.message}",
+            path=str(self.path or self.directory),
+            offset=offset,
+            errno=error.errno or 0,
+            hint=known.hint,
+        )
+
+    def _poisoned(self, error: OSError, what: str) -> WriterPoisoned:
+        self._poison = error
+        where = str(self.path or self.directory)
+        return WriterPoisoned(f"{what}: {error.strerror or error}.", path=where, first_cause=error)
+
+    def _cut(self, current: _Current, size: int, cause: OSError) -> None:
+        failpoint("wal.before_cut")
+        try:
+            current.file.truncate(size)
+        except OSError as error:
+            raise self._poisoned(error, f"after a failed write ({cause}) the cut failed") from cause
+
+    def _sync(self, current: _Current) -> None:
+        self.syncs += 1
+        try:
+            current.file.sync()
+        except OSError as error:
+            raise self._poisoned(error, "a sync of the log failed") from error
+        current.synced = current.file.size()
+
+    def _reopen(self, at: AppendPoint, path: Path) -> None:
+        try:
+            file = self._filesystem.open_append(path)
+        except OSError as error:
+            raise explain(error, str(path)) from error
+        try:
+            if file.size() != at.size:
+                file.truncate(at.size)
+            file.sync()
+        except OSError as error:
+            file.close()
+            raise explain(error, str(path), at.size) from error
+        self._current = _Current(file, path, at.prev_vclock or VClock(), at.size)
+
+    def _file_for_write(self) -> _Current:
+        if self._current is not None and self._current.file.size() >= self.options.max_bytes:
+            self._close_current()
+        if self._current is None:
+            self._current = self._create()
+        return self._current
+
+    def _close_current(self) -> None:
+        current = self._current
+        if current is None:
+            return
+        before = current.file.size()
+        try:
+            current.file.write([EOF_MARKER])
+        except OSError as error:
+            self._cut(current, before, error)
+            raise self._failed(error, "cannot close the log file", before) from error
+        failpoint("wal.after_eof_before_sync")
+        self._sync(current)
+        self._prev_vclock = current.start
+        self._current = None
+        try:
+            current.file.close()
+        except OSError as error:
+            raise self._poisoned(error, "closing the log file failed") from error
+        failpoint("wal.after_close")
+
+    def _create(self) -> _Current:
+        path = self.directory / file_name(self._vclock, "xlog")
+        temporary = path.with_name(path.name + INPROGRESS)
+        meta = Meta(
+            kind="XLOG",
+            vclock=self._vclock,
+            instance=self._instance,
+            prev_vclock=self._prev_vclock,
+            program=PROGRAM,
+        )
+        file = create_file(self._filesystem, temporary)
+        renamed = False
+        try:
+            file.write([meta.encode()])
+            file.sync()
+            failpoint("wal.before_rename")
+            if path.name in self._filesystem.list_directory(self.directory):
+                raise FileExistsError(errno.EEXIST, "a log file of that name exists", str(path))
+            self._filesystem.rename(temporary, path)
+            renamed = True
+            failpoint("wal.after_rename_before_directory_sync")
+            self._filesystem.sync_directory(self.directory)
+        except OSError as error:
+            file.close()
+            if renamed:  # its name may or may not survive: nothing may be written behind it
+                raise self._poisoned(error, "a new log file's name could not be synced") from error
+            raise
+        return _Current(file, path, self._vclock, file.size())
+
+
+def create_file(filesystem: FileSystem, path: Path) -> AppendFile:
+    """A new file; a leftover of the same temporary name, which nobody reads, is replaced."""
+    try:
+        return filesystem.create(path)
+    except FileExistsError:
+        filesystem.remove(path)
+        return filesystem.create(path)
