@@ -77,7 +77,8 @@ class DecodeError(LogweirError):
 
 
 class WalError(LogweirError):
-    """Something on disk. `path`: the file or folder; `offset`: byte in it, None for the whole."""
+    """Something on disk. `path`: the file or folder; `offset`: byte in it, None for the whole;
+    `reason`: the message without them."""
 
     def __init__(
         self, message: str, *, path: str = "", offset: int | None = None, hint: str = ""
@@ -89,6 +90,7 @@ class WalError(LogweirError):
         super().__init__(where + message, hint=hint)
         self.path = path
         self.offset = offset
+        self.reason = message
 
 
 class CorruptFile(WalError):

@@ -209,6 +209,27 @@ class RowColumns:
         """One row as an object."""
         return decode_row(memoryview(self.data), self.row_offset[index])[0]
 
+    def raise_lsns(self, lsns: array[int]) -> int | None:
+        """Raise `lsns`, the lsn reached per replica id (32 of them), by these rows.
+
+        Returns the first row whose lsn was reached before it (it is there twice, or out of order),
+        None if there is none. Raises `DecodeError` for a replica id over 31.
+        """
+        odd = kernel.highest_lsns(self._table, self._capacity, self._count, lsns)
+        if odd < 0:
+            row = -1 - odd
+            raise DecodeError(
+                f"row names replica {self.replica_id[row]}, the last is 31",
+                offset=self.row_offset[row],
+            )
+        return odd if odd < self._count else None
+
+    def last_lsns(self) -> dict[int, int]:
+        """The highest lsn that these rows have of each replica id. Errors: `raise_lsns`."""
+        lsns = _ZERO * VCLOCK_COMPONENTS
+        self.raise_lsns(lsns)
+        return {replica_id: lsn for replica_id, lsn in enumerate(lsns) if lsn}
+
     def transaction_ends(self) -> memoryview:
         """The row after the last one of each transaction, in order.
 

@@ -128,11 +128,11 @@ def _load(
             meta, size = reader.meta, reader.size
     except CorruptFile as error:
         kind = DamageKind.HEADER
-        return Damage(kind, str(path), error.offset or 0, 0, error.message, hint=error.hint)
+        return Damage(kind, str(path), error.offset or 0, 0, error.reason, hint=error.hint)
     except WalError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None  # removed since the folder was listed
-        return Damage(DamageKind.UNREADABLE, str(path), 0, 0, error.message, hint=error.hint)
+        return Damage(DamageKind.UNREADABLE, str(path), 0, 0, error.reason, hint=error.hint)
     if meta.kind != _KIND_OF[suffix]:
         text = f"the first line says {meta.kind}, the name says {suffix}."
         return Damage(DamageKind.HEADER, str(path), 0, size, text, hint=_FOREIGN_HINT)

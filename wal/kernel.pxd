@@ -83,3 +83,7 @@ cpdef Py_ssize_t slices(
 cpdef Py_ssize_t packets(
     const unsigned char[::1] data, u64[::1] table, Py_ssize_t capacity, Py_ssize_t first,
     Py_ssize_t last, u64[::1] after, u64[::1] upto, u64 sync, unsigned char[::1] out) noexcept
+
+@cython.locals(row=Py_ssize_t, odd=Py_ssize_t, replica_id=u64, lsn=u64)
+cpdef Py_ssize_t highest_lsns(
+    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] lsns) noexcept

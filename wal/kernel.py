@@ -619,3 +619,22 @@ def packets(
         for i in range(4):
             out[head + 1 + i] = length >> (24 - 8 * i) & 0xFF
     return at
+
+
+def highest_lsns(table, capacity, count, lsns):
+    """Raise `lsns`, one number per replica id, to the highest lsn that the rows have of each.
+
+    Returns the first row whose lsn is not above what `lsns` had of its replica id by then, `count`
+    if there is none; -1 - row where a replica id is over 31.
+    """
+    odd = count
+    for row in range(count):
+        replica_id = table[capacity + row]
+        lsn = table[3 * capacity + row]
+        if replica_id >= REPLICAS:
+            return -1 - row
+        if lsn > lsns[replica_id]:
+            lsns[replica_id] = lsn
+        elif odd == count:
+            odd = row
+    return odd

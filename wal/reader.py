@@ -243,7 +243,8 @@ class WalReader:
             else:
                 data = bytes(payload)
             columns = RowColumns.scan(data)
-            columns.transactions()
+            columns.transaction_ends()
+            columns.last_lsns()
         except LimitExceeded as error:
             return _Problem(DamageKind.TOO_LARGE, error.message, header)
         except DecodeError as error:

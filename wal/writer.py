@@ -218,7 +218,7 @@ class WalWriter:
     def _failed(self, error: OSError, what: str, offset: int | None = None) -> WriteFailed:
         known = explain(error, "")
         return WriteFailed(
-            f"{what}: {known.message}",
+            f"{what}: {known.reason}",
             path=str(self.path or self.directory),
             offset=offset,
             errno=error.errno or 0,

@@ -1,0 +1,435 @@
+"""The materialised state: what the spaces hold now, in LMDB.
+
+The log is the truth; this can be deleted at any time and is rebuilt from snapshot and logs. One
+LMDB transaction holds the rows of a commit, their index entries and the position in the log up to
+which they are applied, so a state is always that of one position, never in between.
+
+Layout of the folder `state/`:
+
+* `epoch`: one JSON object, written and synced before LMDB is opened and after it is closed: `boot`
+  (the boot id of the machine), `clean` (closed in order), `format`. LMDB runs without sync, so
+  after a power cut it may hold anything; then it is thrown away **before** it is opened. It is
+  kept where it was closed in order or the machine has not been restarted since.
+* `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in index 0
+  the key's memcomparable bytes (`store.keys`) give the tuple, in the others the index key gives the
+  primary key. `meta` holds the position.
+
+Keys longer than LMDB takes (511 bytes) share one entry for all keys with the same first
+`_LONG_PREFIX` bytes: that prefix gives the list of whole keys and values, in order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import errno
+import json
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from logweir.errors import WalError
+from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
+from logweir.wal.filesystem import explain
+from logweir.wal.mp import pack, unpack
+from logweir.wal.vclock import VClock
+
+__all__ = ["MapFull", "Position", "State", "Tree", "Txn"]
+
+FORMAT: Final = 1
+_LONG_PREFIX: Final = STATE_KEY_BYTES - 1
+_DATABASES_MAX: Final = 65_000
+_READERS_MAX: Final = 1024
+_POSITION: Final = b"position"
+
+MapFull = lmdb.MapFullError
+"""The memory map is full: abort the transaction, call `State.grow`, run it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where the state is applied. `vclock`: all rows that it covers; `file`, `offset`: name of
+    the log file and byte behind the last of them, "" and 0 where that is not known; `unlogged`:
+    whether rows up to it were applied without being logged (durability "none")."""
+
+    vclock: VClock
+    file: str = ""
+    offset: int = 0
+    unlogged: bool = False
+
+
+def boot_id() -> str:
+    """What changes with every start of the machine; "" where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class State:
+    """LMDB of one store. One at a time in a process, not to be used across a fork.
+
+    `directory`: the folder `state`. `usable` tells before `open` whether what is there may be
+    trusted; `open` makes an empty one where there is none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._env: lmdb.Environment | None = None
+        self._databases: dict[bytes, Any] = {}
+        self._map_bytes = STATE_MAP_START_BYTES
+
+    def is_usable(self) -> bool:
+        """Whether the state on disk is that of a position: closed in order, or same boot."""
+        try:
+            epoch = json.loads((self.directory / "epoch").read_bytes())
+            return (
+                isinstance(epoch, dict)
+                and epoch.get("format") == FORMAT
+                and (epoch.get("clean") is True or bool(boot_id() and epoch["boot"] == boot_id()))
+                and (self.directory / "data.mdb").is_file()
+            )
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def discard(self) -> None:
+        """Throw the state away (it is closed). It is rebuilt from the log."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def open(self) -> None:
+        """Open or make the database. Raises `WalError` where the disk does not allow it."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._write_epoch(clean=False)
+            data = self.directory / "data.mdb"
+            if data.exists():
+                self._map_bytes = max(self._map_bytes, data.stat().st_size)
+            self._env = lmdb.open(
+                str(self.directory),
+                map_size=self._map_bytes,
+                max_dbs=_DATABASES_MAX,
+                max_readers=_READERS_MAX,
+                sync=False,
+                metasync=False,
+                writemap=_CAN_RESERVE,
+                readahead=False,
+                mode=0o660,
+            )
+            self._reserve(self._map_bytes)
+            self._env.reader_check()
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        except lmdb.Error as error:
+            raise WalError(
+                f"the state cannot be opened: {error}.",
+                path=str(self.directory),
+                hint="remove the folder `state`: it is rebuilt from the log",
+            ) from error
+
+    def close(self, *, clean: bool) -> None:
+        """Close; `clean`: sync first and note that the state can be trusted after a power cut."""
+        if self._env is None:
+            return
+        if clean:
+            self._env.sync(True)
+        self._databases.clear()
+        self._env.close()
+        self._env = None
+        if clean:
+            self._write_epoch(clean=True)
+
+    def grow(self) -> None:
+        """Double the memory map. No transaction of this process may be open."""
+        assert self._env is not None
+        self._map_bytes *= 2
+        try:
+            self._reserve(self._map_bytes)
+        except OSError as error:
+            self._map_bytes //= 2
+            raise explain(error, str(self.directory)) from error
+        self._env.set_mapsize(self._map_bytes)
+
+    @property
+    def map_bytes(self) -> int:
+        """Size of the memory map."""
+        return self._map_bytes
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Txn]:
+        """A consistent view of the last commit; writers go on. One thread, short or bounded."""
+        assert self._env is not None
+        with self._env.begin() as raw:
+            yield Txn(self, raw, write=False)
+
+    def begin(self) -> Txn:
+        """A write transaction. One at a time; commit or abort it in the thread that began it."""
+        assert self._env is not None
+        return Txn(self, self._env.begin(write=True), write=True)
+
+    def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
+        """The handle of a named database; None where a reader finds none."""
+        handle = self._databases.get(name)
+        if handle is None:
+            assert self._env is not None
+            try:
+                handle = self._env.open_db(name, txn=raw, create=write)
+            except lmdb.NotFoundError:
+                return None
+            if not write:
+                self._databases[name] = handle
+        return handle
+
+    def remember(self, handles: dict[bytes, Any]) -> None:
+        """Keep handles that a committed write transaction opened."""
+        self._databases.update(handles)
+
+    def forget(self, name: bytes) -> None:
+        """Drop the handle of a database that no longer exists."""
+        self._databases.pop(name, None)
+
+    def _reserve(self, size: int) -> None:
+        """Give the file its blocks: a write into a hole on a full disk would kill the process."""
+        if not _CAN_RESERVE:
+            return
+        fd = os.open(self.directory / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        finally:
+            os.close(fd)
+
+    def _write_epoch(self, *, clean: bool) -> None:
+        path = self.directory / "epoch"
+        temporary = self.directory / "epoch.new"
+        text = json.dumps({"format": FORMAT, "boot": boot_id(), "clean": clean})
+        with open(temporary, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fd = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+_CAN_RESERVE: Final = hasattr(os, "posix_fallocate")
+
+
+class Txn:
+    """One transaction on the state. A write transaction can be rolled back to a mark."""
+
+    def __init__(self, state: State, raw: Any, *, write: bool) -> None:
+        self._state = state
+        self.raw = raw
+        self.is_write = write
+        self._opened: dict[bytes, Any] = {}
+        self._undo: list[tuple[Any, bytes, bytes | None]] = []
+
+    def tree(self, space_id: int, index_id: int) -> Tree | None:
+        """The entries of one index; None where a reader finds none (it was never written)."""
+        name = b"%d/%d" % (space_id, index_id)
+        handle = self._opened.get(name)
+        if handle is None:
+            handle = self._state.database(name, self.raw, write=self.is_write)
+            if handle is None:
+                return None
+            if self.is_write:
+                self._opened[name] = handle
+        return Tree(self.raw, handle, self._undo)
+
+    def drop(self, space_id: int, index_id: int) -> None:
+        """Remove all entries of an index. Part of this transaction; not undone by `rollback`."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        self.raw.drop(tree.handle, delete=False)
+
+    def mark(self) -> int:
+        """A place to roll back to."""
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Undo what trees did since `mark`."""
+        while len(self._undo) > mark:
+            handle, key, old = self._undo.pop()
+            if old is None:
+                self.raw.delete(key, db=handle)
+            else:
+                self.raw.put(key, old, db=handle)
+
+    def position(self) -> Position | None:
+        """Up to where the state is applied; None in an empty one."""
+        handle = self._meta()
+        data = None if handle is None else self.raw.get(_POSITION, db=handle)
+        if data is None:
+            return None
+        vclock, file, offset, unlogged = unpack(data)
+        return Position(VClock(vclock), file, offset, unlogged)
+
+    def set_position(self, position: Position) -> None:
+        """Note up to where this transaction applies the log."""
+        data = pack([dict(position.vclock), position.file, position.offset, position.unlogged])
+        self.raw.put(_POSITION, data, db=self._meta())
+
+    def _meta(self) -> Any | None:
+        handle = self._opened.get(b"meta")
+        if handle is None:
+            handle = self._state.database(b"meta", self.raw, write=self.is_write)
+            if self.is_write:
+                self._opened[b"meta"] = handle
+        return handle
+
+    def commit(self) -> None:
+        """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""
+        try:
+            self.raw.commit()
+        except lmdb.Error:
+            self.raw.abort()
+            raise
+        self._state.remember(self._opened)
+
+    def abort(self) -> None:
+        """Forget it."""
+        self.raw.abort()
+
+
+class Tree:
+    """The entries of one index in one transaction: ordered bytes → bytes."""
+
+    __slots__ = ("_raw", "_undo", "handle")
+
+    def __init__(self, raw: Any, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]) -> None:
+        self._raw = raw
+        self.handle = handle
+        self._undo = undo
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`."""
+        if len(key) < _LONG_PREFIX:
+            value: bytes | None = self._raw.get(key, db=self.handle)
+            return value
+        return dict(self._chain(_stored(key))).get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value under `key`."""
+        stored = key
+        if len(key) >= _LONG_PREFIX:
+            stored = _stored(key)
+            chain = self._chain(stored)
+            at = bisect.bisect_left(chain, (key,))
+            end = at + 1 if at < len(chain) and chain[at][0] == key else at
+            chain[at:end] = [(key, value)]
+            value = _join(chain)
+        self._undo.append((self.handle, stored, self._raw.get(stored, db=self.handle)))
+        self._raw.put(stored, value, db=self.handle)
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key`, which is there."""
+        stored = key
+        rest: list[tuple[bytes, bytes]] = []
+        if len(key) >= _LONG_PREFIX:
+            stored = _stored(key)
+            rest = [pair for pair in self._chain(stored) if pair[0] != key]
+        self._undo.append((self.handle, stored, self._raw.get(stored, db=self.handle)))
+        if rest:
+            self._raw.put(stored, _join(rest), db=self.handle)
+        else:
+            self._raw.delete(stored, db=self.handle)
+
+    def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add many entries whose keys are new and in ascending order. Not undone by `rollback`."""
+        last = self.last_key()
+        short = all(len(key) < _LONG_PREFIX for key, _ in pairs)
+        if short and pairs and (last is None or pairs[0][0] > last):
+            with self._raw.cursor(self.handle) as cursor:
+                cursor.putmulti(pairs, append=True)
+        else:
+            for key, value in pairs:
+                self.put(key, value)
+
+    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add short keys known to be new, undone by `rollback`."""
+        self._undo.extend((self.handle, key, None) for key, _ in pairs)
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs)
+
+    def last_key(self) -> bytes | None:
+        """The greatest key as stored; None in an empty tree."""
+        with self._raw.cursor(self.handle) as cursor:
+            return bytes(cursor.key()) if cursor.last() else None
+
+    def count(self) -> int:
+        """Entries in LMDB (keys that share a long prefix count once)."""
+        count: int = self._raw.stat(self.handle)["entries"]
+        return count
+
+    def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries from `start` on, in order of keys."""
+        with self._raw.cursor(self.handle) as cursor:
+            long = len(start) >= _LONG_PREFIX
+            if not (
+                cursor.set_range(_stored(start) if long else start) if start else cursor.first()
+            ):
+                return
+            for stored, value in cursor.iternext():
+                if len(stored) <= _LONG_PREFIX - 1:
+                    yield stored, value
+                else:
+                    for pair in _split(value):
+                        if pair[0] >= start:
+                            yield pair
+
+    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
+        with self._raw.cursor(self.handle) as cursor:
+            if stop is None:
+                found = cursor.last()
+            else:
+                bound = _stored(stop) if len(stop) >= _LONG_PREFIX else stop
+                found = cursor.set_range(bound)
+                if not found:
+                    found = cursor.last()
+                elif bytes(cursor.key()) != bound or len(stop) < _LONG_PREFIX:
+                    found = cursor.prev()
+            if not found:
+                return
+            for stored, value in cursor.iterprev():
+                if len(stored) <= _LONG_PREFIX - 1:
+                    yield stored, value
+                else:
+                    for pair in reversed(_split(value)):
+                        if stop is None or pair[0] < stop:
+                            yield pair
+
+    def _chain(self, stored: bytes) -> list[tuple[bytes, bytes]]:
+        value = self._raw.get(stored, db=self.handle)
+        return [] if value is None else _split(value)
+
+
+def _stored(key: bytes) -> bytes:
+    """The LMDB key that `key`, at least `_LONG_PREFIX` bytes, shares with its like."""
+    return key[:_LONG_PREFIX]
+
+
+def _join(chain: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(struct.pack(">II", len(key), len(value)) + key + value for key, value in chain)
+
+
+def _split(data: bytes) -> list[tuple[bytes, bytes]]:
+    chain = []
+    at = 0
+    while at < len(data):
+        key_size, value_size = struct.unpack_from(">II", data, at)
+        at += 8
+        chain.append((data[at : at + key_size], data[at + key_size : at + key_size + value_size]))
+        at += key_size + value_size
+    return chain
