@@ -6,6 +6,8 @@ Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
 """
 
 import os
+import shutil
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -15,17 +17,27 @@ KERNELS = {
 }
 
 
+# Cython looks for a kernel's types by its module's name; the folder here need not be `logweir`.
+TYPES = Path("build/cython/types")
+
+
 def extensions() -> list[Extension]:
     if os.environ.get("LOGWEIR_PURE") == "1":
         return []
     from Cython.Build import cythonize
 
+    for name, source in KERNELS.items():
+        types = TYPES / (name.replace(".", "/") + ".pxd")
+        if os.path.exists(source):
+            types.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(source).with_suffix(".pxd"), types)
     return cythonize(
         [
             Extension(name, [source], optional=True, extra_compile_args=["-O3"])
             for name, source in KERNELS.items()
             if os.path.exists(source)
         ],
+        include_path=[str(TYPES)],
         language_level=3,
         build_dir="build/cython",
     )

@@ -5,28 +5,29 @@ ctypedef unsigned long long u64
 
 cdef u64 ONES, COMMIT, ALONE, NOP
 cdef Py_ssize_t DEPTH, HEADER_BYTES, PACKET_BYTES, REPLICAS
+cdef bytes _sizes
 cdef const unsigned char* SIZES
 
 @cython.locals(value=u64, i=Py_ssize_t)
-cdef inline u64 load(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t width) noexcept
+cdef u64 load(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t width) noexcept
 
 @cython.locals(first=u64, stop=Py_ssize_t)
-cdef inline Py_ssize_t uint_end(
+cdef Py_ssize_t uint_end(
     const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-cdef inline u64 uint(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) noexcept
+cdef u64 uint(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) noexcept
 
 @cython.locals(first=u64, stop=Py_ssize_t)
-cdef inline Py_ssize_t map_end(
+cdef Py_ssize_t map_end(
     const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-cdef inline u64 map_count(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) noexcept
+cdef u64 map_count(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) noexcept
 
-cdef inline bint is_array(const unsigned char[::1] data, Py_ssize_t at) noexcept
+cdef bint is_array(const unsigned char[::1] data, Py_ssize_t at) noexcept
 
 @cython.locals(bottom=Py_ssize_t, left=Py_ssize_t, first=Py_ssize_t, size=Py_ssize_t,
                items=Py_ssize_t)
-cdef inline Py_ssize_t skip_value(
+cdef Py_ssize_t skip_value(
     const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t* owed,
     Py_ssize_t depth) noexcept
 
@@ -46,15 +47,15 @@ cpdef Py_ssize_t transactions(
     u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] ends) noexcept
 
 @cython.locals(i=Py_ssize_t)
-cdef inline Py_ssize_t copy(
+cdef Py_ssize_t copy(
     const unsigned char[::1] source, Py_ssize_t start, Py_ssize_t stop, unsigned char[::1] out,
     Py_ssize_t at) noexcept
 
 @cython.locals(i=Py_ssize_t, high=u64)
-cdef inline Py_ssize_t put_uint(unsigned char[::1] out, Py_ssize_t at, u64 value) noexcept
+cdef Py_ssize_t put_uint(unsigned char[::1] out, Py_ssize_t at, u64 value) noexcept
 
 @cython.locals(i=Py_ssize_t, head=Py_ssize_t, items=Py_ssize_t)
-cdef inline Py_ssize_t put_header(
+cdef Py_ssize_t put_header(
     unsigned char[::1] out, Py_ssize_t at, u64 kind, u64 sync, u64 replica_id, u64 group_id,
     u64 lsn, u64 timestamp, u64 tsn, u64 flags) noexcept
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     Out = bytearray | memoryview
     Table = array[int] | memoryview
 
-COMPILED = not __file__.endswith(".py")
-
 COLUMNS = (
     "type",
     "replica_id",
@@ -621,7 +619,7 @@ def packets(
     return at
 
 
-def highest_lsns(table, capacity, count, lsns):
+def highest_lsns(table: Table, capacity: int, count: int, lsns: Table) -> int:
     """Raise `lsns`, one number per replica id, to the highest lsn that the rows have of each.
 
     Returns the first row whose lsn is not above what `lsns` had of its replica id by then, `count`
@@ -638,3 +636,6 @@ def highest_lsns(table, capacity, count, lsns):
         elif odd == count:
             odd = row
     return odd
+
+
+COMPILED = "put_header" not in globals()  # compiled, it is a C function that Python does not see
