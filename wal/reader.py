@@ -125,7 +125,10 @@ class WalReader:
             self._window = memoryview(b"")
             self._window_offset = 0
             try:
-                self.meta, self.first_block = decode_meta(bytes(self._bytes(0, META_BYTES)))
+                # Not through the window: an index of many files reads nothing but their headers.
+                self.meta, self.first_block = decode_meta(self._file.read(META_BYTES, 0))
+            except OSError as error:
+                raise explain(error, self._name, 0) from error
             except DecodeError as error:
                 raise CorruptFile(
                     error.reason + ".",
@@ -174,13 +177,20 @@ class WalReader:
         Stops at the first damage unless `skip_damage`. Sets `end`.
         """
         at = self.first_block if offset is None else offset
+        self.end = None
         while True:
             end = self._ending(at)
             if end is not None:
-                self.end = end
-                if end is FileEnd.TRAILING_BYTES:
-                    yield self._trailing(at)
-                return
+                if self.end is not FileEnd.TRAILING_BYTES:
+                    self.end = end
+                if end is not FileEnd.TRAILING_BYTES:
+                    return
+                following = self._find_block(at + 4)
+                yield self._trailing(at, following)
+                if not self._skip_damage or following is None:
+                    return
+                at = following
+                continue
             found = self.block_at(at)
             if isinstance(found, Block):
                 self._follow(found)
@@ -244,12 +254,15 @@ class WalReader:
                 data = bytes(payload)
             columns = RowColumns.scan(data)
             columns.transaction_ends()
-            columns.last_lsns()
+            lsns = columns.last_lsns()
         except LimitExceeded as error:
             return _Problem(DamageKind.TOO_LARGE, error.message, header)
         except DecodeError as error:
             kind = DamageKind.COMPRESSION if "zstd" in error.reason else DamageKind.ROWS
             return _Problem(kind, f"checksum matches but {error.message}", header)
+        if not len(columns) or any(lsn >> 63 for lsn in lsns.values()):
+            text = "checksum matches but the block holds no rows, or an lsn over 2^63-1"
+            return _Problem(DamageKind.ROWS, text, header)
         return Block(self._name, offset, header, columns)
 
     # --- what follows a block ---------------------------------------------------------------------
@@ -262,14 +275,17 @@ class WalReader:
             return FileEnd.CLEAN if at + 4 == self._size else FileEnd.TRAILING_BYTES
         return None
 
-    def _trailing(self, at: int) -> Damage:
-        count = self._size - at - 4
+    def _trailing(self, at: int, following: int | None) -> Damage:
+        count = (self._size if following is None else following) - at - 4
+        text = f"{self._size - at - 4} bytes follow the EOF marker"
+        if following is not None:
+            text += f", a valid block at byte {following} among them"
         return Damage(
             DamageKind.TRAILING_BYTES,
             self._name,
             at + 4,
             count,
-            f"{count} bytes follow the EOF marker.",
+            text + ".",
             hint="something else wrote to this file; its rows up to here are whole, "
             "`logweir repair DIR --to NEW` keeps them",
         )

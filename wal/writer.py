@@ -71,13 +71,15 @@ class AppendPoint:
 
     `vclock`: of the last row in the log; `prev_vclock`: the `VClock` of the newest xlog, None if
     there is none; `path` and `size`: that file, if the writer is to go on in it after cutting it to
-    `size` bytes (its torn tail or EOF marker go), else None.
+    `size` bytes (its torn tail or EOF marker go), else None; `replaces`: an xlog of another program
+    that holds no row and whose name the next file needs.
     """
 
     vclock: VClock
     prev_vclock: VClock | None = None
     path: Path | None = None
     size: int = 0
+    replaces: Path | None = None
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class WalWriter:
         self._filesystem = filesystem
         self._vclock = at.vclock
         self._prev_vclock = at.prev_vclock
+        self._replaces = at.replaces
         self._current: _Current | None = None
         self._poison: BaseException | None = None
         self.syncs = 0
@@ -234,8 +237,11 @@ class WalWriter:
         failpoint("wal.before_cut")
         try:
             current.file.truncate(size)
+            # A later crash could bring back whole blocks of this batch behind the next one's.
+            current.file.sync()
         except OSError as error:
             raise self._poisoned(error, f"after a failed write ({cause}) the cut failed") from cause
+        current.synced = size
 
     def _sync(self, current: _Current) -> None:
         self.syncs += 1
@@ -302,7 +308,8 @@ class WalWriter:
             file.write([meta.encode()])
             file.sync()
             failpoint("wal.before_rename")
-            if path.name in self._filesystem.list_directory(self.directory):
+            taken = path.name in self._filesystem.list_directory(self.directory)
+            if taken and path != self._replaces:
                 raise FileExistsError(errno.EEXIST, "a log file of that name exists", str(path))
             self._filesystem.rename(temporary, path)
             renamed = True
