@@ -115,8 +115,16 @@ class ChainGap(WalError):
 class RecoveryRefused(WalError):
     """Opening this folder would lose rows. `report`: the `logweir.recovery.RecoveryReport`."""
 
-    def __init__(self, message: str, *, path: str = "", report: Any, hint: str = "") -> None:
-        super().__init__(message, path=path, hint=hint)
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str = "",
+        offset: int | None = None,
+        report: Any,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, path=path, offset=offset, hint=hint)
         self.report = report
 
 

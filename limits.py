@@ -33,6 +33,9 @@ READ_WINDOW_BYTES: Final = 1024 * 1024
 VCLOCK_COMPONENTS: Final = 32
 """Replica ids are 0 … 31. Source: 2.6.0."""
 
+DAMAGED_PLACES: Final = 1000
+"""Damaged places in one file that a report names one by one; those behind are counted."""
+
 # --- values ---------------------------------------------------------------------------------------
 TUPLE_BYTES: Final = 1024 * 1024
 """Largest tuple that a store accepts (error 110). Source: 2.6.0 memtx_max_tuple_size."""

@@ -66,7 +66,7 @@ class Block:
         return self.offset + FIXHEADER_BYTES + self.header.stored_bytes
 
     @property
-    def data(self) -> bytes:
+    def data(self) -> bytes | bytearray | memoryview:
         """The rows' bytes, unpacked."""
         return self.columns.data
 
@@ -185,11 +185,11 @@ class WalReader:
                     self.end = end
                 if end is not FileEnd.TRAILING_BYTES:
                     return
-                following = self._find_block(at + 4)
-                yield self._trailing(at, following)
-                if not self._skip_damage or following is None:
+                behind = self._find_block(at + 4)
+                yield self._trailing(at, behind)
+                if not self._skip_damage or behind is None:
                     return
-                at = following
+                at = behind
                 continue
             found = self.block_at(at)
             if isinstance(found, Block):
@@ -288,6 +288,7 @@ class WalReader:
             text + ".",
             hint="something else wrote to this file; its rows up to here are whole, "
             "`logweir repair DIR --to NEW` keeps them",
+            rows_lost=0 if following is None else None,
         )
 
     def _follow(self, block: Block) -> None:

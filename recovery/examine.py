@@ -1,0 +1,382 @@
+"""Examining a folder: every file, every block, and how the files follow one another. Reads only.
+
+What is looked at, in this order:
+
+1. names and headers (`wal.directory`): kind, signature, instance, order of vclocks;
+2. every snapshot: checksums, rows, EOF marker;
+3. every log: checksums, rows, whole transactions, order of lsns;
+4. every border between two logs: `PrevVClock` of the newer is `VClock` of the older, **and** the
+   vclock really reached at the end of the older is `VClock` of the newer. Comparing headers alone
+   would miss rows that an older file lost at its end;
+5. from the newest whole snapshot: which logs must be read, and which damage stands in their way.
+
+How a file may end without being damaged:
+
+==============  ================================================================================
+ending          accepted
+==============  ================================================================================
+clean           always
+unclosed, torn  in the newest log; in an older one (with a warning) where no row is missing
+zero, unsynced  as torn, in a log that logweir wrote (header `Version`). A real Tarantool 2.6.0
+                refuses a file that ends in zeros (observed), so in its logs this is damage
+anything else   never
+==============  ================================================================================
+
+Damage that lies before the snapshot (in older logs, or in front of a row that the snapshot holds)
+is reported but does not block. A damaged snapshot does not block where an older whole one has every
+row behind it in the logs. Sources: Tarantool 2.6.0, observed; `recovery.cc`, `memtx_engine.c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from logweir.errors import DecodeError, WalError
+from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
+from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
+from logweir.wal.damage import Damage, DamageKind, FileEnd
+from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, scan_directory
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import AppendPoint
+
+__all__ = ["Progress", "examine"]
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes read so far and the bytes there are."""
+
+_ATTEMPTS: Final = 5
+_FORCE_HINT: Final = (
+    "copy the folder first; then `logweir repair DIR --to NEW` keeps what is whole and says what "
+    "is lost, or open it with force_recovery"
+)
+
+
+def examine(
+    directory: Path,
+    *,
+    since: LogPosition | None = None,
+    filesystem: FileSystem = OS,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """Read a folder and say what it holds. Never writes.
+
+    `since`: everything up to there is known to be applied, so only what is behind it is read: the
+    cost does not depend on the log's length. Where it does not lie in the folder's log the whole
+    folder is read, and the report's `since` is None. Raises `WalError` if the folder cannot be
+    listed.
+    """
+    for attempt in range(_ATTEMPTS):
+        examination = _Examination(Path(directory), since, filesystem, progress)
+        try:
+            return examination.run()
+        except WalError as error:
+            # A live folder: files may be removed between the listing and the reading.
+            if not isinstance(error.__cause__, FileNotFoundError) or attempt == _ATTEMPTS - 1:
+                raise
+            filesystem.list_directory(examination.directory)
+    raise AssertionError("not reached")
+
+
+@dataclass(slots=True)
+class _Examination:
+    """One pass over a folder."""
+
+    directory: Path
+    since: LogPosition | None
+    filesystem: FileSystem
+    progress: Progress | None
+    index: DirectoryIndex = field(init=False)
+    snaps: list[LogScan] = field(default_factory=list)
+    logs: list[LogScan] = field(default_factory=list)
+    first_log: int = 0
+    borders: list[list[Damage]] = field(default_factory=list)
+    """borders[i]: what is wrong between logs[i] and logs[i + 1]."""
+    warnings: list[str] = field(default_factory=list)
+    done_bytes: int = 0
+    all_bytes: int = 0
+
+    def run(self) -> RecoveryReport:
+        self.index = scan_directory(self.directory, self.filesystem)
+        self._find_start()
+        logs = self.index.xlogs[self.first_log :]
+        snaps = self.index.snaps if self.since is None else []
+        self.all_bytes = sum(file.size for file in [*logs, *snaps])
+        self.snaps = [scan_snapshot(snap, self.filesystem, self._read) for snap in snaps]
+        for number, log in enumerate(logs):
+            since = self.since if number == 0 else None
+            scan = scan_log(
+                log,
+                self.filesystem,
+                self._read,
+                offset=since.offset if since else None,
+                vclock=since.vclock if since else None,
+            )
+            self.logs.append(scan)
+        self.borders = [self._border(older, newer) for older, newer in pairwise(self.logs)]
+        self._judge_tails()
+        return self._report()
+
+    def _read(self, count: int) -> None:
+        self.done_bytes += count
+        if self.progress is not None:
+            self.progress(min(self.done_bytes, self.all_bytes), self.all_bytes)
+
+    def _find_start(self) -> None:
+        """Set `first_log` from `since`, or forget `since`."""
+        since = self.since
+        if since is None:
+            return
+        for number, log in enumerate(self.index.xlogs):
+            if log.path.name == since.path:
+                if since.offset <= log.size and since.vclock.covers(log.vclock):
+                    self.first_log = number
+                    return
+                break
+        self.since = None
+
+    # --- borders and endings ----------------------------------------------------------------------
+
+    def _border(self, older: LogScan, newer: LogScan) -> list[Damage]:
+        """What is wrong between two neighbouring logs."""
+        reached, begin = older.reached, newer.log.vclock
+        previous = newer.log.meta.prev_vclock
+        order = reached.compare(begin)
+        missing_file = previous is not None and previous != older.log.vclock
+        if order == "=" and not missing_file:
+            return []
+        name = newer.log.path
+        if order in (">", "!"):
+            text = (
+                f"begins at {begin}, but {older.log.path.name} already goes to {reached}: both "
+                "hold rows with the same lsns."
+            )
+            return [
+                Damage(DamageKind.ORDER, str(name), 0, 0, text, hint=_FORCE_HINT, rows_lost=None)
+            ]
+        lost = begin.signature - reached.signature
+        if missing_file:
+            text = (
+                f"a log is missing before this one: it follows the log that begins at {previous}; "
+                f"{older.log.path.name} begins at {older.log.vclock}. {lost} rows between "
+                f"{reached} and {begin} are not there."
+            )
+            return [_gap(name, 0, reached, begin, text)]
+        if older.located and older.located[-1].next_row is None:
+            return []  # the damage at its end explains it: see `_explain`
+        text = (
+            f"its end is missing: it holds rows up to {reached}, the next log "
+            f"{name.name} begins at {begin}; {lost} rows are lost."
+        )
+        return [_gap(older.log.path, older.report.end_offset, reached, begin, text)]
+
+    def _judge_tails(self) -> None:
+        """Decide for each log whether its ending is one; what is not becomes damage."""
+        last = len(self.logs) - 1
+        for number, scan in enumerate(self.logs):
+            is_newest = number == last
+            begin = None if is_newest else self.logs[number + 1].log.vclock
+            damage = scan.tail
+            if damage is None:
+                if scan.report.end is FileEnd.UNCLOSED and not is_newest:
+                    self.warnings.append(f"{scan.log.path}: was not closed (no EOF marker).")
+            elif scan.report.is_ours or damage.kind is DamageKind.TORN_TAIL:
+                self.warnings.append(str(damage))
+            else:
+                text = f"{damage.message} A program other than logweir wrote this log, so it is "
+                text += "taken for damage."
+                bad = replace(damage, message=text, hint=_FORCE_HINT)
+                located = (*scan.located, Located(bad))
+                self.logs[number] = scan = replace(scan, located=located)
+            if begin is not None:
+                self.logs[number] = _explain(scan, begin)
+
+    # --- what it means ----------------------------------------------------------------------------
+
+    def _report(self) -> RecoveryReport:
+        snapshot = self._newest_good_snapshot()
+        start = VClock() if snapshot is None else snapshot.vclock
+        if self.since is not None:
+            start = self.since.vclock
+        blocking = self._blocking_logs(start)
+        end = start
+        for scan in self._needed_logs(start):
+            end = end.merge(scan.reached)
+        damaged_snaps = self._damaged_snapshots(snapshot, end, bool(blocking))
+        unforceable = [*damaged_snaps, *(one for one in blocking if self._is_final(one))]
+        every = self._all_damage(damaged_snaps, blocking)
+        holes, unreadable = _holes(self.index.xlogs)
+        self.warnings += unreadable
+        self.warnings += [text for scan in self.logs for text in scan.report.warnings]
+        self.warnings += [f"an earlier repair lost the rows {hole.after} … " for hole in holes]
+        return RecoveryReport(
+            directory=self.directory,
+            instance=self.index.instance,
+            files=self._files(),
+            damage=tuple(every),
+            blocking=tuple(dict.fromkeys([*damaged_snaps, *blocking])),
+            unforceable=tuple(dict.fromkeys(unforceable)),
+            warnings=tuple(self.warnings),
+            snapshot=snapshot,
+            xlogs=tuple(self.index.xlogs),
+            vclock=end,
+            append_point=self._append_point(end),
+            since=self.since,
+            holes=tuple(holes),
+            others=tuple(self.index.others),
+            filesystem=self.filesystem,
+        )
+
+    def _newest_good_snapshot(self) -> LogFile | None:
+        if self.since is not None:
+            return self.index.newest_snap()
+        good = [scan.log for scan in self.snaps if not scan.located]
+        return good[-1] if good else None
+
+    def _needed_logs(self, start: VClock) -> list[LogScan]:
+        """The logs that a reader at `start` must read."""
+        first = None
+        for number, scan in enumerate(self.logs):
+            if start.covers(scan.log.vclock):
+                first = number
+        return self.logs if first is None else self.logs[first:]
+
+    def _blocking_logs(self, start: VClock) -> list[Damage]:
+        """Damage in headers, logs and borders that a reader at `start` meets."""
+        needed = self._needed_logs(start)
+        blocking = [one for one in self.index.damage if one.file.endswith(".xlog")]
+        if needed and not start.covers(needed[0].log.vclock):
+            first = needed[0].log
+            text = f"the oldest log begins at {first.vclock}, behind the snapshot at {start}: rows "
+            text += "between them are not there."
+            blocking.append(_gap(first.path, 0, start, first.vclock, text))
+        skipped = len(self.logs) - len(needed)
+        for number, scan in enumerate(needed, skipped):
+            for one in scan.located:
+                covered = one.next_row is not None and start.lsn(one.next_row[0]) >= one.next_row[1]
+                if not covered:
+                    blocking.append(one.damage)
+            if number < len(self.borders):
+                blocking += self.borders[number]
+        return blocking
+
+    def _damaged_snapshots(
+        self, chosen: LogFile | None, end: VClock, is_blocked: bool
+    ) -> list[Damage]:
+        """Damaged snapshots that no older one and its logs make up for."""
+        if self.since is not None:
+            return []
+        newer = -1 if chosen is None else chosen.signature
+        bad = [
+            one
+            for one in self.index.damage
+            if one.file.endswith(".snap") and int(Path(one.file).name.split(".")[0]) > newer
+        ]
+        reached_all = True
+        for scan in self.snaps:
+            if scan.located and scan.log.signature > newer:
+                bad += [one.damage for one in scan.located]
+                reached_all = reached_all and end.covers(scan.log.vclock)
+        if chosen is None:
+            if not bad and (self.index.xlogs or self.index.damage):
+                text = "there are logs but no snapshot to start from."
+                hint = "put the snapshot back, or take a copy of the folder that has one"
+                name = str(self.directory)
+                bad.append(Damage(DamageKind.MISSING_SNAPSHOT, name, 0, 0, text, hint=hint))
+            return bad
+        highest = max((int(Path(one.file).name.split(".")[0]) for one in bad), default=0)
+        if bad and reached_all and not is_blocked and end.signature >= highest:
+            self.warnings.append(
+                f"{bad[0].file} is damaged; {chosen.path.name} and the logs behind it hold every "
+                "row."
+            )
+            return []
+        return bad
+
+    def _is_final(self, damage: Damage) -> bool:
+        """Whether force does not pass it: an lsn used twice in the newest log (what is next could
+        be either of two rows), or a file that the system does not let us read."""
+        newest = str(self.logs[-1].log.path) if self.logs else ""
+        if damage.kind is DamageKind.ORDER:
+            return damage.file == newest and damage.size > 0
+        return damage.kind is DamageKind.UNREADABLE
+
+    def _all_damage(self, snaps: list[Damage], blocking: list[Damage]) -> list[Damage]:
+        found = list(self.index.damage)
+        found += [one.damage for scan in (*self.snaps, *self.logs) for one in scan.located]
+        found += [one for border in self.borders for one in border]
+        unique = dict.fromkeys([*found, *snaps, *blocking])
+        return sorted(unique, key=lambda one: (one.file, one.offset))
+
+    def _files(self) -> tuple[FileReport, ...]:
+        files = [
+            replace(scan.report, damage=tuple(one.damage for one in scan.located))
+            for scan in (*self.snaps, *self.logs)
+        ]
+        for damage in self.index.damage:
+            path = Path(damage.file)
+            suffix: Suffix = path.suffix[1:]  # type: ignore[assignment]
+            files.append(FileReport(path, suffix, None, damage.size, damage=(damage,)))
+        return tuple(sorted(files, key=lambda one: one.path.name))
+
+    def _append_point(self, end: VClock) -> AppendPoint:
+        if not self.logs:
+            newest = self.index.xlogs[-1].vclock if self.index.xlogs else None
+            return AppendPoint(end, newest)
+        scan = self.logs[-1]
+        log, report = scan.log, scan.report
+        before = self.index.xlogs[-2].vclock if len(self.index.xlogs) > 1 else None
+        if not scan.located and report.is_ours and scan.reached == end:
+            return AppendPoint(end, log.vclock, log.path, report.end_offset)
+        if log.signature == end.signature:  # it holds no row, and its name is wanted
+            return AppendPoint(end, before, replaces=log.path)
+        return AppendPoint(end, log.vclock)
+
+
+def _explain(scan: LogScan, begin: VClock) -> LogScan:
+    """Say of damage at a log's end what the next log, which begins at `begin`, tells about it."""
+    if not scan.located or scan.located[-1].next_row is not None:
+        return scan
+    final = scan.located[-1]
+    lost = max(begin.signature - scan.reached.signature, 0)
+    replica_id = final.damage.replica_id
+    after = None if replica_id is None else begin.lsn(replica_id) + 1
+    damage = replace(final.damage, rows_lost=lost, lsn_after=after)
+    return replace(scan, located=(*scan.located[:-1], Located(damage)))
+
+
+def _gap(path: Path, offset: int, reached: VClock, begin: VClock, text: str) -> Damage:
+    """Rows between two vclocks that are in no file."""
+    short = [i for i in begin if begin.lsn(i) > reached.lsn(i)]
+    replica_id = short[0] if len(short) == 1 else None
+    return Damage(
+        DamageKind.GAP,
+        str(path),
+        offset,
+        0,
+        text,
+        hint="put the missing file back, or restore from a copy. " + _FORCE_HINT,
+        replica_id=replica_id,
+        lsn_before=None if replica_id is None else reached.lsn(replica_id),
+        lsn_after=None if replica_id is None else begin.lsn(replica_id) + 1,
+        rows_lost=begin.signature - reached.signature,
+    )
+
+
+def _holes(logs: list[LogFile]) -> tuple[list[Hole], list[str]]:
+    """What repairs recorded in the headers, and items that cannot be read."""
+    holes: list[Hole] = []
+    unreadable: list[str] = []
+    for log in logs:
+        for key, value in log.meta.unknown:
+            if key != HOLE_ITEM:
+                continue
+            try:
+                holes.append(Hole.parse(value))
+            except DecodeError as error:
+                unreadable.append(f"{log.path}: header item {HOLE_ITEM}: {error.reason}")
+    return holes, unreadable

@@ -1,0 +1,238 @@
+"""Reading one file from end to end for a report: rows, their order, damage and how it ends.
+
+Checked for every block by the reader: fixheader, checksum, decompression, rows, whole
+transactions. Checked here: in a log the lsns of each replica id rise strictly from the header's
+`VClock` on (an lsn that comes twice is damage; one that jumps is legal in Tarantool's files, where
+a replica logs what it was sent, and only worth a warning); a snapshot holds INSERT rows only and
+ends with its EOF marker.
+
+How many rows damage cost is told by the first whole block behind it: the jump of its lsns.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from logweir.errors import WalError
+from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
+from logweir.recovery.report import FileReport
+from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
+from logweir.wal.directory import LogFile
+from logweir.wal.filesystem import FileSystem
+from logweir.wal.reader import Block, WalReader
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+__all__ = ["Located", "LogScan", "scan_log", "scan_snapshot"]
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes that were read since the last call."""
+
+_PROGRESS_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Damage, and the first row behind it: (replica id, lsn), None if nothing readable follows."""
+
+    damage: Damage
+    next_row: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogScan:
+    """One file that was read. `tail`: its unfinished end, if it has one (`TAIL_KINDS`)."""
+
+    log: LogFile
+    report: FileReport
+    located: tuple[Located, ...] = ()
+    tail: Damage | None = None
+
+    @property
+    def reached(self) -> VClock:
+        """Of a log: the state after its last row."""
+        return self.report.last_vclock
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What is gathered block by block."""
+
+    rows: int = 0
+    blocks: int = 0
+    transactions: int = 0
+    first_timestamp: float | None = None
+    last_timestamp: float | None = None
+    located: list[Located] = field(default_factory=list)
+    unnamed: int = 0
+    tail: Damage | None = None
+    jumps: int = 0
+    first_jump: str = ""
+
+    def add(self, block: Block) -> None:
+        columns = block.columns
+        self.blocks += 1
+        self.rows += len(columns)
+        self.transactions += len(columns.transaction_ends())
+        times = columns.timestamp
+        if self.first_timestamp is None:
+            self.first_timestamp = times[0]
+        self.last_timestamp = times[-1]
+
+    def add_damage(self, damage: Damage, next_row: tuple[int, int] | None = None) -> None:
+        if len(self.located) < DAMAGED_PLACES:
+            self.located.append(Located(damage, next_row))
+        else:
+            self.unnamed += 1
+
+
+def scan_log(
+    log: LogFile,
+    filesystem: FileSystem,
+    progress: Progress,
+    *,
+    offset: int | None = None,
+    vclock: VClock | None = None,
+) -> LogScan:
+    """Read one log, from `offset` and `vclock` on where they are given, else all of it.
+
+    Raises `WalError` if the file cannot be opened.
+    """
+    start = log.vclock if vclock is None else vclock
+    lsns = array("Q", (start.lsn(i) for i in range(VCLOCK_COMPONENTS)))
+    counts = _Counts()
+    with WalReader(log.path, filesystem=filesystem, skip_damage=True) as reader:
+        pending: list[Damage] = []
+        for item in _items(reader, offset, progress):
+            if isinstance(item, Damage):
+                if item.kind in TAIL_KINDS:
+                    counts.tail = item
+                else:
+                    pending.append(item)
+                continue
+            _add_log_block(item, lsns, counts, pending)
+            pending = []
+        for damage in pending:
+            counts.add_damage(damage)
+        reached = VClock({i: lsn for i, lsn in enumerate(lsns) if lsn})
+        return _finish(log, reader, counts, start, reached)
+
+
+def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> LogScan:
+    """Read one snapshot. Raises `WalError` if the file cannot be opened."""
+    counts = _Counts()
+    with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
+        for item in _items(reader, None, progress):
+            if not isinstance(item, Damage):
+                counts.add(item)
+                types = item.columns.type.tobytes()
+                if types != array("Q", (RowType.INSERT,)).tobytes() * len(item.columns):
+                    text = "a row of the snapshot is no INSERT."
+                    counts.add_damage(_damage(DamageKind.ROWS, reader, item, text))
+            elif item.kind not in TAIL_KINDS:
+                counts.add_damage(item)
+        if reader.end is not FileEnd.CLEAN and not counts.located:
+            text = "the snapshot has no EOF marker: it is not complete."
+            at = reader.end_offset
+            hint = "nothing can start from it; use an older snapshot or a copy"
+            size = reader.size - at
+            counts.add_damage(Damage(DamageKind.NO_EOF, str(snap.path), at, size, text, hint=hint))
+        return _finish(snap, reader, counts, snap.vclock, snap.vclock)
+
+
+def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterator[Block | Damage]:
+    """The reader's items; a place that the disk cannot read is damage up to the file's end."""
+    at = reader.first_block if offset is None else offset
+    told = at
+    try:
+        for item in reader.blocks(offset):
+            yield item
+            at = item.end if isinstance(item, Block) else item.offset + item.size
+            if at - told >= _PROGRESS_BYTES:
+                progress(at - told)
+                told = at
+    except WalError as error:
+        hint = error.hint
+        text = f"cannot be read: {error.message}"
+        yield Damage(DamageKind.UNREADABLE, str(reader.path), at, reader.size - at, text, hint=hint)
+    progress(max(reader.size - told, 0))
+
+
+def _add_log_block(block: Block, lsns: array[int], counts: _Counts, pending: list[Damage]) -> None:
+    columns = block.columns
+    before = sum(lsns)
+    odd = columns.raise_lsns(lsns)
+    missing = sum(lsns) - before - len(columns)
+    next_row = (columns.replica_id[0], columns.lsn[0])
+    for number, damage in enumerate(pending):
+        lost = max(missing, 0) if number == len(pending) - 1 else None
+        counts.add_damage(replace(damage, rows_lost=lost), next_row)
+    if odd is not None:
+        replica_id, lsn = columns.replica_id[odd], columns.lsn[odd]
+        counts.add_damage(
+            Damage(
+                DamageKind.ORDER,
+                block.path,
+                block.offset,
+                block.end - block.offset,
+                f"lsn {lsn} of replica {replica_id} is used twice or out of order.",
+                hint="two programs wrote to this log, or a copy was put together wrongly: restore "
+                "from a copy, or keep what is whole with `logweir repair DIR --to NEW`",
+                replica_id=replica_id,
+                lsn_before=lsns[replica_id],
+                lsn_after=lsn,
+                rows_lost=0,
+            ),
+            next_row,
+        )
+    elif missing and not pending:
+        counts.jumps += 1
+        if counts.jumps == 1:
+            counts.first_jump = (
+                f"{block.path} at byte {block.offset}: lsns jump, {missing} are not there up to "
+                f"lsn {columns.lsn[-1]} of replica {columns.replica_id[-1]}"
+            )
+    counts.add(block)
+
+
+def _damage(kind: DamageKind, reader: WalReader, block: Block, text: str) -> Damage:
+    size = block.end - block.offset
+    hint = "restore it from a copy, or use an older snapshot"
+    return Damage(kind, str(reader.path), block.offset, size, text, hint=hint)
+
+
+def _finish(
+    log: LogFile, reader: WalReader, counts: _Counts, first: VClock, last: VClock
+) -> LogScan:
+    located = counts.located
+    if counts.unnamed:
+        final = located[-1]
+        text = f"{final.damage.message} {counts.unnamed} more damaged places follow in this file."
+        located[-1] = Located(replace(final.damage, message=text, rows_lost=None), None)
+    warnings = []
+    if counts.jumps:
+        more = f" ({counts.jumps - 1} more such places)" if counts.jumps > 1 else ""
+        warnings.append(
+            f"{counts.first_jump}{more}. Legal where it is a replica's log; else rows were lost."
+        )
+    report = FileReport(
+        path=log.path,
+        kind=log.suffix,
+        meta=reader.meta,
+        size=reader.size,
+        first_vclock=first,
+        last_vclock=last,
+        rows=counts.rows,
+        blocks=counts.blocks,
+        transactions=counts.transactions,
+        first_timestamp=counts.first_timestamp,
+        last_timestamp=counts.last_timestamp,
+        end=reader.end,
+        end_offset=reader.end_offset,
+        damage=tuple(one.damage for one in located),
+        warnings=tuple(warnings),
+    )
+    return LogScan(log, report, tuple(located), counts.tail)

@@ -1,0 +1,197 @@
+"""Reading what a plan says must be applied: the snapshot's rows, then the logs' behind it.
+
+The unit is a `Batch`: rows `first` … `last - 1` of one block, whole transactions, none of them
+applied before. Nearly always that is the whole block. Where a block holds rows that the snapshot or
+`after` already has, they are cut off; where they stand in its middle the block comes as several
+batches. Memory: one block, whatever the folder's size.
+
+A batch consumer loops like this::
+
+    for batch in replay(plan):
+        columns = batch.block.columns
+        for i in range(batch.first, batch.last): …   # or hand columns and range to a kernel
+        commit(batch.vclock, batch.position)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from logweir.errors import CorruptBlock
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.recovery.policy import RecoveryPlan
+from logweir.recovery.report import LogPosition
+from logweir.wal.damage import TAIL_KINDS, Damage, FileEnd
+from logweir.wal.directory import LogFile
+from logweir.wal.reader import Block, WalReader
+from logweir.wal.vclock import VClock
+
+__all__ = ["Batch", "replay", "snapshot_blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows to apply: whole transactions, none applied before.
+
+    `block`: where they stand; `first`, `last`: the first row and the row after the last;
+    `vclock`: the state after them; `position`: where reading would go on after this batch. A block
+    that comes as several batches has its own begin as position until its last batch.
+    """
+
+    block: Block
+    first: int
+    last: int
+    vclock: VClock
+    position: LogPosition
+
+    @property
+    def data(self) -> memoryview:
+        """The rows' bytes."""
+        columns = self.block.columns
+        return memoryview(columns.data)[
+            columns.row_offset[self.first] : columns.end_offset[self.last - 1]
+        ]
+
+
+def snapshot_blocks(plan: RecoveryPlan) -> Iterator[Block]:
+    """The blocks of the plan's snapshot; nothing where it has none. Raises `CorruptBlock`."""
+    if plan.snapshot is None:
+        return
+    with WalReader(plan.snapshot.path, filesystem=plan.report.filesystem) as reader:
+        for item in reader.blocks():
+            if isinstance(item, Damage):
+                raise _changed(item.file, item.offset)
+            yield item
+        if reader.end is not FileEnd.CLEAN:
+            raise _changed(str(reader.path), reader.end_offset)
+
+
+def replay(
+    plan: RecoveryPlan,
+    *,
+    after: VClock | None = None,
+    until: VClock | float | None = None,
+) -> Iterator[Batch]:
+    """The rows of the plan's logs that come after its start.
+
+    `after`: what is applied already (default: the plan's start); `until`: stop in front of the
+    first transaction that is not in this vclock (its component 0, local rows, counts only where it
+    is set), or that is later than this time in seconds since the epoch. Raises `CorruptBlock`
+    where a file is no longer what was examined.
+    """
+    vclock = plan.start if after is None else after
+    for number, log in enumerate(plan.xlogs):
+        is_newest = number == len(plan.xlogs) - 1
+        limit = None if is_newest else plan.xlogs[number + 1].vclock
+        for block in _log_blocks(plan, log, vclock):
+            for batch in _batches(block, vclock, limit, until):
+                if batch is None:
+                    return
+                vclock = batch.vclock
+                yield batch
+        vclock = vclock.merge(log.vclock) if limit is None else vclock.merge(limit)
+
+
+def _log_blocks(plan: RecoveryPlan, log: LogFile, vclock: VClock) -> Iterator[Block]:
+    """The blocks of one log as they were examined, the damage in it passed over."""
+    report = plan.report.file(log.path)
+    if report is None:
+        raise _changed(str(log.path), 0)
+    if vclock.covers(report.last_vclock):
+        return
+    since = plan.since
+    offset = since.offset if since is not None and since.path == log.path.name else None
+    known = {damage.offset for damage in report.damage}
+    with WalReader(log.path, filesystem=plan.report.filesystem, skip_damage=True) as reader:
+        for item in reader.blocks(offset):
+            if item.offset >= report.end_offset:
+                return
+            if isinstance(item, Block):
+                yield item
+            elif item.kind not in TAIL_KINDS and item.offset not in known:
+                raise _changed(item.file, item.offset)
+
+
+def _changed(path: str, offset: int) -> CorruptBlock:
+    return CorruptBlock(
+        "the file is no longer what was examined.",
+        path=path,
+        offset=offset,
+        hint="another program changed it in the meantime: examine the folder again",
+    )
+
+
+def _batches(
+    block: Block, vclock: VClock, limit: VClock | None, until: VClock | float | None
+) -> Iterator[Batch | None]:
+    """The rows of one block to apply, in runs; None where `until` is reached."""
+    columns = block.columns
+    here = LogPosition(block.path.rpartition("/")[2], block.offset, vclock)
+    lsns = array("Q", (vclock.lsn(i) for i in range(VCLOCK_COMPONENTS)))
+    count = len(columns)
+    stop = _stop(block, until)
+    clean = columns.raise_lsns(lsns) is None
+    reached = _vclock(lsns)
+    if clean and stop == count and (limit is None or limit.covers(reached)):
+        yield Batch(block, 0, count, reached, _behind(block, reached))
+        return
+    runs = list(_runs(block, vclock, limit, stop))
+    for number, (first, last, state) in enumerate(runs):
+        final = number == len(runs) - 1 and stop == count
+        yield Batch(block, first, last, state, _behind(block, state) if final else here)
+    if stop < count:
+        yield None
+
+
+def _behind(block: Block, vclock: VClock) -> LogPosition:
+    return LogPosition(block.path.rpartition("/")[2], block.end, vclock)
+
+
+def _vclock(lsns: array[int]) -> VClock:
+    return VClock({i: lsn for i, lsn in enumerate(lsns) if lsn})
+
+
+def _runs(
+    block: Block, vclock: VClock, limit: VClock | None, stop: int
+) -> Iterator[tuple[int, int, VClock]]:
+    """Runs of rows in front of row `stop` that `vclock` does not have and `limit` allows."""
+    columns = block.columns
+    lsns = array("Q", (vclock.lsn(i) for i in range(VCLOCK_COMPONENTS)))
+    ids, row_lsns = columns.replica_id, columns.lsn
+    first = None
+    for row in range(stop):
+        replica_id, lsn = ids[row], row_lsns[row]
+        wanted = lsn > lsns[replica_id] and (limit is None or lsn <= limit.lsn(replica_id))
+        if wanted:
+            lsns[replica_id] = lsn
+            first = row if first is None else first
+        elif first is not None:
+            yield first, row, _vclock(lsns)
+            first = None
+    if first is not None:
+        yield first, stop, _vclock(lsns)
+
+
+def _stop(block: Block, until: VClock | float | None) -> int:
+    """The row in front of which `until` says to stop; the number of rows for none."""
+    columns = block.columns
+    count = len(columns)
+    if until is None:
+        return count
+    if isinstance(until, VClock):
+        free = 0 not in until
+        last = columns.last_lsns()
+        if all(lsn <= until.lsn(i) or (free and i == 0) for i, lsn in last.items()):
+            return count
+    for first, end in columns.transactions():
+        for row in range(first, end):
+            replica_id = columns.replica_id[row]
+            if isinstance(until, VClock):
+                over = columns.lsn[row] > until.lsn(replica_id) and (replica_id or not free)
+            else:
+                over = columns.timestamp[row] > until
+            if over:
+                return first
+    return count

@@ -1,0 +1,209 @@
+"""What an examination of a folder found, as values: reports never decide and never touch the disk.
+
+`RecoveryReport.to_json` is the contract of ``verify --json``::
+
+    {"ok": true, "files": [{"file", "kind", "size", "vclock", "end_vclock", "rows", "blocks",
+     "transactions", "end", "end_offset"}, …],
+     "damage": [{"kind", "file", "offset", "lsn_before", "lsn_after", "rows_lost", "message",
+     "hint"}, …], "vclock": {"1": 115}, "warnings": ["…"], "holes": [{"after", "before"}, …]}
+
+Keys are only ever added. A hole is a record, in the header of a log that a repair wrote, of rows
+that were lost before: the header item ``Hole: {1: 39} {1: 41}`` says that after the first vclock
+nothing is known until the second, ``Hole: {1: 110} ?`` that what came after it is not known.
+Readers other than logweir ignore header items that they do not know (Tarantool 2.6.0, observed).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.errors import DecodeError
+from logweir.wal.damage import Damage, FileEnd
+from logweir.wal.directory import LogFile, Suffix
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.meta import Meta
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import AppendPoint
+
+__all__ = ["FileReport", "Hole", "LogPosition", "RecoveryReport", "count_of_rows"]
+
+HOLE_ITEM: Final = "Hole"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A place in the log between two blocks. `path`: name of the file in its folder; `offset`: of
+    the next block, in bytes; `vclock`: the state after everything before it."""
+
+    path: str
+    offset: int
+    vclock: VClock
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Rows that a repair could not save: behind `after`, up to and including `before` (None: their
+    number was not known)."""
+
+    after: VClock
+    before: VClock | None
+
+    def __str__(self) -> str:
+        return f"{self.after} {'?' if self.before is None else self.before}"
+
+    @classmethod
+    def parse(cls, text: str) -> Hole:
+        """Read the value of a header item. Raises `DecodeError`."""
+        after, brace, before = text.partition("}")
+        if not brace:
+            raise DecodeError(f"hole {text[:80]!r} is not two vclocks")
+        end = None if before.strip() == "?" else VClock.parse(before.strip())
+        return cls(VClock.parse(after + brace), end)
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file. `meta`: None where the header cannot be used; `first_vclock`, `last_vclock`: before
+    the first and after the last row (of a snapshot: what it contains); `end`: None where nothing
+    was read; `end_offset`: where the last whole block ends; `damage`: what is wrong inside."""
+
+    path: Path
+    kind: Suffix
+    meta: Meta | None
+    size: int
+    first_vclock: VClock = field(default_factory=VClock)
+    last_vclock: VClock = field(default_factory=VClock)
+    rows: int = 0
+    blocks: int = 0
+    transactions: int = 0
+    first_timestamp: float | None = None
+    last_timestamp: float | None = None
+    end: FileEnd | None = None
+    end_offset: int = 0
+    damage: tuple[Damage, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether logweir wrote it."""
+        return self.meta is not None and self.meta.program.startswith("logweir")
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of `files`."""
+        return {
+            "file": self.path.name,
+            "kind": self.kind,
+            "size": self.size,
+            "vclock": vclock_json(self.first_vclock),
+            "end_vclock": vclock_json(self.last_vclock),
+            "rows": self.rows,
+            "blocks": self.blocks,
+            "transactions": self.transactions,
+            "end": None if self.end is None else self.end.value,
+            "end_offset": self.end_offset,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a folder holds and what is wrong with it.
+
+    `files`: those that were read, by name; `damage`: everything that is wrong; `blocking`: the part
+    of it that opening from `snapshot` would lose or doubt; `unforceable`: the part of that which
+    `force` does not pass either; `snapshot`: the newest whole one, None if there is none; `xlogs`:
+    usable logs, oldest first; `vclock`: the end of the log, all rows counted; `append_point`: where
+    a writer goes on; `since`: where reading began, None for the whole folder (then what is older
+    was not looked at); `holes`: rows that an earlier repair lost.
+    """
+
+    directory: Path
+    instance: uuid.UUID | None
+    files: tuple[FileReport, ...]
+    damage: tuple[Damage, ...]
+    blocking: tuple[Damage, ...]
+    unforceable: tuple[Damage, ...]
+    warnings: tuple[str, ...]
+    snapshot: LogFile | None
+    xlogs: tuple[LogFile, ...]
+    vclock: VClock
+    append_point: AppendPoint
+    since: LogPosition | None = None
+    holes: tuple[Hole, ...] = ()
+    others: tuple[str, ...] = ()
+    filesystem: FileSystem = field(default=OS, repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing at all is damaged. See `blocking` for whether it can be opened."""
+        return not self.damage
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no snapshot and no log, good or damaged: a fresh folder."""
+        return self.snapshot is None and not self.xlogs and not self.damage
+
+    @property
+    def lost(self) -> str:
+        """What opening would lose, in one sentence; "" for nothing."""
+        if not self.blocking:
+            return ""
+        first = self.blocking[0]
+        where = f"{first.file} at byte {first.offset}"
+        if first.lsn_before is not None:
+            where += f", after lsn {first.lsn_before}"
+            if first.replica_id is not None:
+                where += f" of replica {first.replica_id}"
+        more = len(self.blocking) - 1
+        others = f" (and {more} more damaged places)" if more else ""
+        return f"{count_of_rows(self.blocking)} would be lost or doubted: {where}{others}"
+
+    def file(self, path: Path) -> FileReport | None:
+        """The report of one file, None if it was not read."""
+        return next((one for one in self.files if one.path == path), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``verify --json`` prints."""
+        return {
+            "ok": self.ok,
+            "files": [one.to_json() for one in self.files],
+            "damage": [damage_json(one) for one in self.damage],
+            "vclock": vclock_json(self.vclock),
+            "warnings": list(self.warnings),
+            "holes": [
+                {
+                    "after": vclock_json(hole.after),
+                    "before": None if hole.before is None else vclock_json(hole.before),
+                }
+                for hole in self.holes
+            ],
+        }
+
+
+def count_of_rows(damage: tuple[Damage, ...]) -> str:
+    """How many rows are behind some damage, in words."""
+    known = sum(one.rows_lost or 0 for one in damage)
+    if all(one.rows_lost is not None for one in damage):
+        return f"{known} row{'' if known == 1 else 's'}"
+    return f"at least {known} rows" if known else "an unknown number of rows"
+
+
+def vclock_json(vclock: VClock) -> dict[str, int]:
+    """A vclock as a JSON object."""
+    return {str(replica_id): lsn for replica_id, lsn in vclock.items()}
+
+
+def damage_json(damage: Damage) -> dict[str, Any]:
+    """One damaged place as a JSON object."""
+    return {
+        "kind": damage.kind.value,
+        "file": damage.file,
+        "offset": damage.offset,
+        "lsn_before": damage.lsn_before,
+        "lsn_after": damage.lsn_after,
+        "rows_lost": damage.rows_lost,
+        "message": damage.message,
+        "hint": damage.hint,
+    }
