@@ -5,6 +5,7 @@
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
 in `kernel.pxd`. `COMPILED` says which one runs. `wal.columns` is its face; nothing else calls it.
 
+Buffers of bytes are `bytes`, those that are written `bytearray`: their memory is used as it is.
 Every number is an unsigned 64-bit one. A *table* is one flat buffer of them (format "Q") that
 holds `capacity` numbers for each column of `COLUMNS`: column k begins at k x capacity.
 
@@ -35,8 +36,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from array import array
 
-    Buffer = bytes | bytearray | memoryview
-    Out = bytearray | memoryview
     Table = array[int] | memoryview
 
 COLUMNS = (
@@ -78,7 +77,7 @@ _sizes = bytes(
 SIZES = _sizes
 
 
-def load(data: Buffer, at: int, width: int) -> int:
+def load(data: bytes, at: int, width: int) -> int:
     """The big-endian number of `width` bytes (1, 2, 4 or 8) at `at`. Unchecked."""
     value = 0
     if width == 1:
@@ -95,7 +94,7 @@ def load(data: Buffer, at: int, width: int) -> int:
     return value
 
 
-def uint_end(data: Buffer, at: int, end: int) -> int:
+def uint_end(data: bytes, at: int, end: int) -> int:
     """Where the unsigned integer at `at` ends; -1 if it is none or cut short."""
     if at >= end:
         return -1
@@ -108,12 +107,12 @@ def uint_end(data: Buffer, at: int, end: int) -> int:
     return stop if stop <= end else -1
 
 
-def uint(data: Buffer, at: int, stop: int) -> int:
+def uint(data: bytes, at: int, stop: int) -> int:
     """The unsigned integer that `uint_end` found to stand from `at` to `stop`."""
     return data[at] if stop == at + 1 else load(data, at + 1, stop - at - 1)
 
 
-def map_end(data: Buffer, at: int, end: int) -> int:
+def map_end(data: bytes, at: int, end: int) -> int:
     """Where the items of the map at `at` begin; -1 if it is none or cut short."""
     if at >= end:
         return -1
@@ -124,17 +123,17 @@ def map_end(data: Buffer, at: int, end: int) -> int:
     return stop if first in (0xDE, 0xDF) and stop <= end else -1
 
 
-def map_count(data: Buffer, at: int, stop: int) -> int:
+def map_count(data: bytes, at: int, stop: int) -> int:
     """How many items the map has that `map_end` found to have them from `stop` on."""
     return data[at] & 0x0F if stop == at + 1 else load(data, at + 1, stop - at - 1)
 
 
-def is_array(data: Buffer, at: int) -> bool:
+def is_array(data: bytes, at: int) -> bool:
     """Whether an array begins at `at`."""
     return 0x90 <= data[at] < 0xA0 or data[at] == 0xDC or data[at] == 0xDD
 
 
-def skip_value(data: Buffer, at: int, end: int, owed: list[int], depth: int) -> int:
+def skip_value(data: bytes, at: int, end: int, owed: list[int], depth: int) -> int:
     """Where the MsgPack value at `at` ends; -1 if it is cut short, invalid or nested too deep.
 
     `owed`: room for `DEPTH` numbers, the items still to come of each open array or map;
@@ -186,19 +185,21 @@ def skip_value(data: Buffer, at: int, end: int, owed: list[int], depth: int) -> 
             left = owed[depth]
 
 
-def skip(data: Buffer, at: int) -> int:
+def skip(data: bytes, at: int) -> int:
     """Where the MsgPack value at `at` ends; -1 as `skip_value`."""
+    raw = data
     owed = [0] * 512
-    return skip_value(data, at, len(data), owed, 0)
+    return skip_value(raw, at, len(data), owed, 0)
 
 
-def scan(data: Buffer, table: Table, capacity: int) -> int:
+def scan(data: bytes, table: Table, capacity: int) -> int:
     """Read the rows of a block into `table`. Returns how many there are.
 
     `data`: the block's bytes, less than 2^32; `capacity`: at least 1. It stops at the end of
     `data`, before a row that is malformed, or when capacity - 1 rows are in; the entry of
     `row_offset` that comes after the last row tells where it stopped.
     """
+    raw = data
     owed = [0] * 512
     end = len(data)
     at = 0
@@ -208,37 +209,37 @@ def scan(data: Buffer, table: Table, capacity: int) -> int:
     while at < end and row + 1 < capacity:
         # The header.
         here = row
-        stop = map_end(data, at, end)
+        stop = map_end(raw, at, end)
         if stop < 0:
             break
-        left = map_count(data, at, stop)
+        left = map_count(raw, at, stop)
         at = stop
         kind = replica_id = group_id = lsn = timestamp = tsn = flags = 0
         has_kind = has_tsn = False
         while left:
             left -= 1
-            stop = uint_end(data, at, end)
+            stop = uint_end(raw, at, end)
             if stop < 0:
                 break
-            key = uint(data, at, stop)
+            key = uint(raw, at, stop)
             at = stop
             if key == 0x04:
-                if end - at < 9 or data[at] != 0xCB:
+                if end - at < 9 or raw[at] != 0xCB:
                     stop = -1
                     break
-                timestamp = load(data, at + 1, 8)
+                timestamp = load(raw, at + 1, 8)
                 at += 9
                 continue
             if key > 0x09 or key == 0x01 or key == 0x05 or key == 0x06:
-                stop = skip_value(data, at, end, owed, 1) if key < 0x53 else -1
+                stop = skip_value(raw, at, end, owed, 1) if key < 0x53 else -1
                 if stop < 0:
                     break
                 at = stop
                 continue
-            stop = uint_end(data, at, end)
+            stop = uint_end(raw, at, end)
             if stop < 0:
                 break
-            value = uint(data, at, stop)
+            value = uint(raw, at, stop)
             at = stop
             if key == 0x03:
                 lsn = value
@@ -276,33 +277,33 @@ def scan(data: Buffer, table: Table, capacity: int) -> int:
         body_at = at
         index_base = key_at = tuple_at = ops_at = 0
         if kind != NOP:
-            stop = map_end(data, at, end)
+            stop = map_end(raw, at, end)
             if stop < 0:
                 break
-            left = map_count(data, at, stop)
+            left = map_count(raw, at, stop)
             at = stop
             while left:
                 left -= 1
-                stop = uint_end(data, at, end)
+                stop = uint_end(raw, at, end)
                 if stop < 0:
                     break
-                key = uint(data, at, stop)
+                key = uint(raw, at, stop)
                 at = stop
                 if key == 0x10 or key == 0x11 or key == 0x15:
-                    stop = uint_end(data, at, end)
+                    stop = uint_end(raw, at, end)
                     if stop < 0:
                         break
                     if key == 0x10:
-                        space_id = uint(data, at, stop)
+                        space_id = uint(raw, at, stop)
                     elif key == 0x15:
-                        index_base = uint(data, at, stop)
+                        index_base = uint(raw, at, stop)
                     at = stop
                     continue
-                stop = skip_value(data, at, end, owed, 1)
+                stop = skip_value(raw, at, end, owed, 1)
                 if stop < 0:
                     break
                 if key == 0x20 or key == 0x21 or key == 0x28:
-                    if not is_array(data, at):
+                    if not is_array(raw, at):
                         stop = -1
                         break
                     value = stop
@@ -352,14 +353,14 @@ def transactions(table: Table, capacity: int, count: int, ends: Table) -> int:
     return -1 - count if open_ else found
 
 
-def copy(source: Buffer, start: int, stop: int, out: Out, at: int) -> int:
+def copy(source: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
     """Copy bytes. Returns where the copy ends. Unchecked."""
     for i in range(stop - start):
         out[at + i] = source[start + i]
     return at + (stop - start)
 
 
-def put_uint(out: Out, at: int, value: int) -> int:
+def put_uint(out: bytearray, at: int, value: int) -> int:
     """Write an unsigned integer in its shortest form. Returns where it ends. Unchecked."""
     if value < 0x80:
         out[at] = value
@@ -386,7 +387,7 @@ def put_uint(out: Out, at: int, value: int) -> int:
 
 
 def put_header(
-    out: Out,
+    out: bytearray,
     at: int,
     kind: int,
     sync: int,
@@ -450,9 +451,9 @@ def encode(
     last: int,
     starts_at: int,
     stops_at: int,
-    source: Buffer,
-    prefix: Buffer,
-    out: Out,
+    source: bytes,
+    prefix: bytes,
+    out: bytearray,
 ) -> int:
     """Write rows first … last - 1 of a table to `out`. Returns how many bytes.
 
@@ -460,6 +461,9 @@ def encode(
     `source` from table[starts_at + i] to table[stops_at + i]; a NOP has none. Returns -1 - i
     where these do not lie in `source`, or row i does not fit.
     """
+    to = out
+    body = source
+    front = prefix
     at = 0
     size = len(out)
     source_size = len(source)
@@ -470,10 +474,11 @@ def encode(
         stop = table[stops_at + row]
         if start > stop or stop > source_size:
             return -1 - row
-        if HEADER_BYTES + prefix_size + (stop - start) > size - at:
+        length = stop - start
+        if HEADER_BYTES + prefix_size + length > size - at:
             return -1 - row
         at = put_header(
-            out,
+            to,
             at,
             kind,
             0,
@@ -485,8 +490,8 @@ def encode(
             table[6 * capacity + row],
         )
         if kind != NOP:
-            at = copy(prefix, 0, prefix_size, out, at)
-            at = copy(source, start, stop, out, at)
+            at = copy(front, 0, prefix_size, to, at)
+            at = copy(body, start, stop, to, at)
     return at
 
 
@@ -497,17 +502,20 @@ def encode_run(
     lsn: int,
     timestamp: int,
     together: bool,
-    source: Buffer,
+    source: bytes,
     bounds: Table,
     count: int,
-    prefix: Buffer,
-    out: Out,
+    prefix: bytes,
+    out: bytearray,
 ) -> int:
     """Write `count` rows with consecutive lsns. Returns how many bytes; -1 - i as `encode`.
 
     `together`: one transaction, else each alone. The body of row i is `prefix` and the bytes of
     `source` from bounds[i] to bounds[i + 1].
     """
+    to = out
+    body = source
+    front = prefix
     at = 0
     size = len(out)
     source_size = len(source)
@@ -518,14 +526,15 @@ def encode_run(
         stop = bounds[row + 1]
         if start > stop or stop > source_size:
             return -1 - row
-        if HEADER_BYTES + prefix_size + (stop - start) > size - at:
+        length = stop - start
+        if HEADER_BYTES + prefix_size + length > size - at:
             return -1 - row
         if not together:
             tsn = lsn
         flags = COMMIT if not together or row + 1 == count else 0
-        at = put_header(out, at, kind, 0, replica_id, group_id, lsn, timestamp, tsn, flags)
-        at = copy(prefix, 0, prefix_size, out, at)
-        at = copy(source, start, stop, out, at)
+        at = put_header(to, at, kind, 0, replica_id, group_id, lsn, timestamp, tsn, flags)
+        at = copy(front, 0, prefix_size, to, at)
+        at = copy(body, start, stop, to, at)
         lsn = (lsn + 1) & ONES
     return at
 
@@ -546,7 +555,7 @@ def slices(table: Table, first: int, last: int, starts_at: int, stops_at: int, l
 
 
 def packets(
-    data: Buffer,
+    data: bytes,
     table: Table,
     capacity: int,
     first: int,
@@ -554,7 +563,7 @@ def packets(
     after: Table,
     upto: Table,
     sync: int,
-    out: Out,
+    out: bytearray,
 ) -> int:
     """Write rows first … last - 1 as replication packets. Returns how many bytes.
 
@@ -564,6 +573,8 @@ def packets(
     `after`, `upto`: `REPLICAS` numbers. Returns -1 - i where row i does not fit, or has a replica
     id or a header that no vclock or packet can hold.
     """
+    raw = data
+    to = out
     at = 0
     size = len(out)
     for row in range(first, last):
@@ -583,7 +594,7 @@ def packets(
         at += PACKET_BYTES
         if table[2 * capacity + row] == 1:
             at = put_header(
-                out,
+                to,
                 at,
                 NOP,
                 sync,
@@ -596,26 +607,26 @@ def packets(
             )
         else:
             if sync:
-                items_at = map_end(data, start, stop)
-                items = map_count(data, start, items_at) + 1
+                items_at = map_end(raw, start, stop)
+                items = map_count(raw, start, items_at) + 1
                 if items > 0xFFFF:
                     return -1 - row
                 start = items_at
                 if items < 16:
-                    out[at] = 0x80 + items
+                    to[at] = 0x80 + items
                     at += 1
                 else:
-                    out[at] = 0xDE
-                    out[at + 1] = items >> 8
-                    out[at + 2] = items & 0xFF
+                    to[at] = 0xDE
+                    to[at + 1] = items >> 8
+                    to[at + 2] = items & 0xFF
                     at += 3
-                out[at] = 0x01
-                at = put_uint(out, at + 1, sync)
-            at = copy(data, start, stop, out, at)
+                to[at] = 0x01
+                at = put_uint(to, at + 1, sync)
+            at = copy(raw, start, stop, to, at)
         length = at - head - PACKET_BYTES
-        out[head] = 0xCE
+        to[head] = 0xCE
         for i in range(4):
-            out[head + 1 + i] = length >> (24 - 8 * i) & 0xFF
+            to[head + 1 + i] = length >> (24 - 8 * i) & 0xFF
     return at
 
 
