@@ -339,7 +339,7 @@ def encode_columns(
     size = kernel.slices(table, 0, count, at, at + count, len(source))
     if size >= 0:
         out = bytearray(size + count * (kernel.HEADER_ROOM + len(prefix)))
-        size = kernel.encode(table, count, 0, count, at, at + count, source, prefix, out)
+        size = kernel.encode(table, count, at, at + count, source, prefix, out)
     if size < 0:
         raise ValueError(f"the body of row {-1 - size} is not a slice of the source")
     del out[size:]
@@ -369,19 +369,8 @@ def encode_run(
     size = kernel.slices(bounds, 0, count, 0, 1, len(source))
     if size >= 0:
         out = bytearray(size + count * (kernel.HEADER_ROOM + len(prefix)))
-        size = kernel.encode_run(
-            type,
-            replica_id,
-            group_id,
-            first_lsn,
-            _bits(timestamp),
-            one_transaction,
-            source,
-            bounds,
-            count,
-            prefix,
-            out,
-        )
+        header = array("Q", (type, replica_id, group_id, first_lsn, _bits(timestamp), first_lsn, 0))
+        size = kernel.encode_run(header, one_transaction, source, bounds, count, prefix, out)
     if size < 0:
         raise ValueError(f"the body of row {-1 - size} is not a slice of the source")
     del out[size:]
