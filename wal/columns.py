@@ -43,7 +43,7 @@ _PACKET_MORE_BYTES: Final = 5 + 12  # length, and what a sync adds to a header
 _ROW_BYTES: Final = 64  # first guess of a row's size; a table that is too small is made again
 
 
-def _malformed(data: Buffer, at: int) -> NoReturn:
+def _malformed(data: bytes, at: int) -> NoReturn:
     """Raise what `xrow` says of the row at `at`, which the kernel did not take."""
     row, end = decode_row(memoryview(data), at)
     try:
@@ -57,13 +57,13 @@ def _malformed(data: Buffer, at: int) -> NoReturn:
 class RowColumns:
     """The rows of one block.
 
-    `data`: the block's bytes, as they were given. Each column is a `memoryview` of format "Q",
+    `data`: the block's bytes. Each column is a `memoryview` of format "Q",
     one number per row; they stay valid as long as anybody holds them.
     """
 
     __slots__ = ("_capacity", "_count", "_table", "data")
 
-    def __init__(self, data: Buffer, table: array[int], capacity: int, count: int) -> None:
+    def __init__(self, data: bytes, table: array[int], capacity: int, count: int) -> None:
         self.data = data
         self._table = memoryview(table)
         self._capacity = capacity
@@ -71,10 +71,11 @@ class RowColumns:
 
     @classmethod
     def scan(cls, data: Buffer) -> RowColumns:
-        """Read the rows of a block. `data`: complete rows, as they are after decompression.
+        """Read the rows of a block. `data`: complete rows; copied unless they are `bytes`.
 
         Raises `DecodeError` or `LimitExceeded` as `xrow.decode_row` and `decode_body` do.
         """
+        data = data if isinstance(data, bytes) else bytes(data)
         size = len(data)
         if size > BLOCK_STORED_BYTES:
             raise LimitExceeded("BLOCK_STORED_BYTES", BLOCK_STORED_BYTES, size)
@@ -180,15 +181,15 @@ class RowColumns:
 
     def _part(self, name: str, index: int) -> bytes | None:
         span = self.column(name)[index]
-        return bytes(self.data[span & 0xFFFFFFFF : span >> 32]) if span else None
+        return self.data[span & 0xFFFFFFFF : span >> 32] if span else None
 
     def row_bytes(self, index: int) -> bytes:
         """The stored bytes of one row."""
-        return bytes(self.data[self.row_offset[index] : self.end_offset[index]])
+        return self.data[self.row_offset[index] : self.end_offset[index]]
 
     def body_bytes(self, index: int) -> bytes:
         """The stored bytes of one row's body; empty for a NOP."""
-        return bytes(self.data[self.body_offset[index] : self.end_offset[index]])
+        return self.data[self.body_offset[index] : self.end_offset[index]]
 
     def key_bytes(self, index: int) -> bytes | None:
         """The stored bytes of body key 20."""
@@ -322,6 +323,7 @@ def encode_columns(
     Raises `ValueError` where a slice is not in `source` or columns differ in length.
     """
     count = len(starts)
+    source = source if isinstance(source, bytes) else bytes(source)
     table = array("Q")
     header = (type, replica_id, group_id, lsn, timestamp_bits, tsn, flags)
     for number, column in enumerate((*header, starts, stops), 1):
@@ -337,7 +339,7 @@ def encode_columns(
     size = kernel.slices(table, 0, count, at, at + count, len(source))
     if size >= 0:
         out = bytearray(size + count * (kernel.HEADER_ROOM + len(prefix)))
-        size = kernel.encode(table, count, 0, count, at, at + count, source, prefix, out)
+        size = kernel.encode(table, count, at, at + count, source, prefix, out)
     if size < 0:
         raise ValueError(f"the body of row {-1 - size} is not a slice of the source")
     del out[size:]
@@ -363,22 +365,12 @@ def encode_run(
     Raises `ValueError` where a slice is not in `source`.
     """
     count = len(bounds) - 1
+    source = source if isinstance(source, bytes) else bytes(source)
     size = kernel.slices(bounds, 0, count, 0, 1, len(source))
     if size >= 0:
         out = bytearray(size + count * (kernel.HEADER_ROOM + len(prefix)))
-        size = kernel.encode_run(
-            type,
-            replica_id,
-            group_id,
-            first_lsn,
-            _bits(timestamp),
-            one_transaction,
-            source,
-            bounds,
-            count,
-            prefix,
-            out,
-        )
+        header = array("Q", (type, replica_id, group_id, first_lsn, _bits(timestamp), first_lsn, 0))
+        size = kernel.encode_run(header, one_transaction, source, bounds, count, prefix, out)
     if size < 0:
         raise ValueError(f"the body of row {-1 - size} is not a slice of the source")
     del out[size:]

@@ -2,89 +2,94 @@
 cimport cython
 
 ctypedef unsigned long long u64
+ctypedef const unsigned char* Source
+ctypedef unsigned char* Target
 
-cdef u64 ONES, COMMIT, ALONE, NOP
-cdef Py_ssize_t DEPTH, HEADER_BYTES, PACKET_BYTES, REPLICAS
-cdef bytes _sizes
-cdef const unsigned char* SIZES
+cdef Py_ssize_t TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS
+cdef Py_ssize_t SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID, OTHER
+cdef u64 ONES, COMMIT, ALONE, NOP, LOCAL, REPLICAS
+cdef Py_ssize_t DEPTH, HEADER_BYTES, PACKET_BYTES
+cdef bytes _sizes, _header_fields, _body_fields
+cdef Source SIZES, HEADER_FIELDS, BODY_FIELDS
 
 @cython.locals(value=u64, i=Py_ssize_t)
-cdef u64 load(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t width) noexcept
+cdef u64 load(Source data, Py_ssize_t at, Py_ssize_t width) noexcept
 
 @cython.locals(first=u64, stop=Py_ssize_t)
-cdef Py_ssize_t uint_end(
-    const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef Py_ssize_t uint_end(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-cdef u64 uint(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) noexcept
+cdef u64 uint(Source data, Py_ssize_t at, Py_ssize_t stop) noexcept
 
 @cython.locals(first=u64, stop=Py_ssize_t)
-cdef Py_ssize_t map_end(
-    const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t end) noexcept
+cdef Py_ssize_t map_end(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-cdef u64 map_count(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) noexcept
+cdef u64 map_count(Source data, Py_ssize_t at, Py_ssize_t stop) noexcept
 
-cdef bint is_array(const unsigned char[::1] data, Py_ssize_t at) noexcept
+cdef bint is_array(Source data, Py_ssize_t at) noexcept
 
 @cython.locals(bottom=Py_ssize_t, left=Py_ssize_t, first=Py_ssize_t, size=Py_ssize_t,
                items=Py_ssize_t)
 cdef Py_ssize_t skip_value(
-    const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t* owed,
-    Py_ssize_t depth) noexcept
+    Source data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t* owed, Py_ssize_t depth) noexcept
 
-@cython.locals(owed="Py_ssize_t[512]")
-cpdef Py_ssize_t skip(const unsigned char[::1] data, Py_ssize_t at) noexcept
+@cython.locals(raw=Source, owed="Py_ssize_t[512]")
+cpdef Py_ssize_t skip(bytes data, Py_ssize_t at) except? -2
 
-@cython.locals(owed="Py_ssize_t[512]", end=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t,
-               rows_at=Py_ssize_t, here=Py_ssize_t, stop=Py_ssize_t, left=u64, key=u64, value=u64,
-               kind=u64, replica_id=u64, group_id=u64, lsn=u64, timestamp=u64, tsn=u64, flags=u64,
-               has_kind=bint, has_tsn=bint, space_id=u64, index_base=u64, body_at=Py_ssize_t,
-               key_at=u64, tuple_at=u64, ops_at=u64)
-cpdef Py_ssize_t scan(
-    const unsigned char[::1] data, u64[::1] table, Py_ssize_t capacity) noexcept
+@cython.locals(stop=Py_ssize_t, left=u64, key=u64, field=Py_ssize_t, seen=u64)
+cdef Py_ssize_t read_header(
+    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t* owed) noexcept
+
+@cython.locals(stop=Py_ssize_t, left=u64, key=u64, field=Py_ssize_t)
+cdef Py_ssize_t read_body(
+    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t* owed) noexcept
+
+@cython.locals(raw=Source, owed="Py_ssize_t[512]", fields="unsigned long long[15]", end=Py_ssize_t,
+               at=Py_ssize_t, row=Py_ssize_t, column=Py_ssize_t)
+cpdef Py_ssize_t scan(bytes data, u64[::1] table, Py_ssize_t capacity) except? -2
 
 @cython.locals(tsns=Py_ssize_t, flags=Py_ssize_t, found=Py_ssize_t, row=Py_ssize_t, open_=bint)
 cpdef Py_ssize_t transactions(
-    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] ends) noexcept
+    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] ends) except? -2
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t copy(
-    const unsigned char[::1] source, Py_ssize_t start, Py_ssize_t stop, unsigned char[::1] out,
-    Py_ssize_t at) noexcept
+    Source source, Py_ssize_t start, Py_ssize_t stop, Target out, Py_ssize_t at) noexcept
 
-@cython.locals(i=Py_ssize_t, high=u64)
-cdef Py_ssize_t put_uint(unsigned char[::1] out, Py_ssize_t at, u64 value) noexcept
+@cython.locals(i=Py_ssize_t)
+cdef Py_ssize_t put_number(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
-@cython.locals(i=Py_ssize_t, head=Py_ssize_t, items=Py_ssize_t)
-cdef Py_ssize_t put_header(
-    unsigned char[::1] out, Py_ssize_t at, u64 kind, u64 sync, u64 replica_id, u64 group_id,
-    u64 lsn, u64 timestamp, u64 tsn, u64 flags) noexcept
+cdef Py_ssize_t put_uint(Target out, Py_ssize_t at, u64 value) noexcept
 
-@cython.locals(at=Py_ssize_t, size=Py_ssize_t, source_size=u64, prefix_size=Py_ssize_t,
-               row=Py_ssize_t, kind=u64, start=u64, stop=u64)
+@cython.locals(head=Py_ssize_t, items=Py_ssize_t, flags=u64)
+cdef Py_ssize_t put_header(Target out, Py_ssize_t at, u64* fields, u64 sync) noexcept
+
+@cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[15]",
+               field=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,
+               room=Py_ssize_t)
 cpdef Py_ssize_t encode(
-    u64[::1] table, Py_ssize_t capacity, Py_ssize_t first, Py_ssize_t last, Py_ssize_t starts_at,
-    Py_ssize_t stops_at, const unsigned char[::1] source, const unsigned char[::1] prefix,
-    unsigned char[::1] out) noexcept
+    u64[::1] table, Py_ssize_t count, Py_ssize_t starts_at, Py_ssize_t stops_at,
+    bytes source, bytes prefix, bytearray out) except? -2
 
-@cython.locals(at=Py_ssize_t, size=Py_ssize_t, source_size=u64, prefix_size=Py_ssize_t,
-               row=Py_ssize_t, tsn=u64, flags=u64, start=u64, stop=u64)
+@cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[15]",
+               field=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,
+               room=Py_ssize_t)
 cpdef Py_ssize_t encode_run(
-    u64 kind, u64 replica_id, u64 group_id, u64 lsn, u64 timestamp, bint together,
-    const unsigned char[::1] source, u64[::1] bounds, Py_ssize_t count,
-    const unsigned char[::1] prefix, unsigned char[::1] out) noexcept
+    u64[::1] header, bint together, bytes source, u64[::1] bounds, Py_ssize_t count,
+    bytes prefix, bytearray out) except? -2
 
 @cython.locals(total=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64)
 cpdef Py_ssize_t slices(
     u64[::1] table, Py_ssize_t first, Py_ssize_t last, Py_ssize_t starts_at, Py_ssize_t stops_at,
-    u64 limit) noexcept
+    u64 limit) except? -2
 
-@cython.locals(at=Py_ssize_t, size=Py_ssize_t, row=Py_ssize_t, replica_id=u64, lsn=u64,
-               start=Py_ssize_t, stop=Py_ssize_t, head=Py_ssize_t, items_at=Py_ssize_t, items=u64,
-               length=Py_ssize_t, i=Py_ssize_t)
+@cython.locals(raw=Source, to=Target, fields="unsigned long long[15]",
+               field=Py_ssize_t, at=Py_ssize_t,
+               row=Py_ssize_t, replica_id=u64, lsn=u64, start=Py_ssize_t, stop=Py_ssize_t,
+               head=Py_ssize_t, body=Py_ssize_t, items=u64, room=Py_ssize_t)
 cpdef Py_ssize_t packets(
-    const unsigned char[::1] data, u64[::1] table, Py_ssize_t capacity, Py_ssize_t first,
-    Py_ssize_t last, u64[::1] after, u64[::1] upto, u64 sync, unsigned char[::1] out) noexcept
+    bytes data, u64[::1] table, Py_ssize_t capacity, Py_ssize_t first, Py_ssize_t last,
+    u64[::1] after, u64[::1] upto, u64 sync, bytearray out) except? -2
 
 @cython.locals(row=Py_ssize_t, odd=Py_ssize_t, replica_id=u64, lsn=u64)
 cpdef Py_ssize_t highest_lsns(
-    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] lsns) noexcept
+    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] lsns) except? -2

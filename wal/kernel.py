@@ -5,6 +5,7 @@
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
 in `kernel.pxd`. `COMPILED` says which one runs. `wal.columns` is its face; nothing else calls it.
 
+Buffers of bytes are `bytes`, those that are written `bytearray`: their memory is used as it is.
 Every number is an unsigned 64-bit one. A *table* is one flat buffer of them (format "Q") that
 holds `capacity` numbers for each column of `COLUMNS`: column k begins at k x capacity.
 
@@ -35,38 +36,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from array import array
 
-    Buffer = bytes | bytearray | memoryview
-    Out = bytearray | memoryview
     Table = array[int] | memoryview
 
 COLUMNS = (
-    "type",
-    "replica_id",
-    "group_id",
-    "lsn",
-    "timestamp",
-    "tsn",
-    "flags",
-    "space_id",
-    "index_base",
-    "row_offset",
-    "body_offset",
-    "key",
-    "tuple",
-    "ops",
+    *("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags"),
+    *("space_id", "index_base", "row_offset", "body_offset", "key", "tuple", "ops"),
 )
+
+# Numbers of columns, and of the fields of one row; C does not see them in the tuple above.
+TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS = range(7)
+SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID = range(7, 15)
+OTHER = 255
 
 ONES = 2**64 - 1
 COMMIT = 1
 ALONE = 2**63
 NOP = 12
-DEPTH = 512  # limits.MSGPACK_DEPTH: C needs the size of its stack when it is compiled
-HEADER_ROOM = 82  # the longest header: 1, then eight keys of one byte, values of at most nine
+LOCAL = 1
+DEPTH = 512  # limits.MSGPACK_DEPTH; the room for it stands in kernel.pxd too
+HEADER_ROOM = 81  # the longest header that is written: 1, then eight times 1 + 9
 HEADER_BYTES = HEADER_ROOM
 PACKET_BYTES = 5
 REPLICAS = 32  # limits.VCLOCK_COMPONENTS
 
-# Bytes of a value by its first byte: 0 where a length field follows, or items, or for c1.
+# Bytes of a value by its first byte; 0 where a length field or items follow, and for c1.
 _sizes = bytes(
     [1] * 128
     + [0] * 32
@@ -77,8 +70,16 @@ _sizes = bytes(
 )
 SIZES = _sizes
 
+# Field of a row by header key 00 … 09, and by body key 00 … 28.
+_header_fields = bytes([0, 255, 1, 3, 4, 255, 255, 2, 5, 6])
+_body_fields = bytes(
+    [255] * 16 + [7, 14] + [255] * 3 + [8] + [255] * 10 + [11, 12] + [255] * 6 + [13]
+)
+HEADER_FIELDS = _header_fields
+BODY_FIELDS = _body_fields
 
-def load(data: Buffer, at: int, width: int) -> int:
+
+def load(data: bytes, at: int, width: int) -> int:
     """The big-endian number of `width` bytes (1, 2, 4 or 8) at `at`. Unchecked."""
     value = 0
     if width == 1:
@@ -95,7 +96,7 @@ def load(data: Buffer, at: int, width: int) -> int:
     return value
 
 
-def uint_end(data: Buffer, at: int, end: int) -> int:
+def uint_end(data: bytes, at: int, end: int) -> int:
     """Where the unsigned integer at `at` ends; -1 if it is none or cut short."""
     if at >= end:
         return -1
@@ -108,12 +109,12 @@ def uint_end(data: Buffer, at: int, end: int) -> int:
     return stop if stop <= end else -1
 
 
-def uint(data: Buffer, at: int, stop: int) -> int:
+def uint(data: bytes, at: int, stop: int) -> int:
     """The unsigned integer that `uint_end` found to stand from `at` to `stop`."""
     return data[at] if stop == at + 1 else load(data, at + 1, stop - at - 1)
 
 
-def map_end(data: Buffer, at: int, end: int) -> int:
+def map_end(data: bytes, at: int, end: int) -> int:
     """Where the items of the map at `at` begin; -1 if it is none or cut short."""
     if at >= end:
         return -1
@@ -124,17 +125,17 @@ def map_end(data: Buffer, at: int, end: int) -> int:
     return stop if first in (0xDE, 0xDF) and stop <= end else -1
 
 
-def map_count(data: Buffer, at: int, stop: int) -> int:
+def map_count(data: bytes, at: int, stop: int) -> int:
     """How many items the map has that `map_end` found to have them from `stop` on."""
     return data[at] & 0x0F if stop == at + 1 else load(data, at + 1, stop - at - 1)
 
 
-def is_array(data: Buffer, at: int) -> bool:
+def is_array(data: bytes, at: int) -> bool:
     """Whether an array begins at `at`."""
     return 0x90 <= data[at] < 0xA0 or data[at] == 0xDC or data[at] == 0xDD
 
 
-def skip_value(data: Buffer, at: int, end: int, owed: list[int], depth: int) -> int:
+def skip_value(data: bytes, at: int, end: int, owed: list[int], depth: int) -> int:
     """Where the MsgPack value at `at` ends; -1 if it is cut short, invalid or nested too deep.
 
     `owed`: room for `DEPTH` numbers, the items still to come of each open array or map;
@@ -186,149 +187,119 @@ def skip_value(data: Buffer, at: int, end: int, owed: list[int], depth: int) -> 
             left = owed[depth]
 
 
-def skip(data: Buffer, at: int) -> int:
+def skip(data: bytes, at: int) -> int:
     """Where the MsgPack value at `at` ends; -1 as `skip_value`."""
+    raw = data
     owed = [0] * 512
-    return skip_value(data, at, len(data), owed, 0)
+    return skip_value(raw, at, len(data), owed, 0)
 
 
-def scan(data: Buffer, table: Table, capacity: int) -> int:
+def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> int:
+    """Read the header at `at` into fields `TYPE` … `FLAGS`. Where it ends; -1: malformed."""
+    stop = map_end(data, at, end)
+    if stop < 0:
+        return -1
+    left = map_count(data, at, stop)
+    at = stop
+    for field in range(FLAGS + 1):
+        fields[field] = 0
+    seen = 0
+    while left:
+        left -= 1
+        stop = uint_end(data, at, end)
+        if stop < 0:
+            return -1
+        key = uint(data, at, stop)
+        at = stop
+        field = HEADER_FIELDS[key] if key < 0x0A else OTHER
+        if field == TIMESTAMP:
+            if end - at < 9 or data[at] != 0xCB:
+                return -1
+            fields[TIMESTAMP] = load(data, at + 1, 8)
+            at += 9
+        elif field == OTHER:
+            at = skip_value(data, at, end, owed, 1) if key < 0x53 else -1
+            if at < 0:
+                return -1
+        else:
+            stop = uint_end(data, at, end)
+            if stop < 0:
+                return -1
+            fields[field] = uint(data, at, stop)
+            seen |= 1 << field
+            at = stop
+    if not seen & 1 << TYPE:
+        return -1
+    fields[TSN] = (fields[LSN] - fields[TSN]) & ONES
+    fields[FLAGS] &= ALONE - 1
+    if not seen & 1 << TSN:
+        fields[FLAGS] |= COMMIT | ALONE
+    return at
+
+
+def read_body(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> int:
+    """Read the body at `at` into fields `SPACE_ID` … `OPS`. Where it ends; -1: malformed."""
+    fields[SPACE_ID] = ONES
+    fields[INDEX_BASE] = fields[KEY] = fields[TUPLE] = fields[OPS] = 0
+    fields[BODY_OFFSET] = at
+    if fields[TYPE] == NOP:
+        return at
+    stop = map_end(data, at, end)
+    if stop < 0:
+        return -1
+    left = map_count(data, at, stop)
+    at = stop
+    while left:
+        left -= 1
+        stop = uint_end(data, at, end)
+        if stop < 0:
+            return -1
+        key = uint(data, at, stop)
+        at = stop
+        field = BODY_FIELDS[key] if key < 0x29 else OTHER
+        if field in (SPACE_ID, INDEX_BASE, INDEX_ID):
+            stop = uint_end(data, at, end)
+            if stop < 0:
+                return -1
+            fields[field] = uint(data, at, stop)
+        else:
+            stop = skip_value(data, at, end, owed, 1)
+            if stop < 0:
+                return -1
+            if field != OTHER:
+                if not is_array(data, at):
+                    return -1
+                fields[field] = stop
+                fields[field] = fields[field] << 32 | at
+        at = stop
+    return at
+
+
+def scan(data: bytes, table: Table, capacity: int) -> int:
     """Read the rows of a block into `table`. Returns how many there are.
 
     `data`: the block's bytes, less than 2^32; `capacity`: at least 1. It stops at the end of
     `data`, before a row that is malformed, or when capacity - 1 rows are in; the entry of
     `row_offset` that comes after the last row tells where it stopped.
     """
+    raw = data
     owed = [0] * 512
+    fields = [0] * 15
     end = len(data)
     at = 0
     row = 0
-    rows_at = 9 * capacity
-    table[rows_at] = 0
-    while at < end and row + 1 < capacity:
-        # The header.
-        here = row
-        stop = map_end(data, at, end)
-        if stop < 0:
+    while at >= 0 and row < capacity:
+        fields[ROW_OFFSET] = at
+        table[ROW_OFFSET * capacity + row] = at
+        if at == end or row + 1 == capacity:
             break
-        left = map_count(data, at, stop)
-        at = stop
-        kind = replica_id = group_id = lsn = timestamp = tsn = flags = 0
-        has_kind = has_tsn = False
-        while left:
-            left -= 1
-            stop = uint_end(data, at, end)
-            if stop < 0:
-                break
-            key = uint(data, at, stop)
-            at = stop
-            if key == 0x04:
-                if end - at < 9 or data[at] != 0xCB:
-                    stop = -1
-                    break
-                timestamp = load(data, at + 1, 8)
-                at += 9
-                continue
-            if key > 0x09 or key == 0x01 or key == 0x05 or key == 0x06:
-                stop = skip_value(data, at, end, owed, 1) if key < 0x53 else -1
-                if stop < 0:
-                    break
-                at = stop
-                continue
-            stop = uint_end(data, at, end)
-            if stop < 0:
-                break
-            value = uint(data, at, stop)
-            at = stop
-            if key == 0x03:
-                lsn = value
-            elif key == 0x00:
-                kind = value
-                has_kind = True
-            elif key == 0x02:
-                replica_id = value
-            elif key == 0x08:
-                tsn = value
-                has_tsn = True
-            elif key == 0x09:
-                flags = value
-            else:
-                group_id = value
-        if stop < 0 or not has_kind:
-            break
-        flags &= ALONE - 1
-        table[here] = kind
-        here += capacity
-        table[here] = replica_id
-        here += capacity
-        table[here] = group_id
-        here += capacity
-        table[here] = lsn
-        here += capacity
-        table[here] = timestamp
-        here += capacity
-        table[here] = (lsn - tsn) & ONES
-        here += capacity
-        table[here] = flags if has_tsn else flags | COMMIT | ALONE
-        here += capacity
-        # The body.
-        space_id = ONES
-        body_at = at
-        index_base = key_at = tuple_at = ops_at = 0
-        if kind != NOP:
-            stop = map_end(data, at, end)
-            if stop < 0:
-                break
-            left = map_count(data, at, stop)
-            at = stop
-            while left:
-                left -= 1
-                stop = uint_end(data, at, end)
-                if stop < 0:
-                    break
-                key = uint(data, at, stop)
-                at = stop
-                if key == 0x10 or key == 0x11 or key == 0x15:
-                    stop = uint_end(data, at, end)
-                    if stop < 0:
-                        break
-                    if key == 0x10:
-                        space_id = uint(data, at, stop)
-                    elif key == 0x15:
-                        index_base = uint(data, at, stop)
-                    at = stop
-                    continue
-                stop = skip_value(data, at, end, owed, 1)
-                if stop < 0:
-                    break
-                if key == 0x20 or key == 0x21 or key == 0x28:
-                    if not is_array(data, at):
-                        stop = -1
-                        break
-                    value = stop
-                    value = value << 32 | at
-                    if key == 0x21:
-                        tuple_at = value
-                    elif key == 0x20:
-                        key_at = value
-                    else:
-                        ops_at = value
-                at = stop
-            if stop < 0:
-                break
-        table[here] = space_id
-        here += capacity
-        table[here] = index_base
-        here += 2 * capacity
-        table[here] = body_at
-        here += capacity
-        table[here] = key_at
-        here += capacity
-        table[here] = tuple_at
-        here += capacity
-        table[here] = ops_at
-        row += 1
-        table[rows_at + row] = at
+        at = read_header(raw, at, end, fields, owed)
+        if at >= 0:
+            at = read_body(raw, at, end, fields, owed)
+        if at >= 0:
+            for column in range(14):
+                table[column * capacity + row] = fields[column]
+            row += 1
     return row
 
 
@@ -352,89 +323,75 @@ def transactions(table: Table, capacity: int, count: int, ends: Table) -> int:
     return -1 - count if open_ else found
 
 
-def copy(source: Buffer, start: int, stop: int, out: Out, at: int) -> int:
+def copy(source: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
     """Copy bytes. Returns where the copy ends. Unchecked."""
     for i in range(stop - start):
         out[at + i] = source[start + i]
     return at + (stop - start)
 
 
-def put_uint(out: Out, at: int, value: int) -> int:
+def put_number(out: bytearray, at: int, value: int, width: int) -> int:
+    """Write the low `width` (at most 8) bytes of a number, big-endian. Where it ends. Unchecked."""
+    for i in range(width):
+        out[at + i] = value >> (8 * (width - 1 - i)) & 0xFF
+    return at + width
+
+
+def put_uint(out: bytearray, at: int, value: int) -> int:
     """Write an unsigned integer in its shortest form. Returns where it ends. Unchecked."""
     if value < 0x80:
         out[at] = value
         return at + 1
-    high = value >> 32
-    if high:
-        out[at] = 0xCF
-        for i in range(8):
-            out[at + 1 + i] = value >> (56 - 8 * i) & 0xFF
-        return at + 9
-    if value > 0xFFFF:
-        out[at] = 0xCE
-        for i in range(4):
-            out[at + 1 + i] = value >> (24 - 8 * i) & 0xFF
-        return at + 5
-    if value > 0xFF:
+    if value <= 0xFF:
+        out[at] = 0xCC
+        return put_number(out, at + 1, value, 1)
+    if value <= 0xFFFF:
         out[at] = 0xCD
-        out[at + 1] = value >> 8 & 0xFF
-        out[at + 2] = value & 0xFF
-        return at + 3
-    out[at] = 0xCC
-    out[at + 1] = value
-    return at + 2
+        return put_number(out, at + 1, value, 2)
+    if value <= 0xFFFFFFFF:
+        out[at] = 0xCE
+        return put_number(out, at + 1, value, 4)
+    out[at] = 0xCF
+    return put_number(out, at + 1, value, 8)
 
 
-def put_header(
-    out: Out,
-    at: int,
-    kind: int,
-    sync: int,
-    replica_id: int,
-    group_id: int,
-    lsn: int,
-    timestamp: int,
-    tsn: int,
-    flags: int,
-) -> int:
+def put_header(out: bytearray, at: int, fields: list[int], sync: int) -> int:
     """Write a row's header map (at most `HEADER_BYTES`) as `xrow.encode_row` would. Unchecked.
 
-    `sync`: of the request that the row answers (key 01), 0 none. Returns where it ends.
+    `fields`: `TYPE` … `FLAGS`; `sync`: of the request that the row answers (key 01), 0 none.
+    Returns where it ends.
     """
     head = at
     items = 1
     out[at + 1] = 0x00
-    at = put_uint(out, at + 2, kind)
+    at = put_uint(out, at + 2, fields[TYPE])
     if sync:
         items += 1
         out[at] = 0x01
         at = put_uint(out, at + 1, sync)
-    if replica_id:
+    if fields[REPLICA_ID]:
         items += 1
         out[at] = 0x02
-        at = put_uint(out, at + 1, replica_id)
-    if group_id:
+        at = put_uint(out, at + 1, fields[REPLICA_ID])
+    if fields[GROUP_ID]:
         items += 1
         out[at] = 0x07
-        at = put_uint(out, at + 1, group_id)
-    if lsn:
+        at = put_uint(out, at + 1, fields[GROUP_ID])
+    if fields[LSN]:
         items += 1
         out[at] = 0x03
-        at = put_uint(out, at + 1, lsn)
-    if timestamp & (ALONE - 1):
+        at = put_uint(out, at + 1, fields[LSN])
+    if fields[TIMESTAMP] & (ALONE - 1):
         items += 1
         out[at] = 0x04
         out[at + 1] = 0xCB
-        for i in range(8):
-            out[at + 2 + i] = timestamp >> (56 - 8 * i) & 0xFF
-        at += 10
-    if tsn == lsn and flags & COMMIT:
-        flags &= ALONE - 2
-    else:
-        flags &= ALONE - 1
+        at = put_number(out, at + 2, fields[TIMESTAMP], 8)
+    flags = fields[FLAGS] & (ALONE - 2)
+    if fields[TSN] != fields[LSN] or not fields[FLAGS] & COMMIT:
         items += 1
         out[at] = 0x08
-        at = put_uint(out, at + 1, (lsn - tsn) & ONES)
+        at = put_uint(out, at + 1, (fields[LSN] - fields[TSN]) & ONES)
+        flags |= fields[FLAGS] & COMMIT
     if flags:
         items += 1
         out[at] = 0x09
@@ -445,88 +402,78 @@ def put_header(
 
 def encode(
     table: Table,
-    capacity: int,
-    first: int,
-    last: int,
+    count: int,
     starts_at: int,
     stops_at: int,
-    source: Buffer,
-    prefix: Buffer,
-    out: Out,
+    source: bytes,
+    prefix: bytes,
+    out: bytearray,
 ) -> int:
-    """Write rows first … last - 1 of a table to `out`. Returns how many bytes.
+    """Write the `count` rows of a table of that capacity to `out`. Returns how many bytes.
 
     Columns `type` … `flags` give the headers. The body of row i is `prefix` and the bytes of
     `source` from table[starts_at + i] to table[stops_at + i]; a NOP has none. Returns -1 - i
     where these do not lie in `source`, or row i does not fit.
     """
+    to, body, front = out, source, prefix
+    fields = [0] * 15
+    size = len(source)
+    room = len(out) - HEADER_BYTES - len(prefix)
     at = 0
-    size = len(out)
-    source_size = len(source)
-    prefix_size = len(prefix)
-    for row in range(first, last):
-        kind = table[row]
+    for row in range(count):
         start = table[starts_at + row]
         stop = table[stops_at + row]
-        if start > stop or stop > source_size:
+        if start > stop or stop > size:
             return -1 - row
-        if HEADER_BYTES + prefix_size + (stop - start) > size - at:
+        length = stop - start
+        if length > room - at:
             return -1 - row
-        at = put_header(
-            out,
-            at,
-            kind,
-            0,
-            table[capacity + row],
-            table[2 * capacity + row],
-            table[3 * capacity + row],
-            table[4 * capacity + row],
-            table[5 * capacity + row],
-            table[6 * capacity + row],
-        )
-        if kind != NOP:
-            at = copy(prefix, 0, prefix_size, out, at)
-            at = copy(source, start, stop, out, at)
+        for field in range(FLAGS + 1):
+            fields[field] = table[field * count + row]
+        at = put_header(to, at, fields, 0)
+        if fields[TYPE] != NOP:
+            at = copy(front, 0, len(prefix), to, at)
+            at = copy(body, start, stop, to, at)
     return at
 
 
 def encode_run(
-    kind: int,
-    replica_id: int,
-    group_id: int,
-    lsn: int,
-    timestamp: int,
+    header: Table,
     together: bool,
-    source: Buffer,
+    source: bytes,
     bounds: Table,
     count: int,
-    prefix: Buffer,
-    out: Out,
+    prefix: bytes,
+    out: bytearray,
 ) -> int:
     """Write `count` rows with consecutive lsns. Returns how many bytes; -1 - i as `encode`.
 
-    `together`: one transaction, else each alone. The body of row i is `prefix` and the bytes of
-    `source` from bounds[i] to bounds[i + 1].
+    `header`: fields `TYPE` … `FLAGS` of the first row; `together`: one transaction, else each
+    row alone. The body of row i is `prefix` and the bytes of `source` from bounds[i] to
+    bounds[i + 1].
     """
+    to, body, front = out, source, prefix
+    size = len(source)
+    room = len(out) - HEADER_BYTES - len(prefix)
+    fields = [0] * 15
+    for field in range(FLAGS + 1):
+        fields[field] = header[field]
     at = 0
-    size = len(out)
-    source_size = len(source)
-    prefix_size = len(prefix)
-    tsn = lsn
     for row in range(count):
         start = bounds[row]
         stop = bounds[row + 1]
-        if start > stop or stop > source_size:
+        if start > stop or stop > size:
             return -1 - row
-        if HEADER_BYTES + prefix_size + (stop - start) > size - at:
+        length = stop - start
+        if length > room - at:
             return -1 - row
         if not together:
-            tsn = lsn
-        flags = COMMIT if not together or row + 1 == count else 0
-        at = put_header(out, at, kind, 0, replica_id, group_id, lsn, timestamp, tsn, flags)
-        at = copy(prefix, 0, prefix_size, out, at)
-        at = copy(source, start, stop, out, at)
-        lsn = (lsn + 1) & ONES
+            fields[TSN] = fields[LSN]
+        fields[FLAGS] = COMMIT if not together or row + 1 == count else 0
+        at = put_header(to, at, fields, 0)
+        at = copy(front, 0, len(prefix), to, at)
+        at = copy(body, start, stop, to, at)
+        fields[LSN] = (fields[LSN] + 1) & ONES
     return at
 
 
@@ -546,7 +493,7 @@ def slices(table: Table, first: int, last: int, starts_at: int, stops_at: int, l
 
 
 def packets(
-    data: Buffer,
+    data: bytes,
     table: Table,
     capacity: int,
     first: int,
@@ -554,7 +501,7 @@ def packets(
     after: Table,
     upto: Table,
     sync: int,
-    out: Out,
+    out: bytearray,
 ) -> int:
     """Write rows first … last - 1 as replication packets. Returns how many bytes.
 
@@ -564,58 +511,47 @@ def packets(
     `after`, `upto`: `REPLICAS` numbers. Returns -1 - i where row i does not fit, or has a replica
     id or a header that no vclock or packet can hold.
     """
+    raw, to = data, out
+    room = len(out) - PACKET_BYTES - HEADER_BYTES
+    fields = [0] * 15
     at = 0
-    size = len(out)
     for row in range(first, last):
-        replica_id = table[capacity + row]
-        if replica_id == 0:
-            continue
+        replica_id = table[REPLICA_ID * capacity + row]
+        lsn = table[LSN * capacity + row]
         if replica_id >= REPLICAS:
             return -1 - row
-        lsn = table[3 * capacity + row]
-        if lsn <= after[replica_id] or lsn > upto[replica_id]:
+        if replica_id == 0 or lsn <= after[replica_id] or lsn > upto[replica_id]:
             continue
-        start = table[9 * capacity + row]
-        stop = table[9 * capacity + row + 1]
-        if PACKET_BYTES + HEADER_BYTES + (stop - start) > size - at:
+        start = table[ROW_OFFSET * capacity + row]
+        stop = table[ROW_OFFSET * capacity + row + 1]
+        if stop - start > room - at:
             return -1 - row
         head = at
         at += PACKET_BYTES
-        if table[2 * capacity + row] == 1:
-            at = put_header(
-                out,
-                at,
-                NOP,
-                sync,
-                replica_id,
-                0,
-                lsn,
-                table[4 * capacity + row],
-                table[5 * capacity + row],
-                table[6 * capacity + row],
-            )
+        if table[GROUP_ID * capacity + row] == LOCAL:
+            for field in range(FLAGS + 1):
+                fields[field] = table[field * capacity + row]
+            fields[TYPE] = NOP
+            fields[GROUP_ID] = 0
+            at = put_header(to, at, fields, sync)
         else:
             if sync:
-                items_at = map_end(data, start, stop)
-                items = map_count(data, start, items_at) + 1
+                body = map_end(raw, start, stop)
+                items = map_count(raw, start, body) + 1
+                start = body
                 if items > 0xFFFF:
                     return -1 - row
-                start = items_at
-                if items < 16:
-                    out[at] = 0x80 + items
+                if items < 0x10:
+                    to[at] = 0x80 + items
                     at += 1
                 else:
-                    out[at] = 0xDE
-                    out[at + 1] = items >> 8
-                    out[at + 2] = items & 0xFF
-                    at += 3
-                out[at] = 0x01
-                at = put_uint(out, at + 1, sync)
-            at = copy(data, start, stop, out, at)
-        length = at - head - PACKET_BYTES
-        out[head] = 0xCE
-        for i in range(4):
-            out[head + 1 + i] = length >> (24 - 8 * i) & 0xFF
+                    to[at] = 0xDE
+                    at = put_number(to, at + 1, items, 2)
+                to[at] = 0x01
+                at = put_uint(to, at + 1, sync)
+            at = copy(raw, start, stop, to, at)
+        to[head] = 0xCE
+        put_number(to, head + 1, at - head - PACKET_BYTES, 4)
     return at
 
 
