@@ -78,4 +78,3 @@ def show_damage(out: Output, damage: Iterable[Damage]) -> None:
             out.message(f"note: {text}")
         else:
             out.warning(text)
-

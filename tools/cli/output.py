@@ -108,7 +108,7 @@ class Output:
     @contextlib.contextmanager
     def progress(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show how far something is. Yields a function that takes how much of `total` is done."""
-        if self.quiet or not sys.stderr.isatty() or sys.stdout.isatty() and not total:
+        if self.quiet or not sys.stderr.isatty() or (sys.stdout.isatty() and not total):
             yield lambda done: None
             return
         from rich.console import Console
