@@ -9,7 +9,7 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
-LOGWEIR_SOURCES="pyproject.toml setup.py wal/kernel.py wal/kernel.pxd store/kernel.py store/kernel.pxd"
+LOGWEIR_SOURCES="pyproject.toml setup.py wal/kernel.py wal/*.pxd store/kernel.py store/*.pxd"
 
 say() {
     printf '%s\n' "$*" >&2

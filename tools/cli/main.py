@@ -1,0 +1,213 @@
+"""The entry point: global options, the table of commands, errors and exit codes.
+
+=====  ============================================================================
+code   meaning
+=====  ============================================================================
+0      done, nothing to complain about
+1      done, and a problem was found, or the change could not be made
+2      wrong usage: unknown option, missing file, a value that cannot be
+3      data on disk is damaged
+4      something could not be reached: a peer, a locked folder, a file without rights
+130    stopped by Ctrl-C
+141    whoever read the output stopped reading
+=====  ============================================================================
+
+Results go to stdout, messages to stderr. An error is one line, ``logweir: error: … hint: …``; the
+traceback is shown with ``--debug`` only. A command's module is imported when the command is used,
+so that ``logweir --help`` stays fast. The global options may stand before or after the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from logweir.tools.cli.output import Output
+
+__all__ = ["COMMANDS", "app", "load_command", "run"]
+
+COMMANDS: Final = {
+    "info": "Show what a file or folder holds.",
+}
+"""Every command and its one-line help, in the order of `--help`."""
+
+EXIT_PROBLEM: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_DAMAGED: Final = 3
+EXIT_UNREACHABLE: Final = 4
+EXIT_PIPE_CLOSED: Final = 141
+
+_GLOBAL_OPTIONS: Final = {
+    "as_json": typer.Option("--json", help="Print results as JSON, for programs."),
+    "quiet": typer.Option("--quiet", "-q", help="Print results and errors only."),
+    "debug": typer.Option("--debug", help="Show the traceback of an error."),
+}
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code for an error; the table stands at the top."""
+    from logweir import errors
+
+    if isinstance(error, errors.WalError):
+        cause = error.__cause__
+        if isinstance(cause, OSError):
+            return EXIT_USAGE if cause.errno in _WRONG_PATH else EXIT_UNREACHABLE
+        if isinstance(error, errors.DirectoryLocked):
+            return EXIT_UNREACHABLE
+        if isinstance(error, errors.WriteFailed | errors.WriterPoisoned):
+            return EXIT_PROBLEM
+        damaged = errors.CorruptFile, errors.CorruptBlock, errors.ChainGap, errors.RecoveryRefused
+        return EXIT_DAMAGED if isinstance(error, damaged) else EXIT_PROBLEM
+    if isinstance(error, errors.DecodeError):
+        return EXIT_DAMAGED
+    if isinstance(error, errors.ConfigError):
+        return EXIT_USAGE
+    if isinstance(error, errors.Unreachable | errors.RemoteProtocolError):
+        return EXIT_UNREACHABLE
+    return EXIT_PROBLEM
+
+
+_WRONG_PATH: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP}
+
+
+@contextlib.contextmanager
+def _reported(out: Output) -> Iterator[None]:
+    """Turn what can go wrong into a line on stderr and an exit code."""
+    from logweir.errors import LogweirError
+
+    try:
+        yield
+        out.flush()
+    except BrokenPipeError:
+        # Nobody reads any more: what is still buffered goes nowhere, without a word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_PIPE_CLOSED) from None
+    except LogweirError as error:
+        out.error(error.message, error.hint)
+        raise typer.Exit(exit_code(error)) from error
+    except OSError as error:
+        from logweir.wal.filesystem import explain
+
+        named = explain(error, os.fspath(error.filename or ""))
+        named.__cause__ = error
+        out.error(named.message, named.hint)
+        raise typer.Exit(exit_code(named)) from error
+
+
+def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
+    """The typer callback of a command: adds the global options, reports errors."""
+    signature = inspect.signature(function, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+        )
+        for name, option in _GLOBAL_OPTIONS.items()
+    ]
+    context = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+
+    @functools.wraps(function)
+    def callback(context: typer.Context, **arguments: Any) -> None:
+        chosen = {name: arguments.pop(name) for name in _GLOBAL_OPTIONS}
+        for name, value in (context.obj or {}).items():
+            chosen[name] = chosen[name] or value
+        out = Output(**chosen)
+        with _reported(out):
+            code = function(out, **arguments)
+            if code:
+                out.flush()
+                raise typer.Exit(code)
+
+    parameters = [context, *own, *shared]
+    callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    callback.__annotations__ = {one.name: one.annotation for one in parameters}
+    return callback
+
+
+@functools.cache
+def load_command(name: str) -> TyperCommand:
+    """The command `name`, ready to run. `name`: one of `COMMANDS`."""
+    module = importlib.import_module(f"logweir.tools.cli.{name}")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, short_help=COMMANDS[name])(_bind(module.command))
+    command = typer.main.get_command(single)
+    assert isinstance(command, TyperCommand)
+    return command
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and imports one only when it is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """For listings: a stand-in with the one-line help."""
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode=None)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """For running and for completion: the real command."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else None, rest
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"logweir {version('logweir')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="logweir",
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback()
+def _main(
+    context: typer.Context,
+    as_json: Annotated[bool, _GLOBAL_OPTIONS["as_json"]] = False,
+    quiet: Annotated[bool, _GLOBAL_OPTIONS["quiet"]] = False,
+    debug: Annotated[bool, _GLOBAL_OPTIONS["debug"]] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version, then stop."
+        ),
+    ] = False,
+) -> None:
+    """Keep, inspect, verify, repair and restore change logs in Tarantool's format.
+
+    logweir COMMAND --help explains a command. --json, --quiet and --debug may also stand behind the
+    command.
+    """
+    context.obj = {"as_json": as_json, "quiet": quiet, "debug": debug}
+
+
+def run() -> None:
+    """The program `logweir`: reads sys.argv and exits."""
+    for stream in (sys.stdout, sys.stderr):
+        # A letter that the terminal cannot show must not end the program.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app(prog_name="logweir")
