@@ -62,8 +62,8 @@ IDENTIFIER_BYTES: Final = 65000
 """Longest name of a space, index, field or user. Source: 2.6.0 BOX_NAME_MAX."""
 
 # --- state ----------------------------------------------------------------------------------------
-STATE_MAP_START_BYTES: Final = 64 * 1024 * 1024
-"""Size of the state's memory map at first; it doubles when full."""
+STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024
+"""Size of the state's memory map (address space, not disk) at first; it doubles when full."""
 
 STATE_KEY_BYTES: Final = 511
 """Longest key that LMDB takes."""

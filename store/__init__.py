@@ -1,0 +1,79 @@
+"""The embedded store: `open` a folder, change it, read it, follow it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+from logweir.errors import ConfigError
+from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
+from logweir.store.checkpoint import CheckpointOptions
+from logweir.store.log import Durability, Log
+from logweir.store.opening import open_folder
+from logweir.store.transaction import Transaction
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.writer import WriterOptions
+
+__all__ = ["CheckpointOptions", "Durability", "Log", "Transaction", "open"]
+
+
+def open(
+    path: str | os.PathLike[str],
+    durability: Durability = "fsync",
+    create: bool = True,
+    *,
+    force_recovery: bool = False,
+    wal_max_size: int = WAL_MAX_SIZE_BYTES,
+    compress_threshold: int | None = COMPRESS_THRESHOLD_BYTES,
+    compress_level: int = 1,
+    checkpoint_count: int = 2,
+    checkpoint_interval: float = 3600.0,
+    checkpoint_wal_threshold: int = 0,
+    filesystem: FileSystem = OS,
+    clock: Callable[[], float] = time.time,
+) -> Log:
+    """Open the store in a folder, ours or one that a Tarantool 2.6 left; recover it first.
+
+    `path`: the folder; `create`: make a store where there is none; `durability`: what is on
+    stable storage when a change returns: "fsync" it is, "write" the system has it (a power cut
+    may lose the newest), "none" nothing is logged until a snapshot (a crash may lose all since);
+    `force_recovery`: open although rows are lost (`Log.report` says which);
+    `wal_max_size`: a log file is closed from this size on, in bytes; `compress_threshold`: zstd
+    for blocks from this size on, in bytes, None never; `compress_level`: 1 … 22;
+    `checkpoint_count`: snapshots kept; `checkpoint_interval`: seconds between two, 0 never;
+    `checkpoint_wal_threshold`: bytes of log between two, 0 for any; `filesystem`, `clock`:
+    replaced by tests.
+
+    Raises `RecoveryRefused` where opening would lose rows, `DirectoryLocked` where another
+    process has the folder, `ConfigError` for an option, and other `WalError`.
+    """
+    modes = get_args(Durability)
+    if durability not in modes:
+        raise ConfigError(
+            "durability", f"{durability!r} is not one of {', '.join(modes)}", origin="argument"
+        )
+    checkpoints = CheckpointOptions(
+        count=checkpoint_count,
+        interval_seconds=checkpoint_interval,
+        log_bytes=checkpoint_wal_threshold,
+    )
+    options = WriterOptions(
+        max_bytes=wal_max_size,
+        compress_threshold_bytes=compress_threshold,
+        compress_level=compress_level,
+    )
+    opened = open_folder(
+        Path(path),
+        create=create,
+        force_recovery=force_recovery,
+        options=options,
+        filesystem=filesystem,
+        clock=clock,
+    )
+    log = Log(opened, durability=durability, checkpoints=checkpoints, clock=clock)
+    if opened.needs_snapshot:
+        log.snapshot()
+    return log

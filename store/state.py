@@ -10,9 +10,9 @@ Layout of the folder `state/`:
   (the boot id of the machine), `clean` (closed in order), `format`. LMDB runs without sync, so
   after a power cut it may hold anything; then it is thrown away **before** it is opened. It is
   kept where it was closed in order or the machine has not been restarted since.
-* `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in index 0
-  the key's memcomparable bytes (`store.keys`) give the tuple, in the others the index key gives the
-  primary key. `meta` holds the position.
+* `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in
+  index 0 the key's memcomparable bytes (`store.keys`) give the tuple, in the others the index key
+  gives the primary key. `meta` holds the position.
 
 Keys longer than LMDB takes (511 bytes) share one entry for all keys with the same first
 `_LONG_PREFIX` bytes: that prefix gives the list of whole keys and values, in order.
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -40,7 +39,7 @@ from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "State", "Tree", "Txn"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn"]
 
 FORMAT: Final = 1
 _LONG_PREFIX: Final = STATE_KEY_BYTES - 1
@@ -54,8 +53,8 @@ MapFull = lmdb.MapFullError
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where the state is applied. `vclock`: all rows that it covers; `file`, `offset`: name of
-    the log file and byte behind the last of them, "" and 0 where that is not known; `unlogged`:
+    """Up to where the state is applied. `vclock`: all rows that it covers; `file`, `offset`: name
+    of the log file and byte behind the last of them, "" and 0 where that is not known; `unlogged`:
     whether rows up to it were applied without being logged (durability "none")."""
 
     vclock: VClock
@@ -70,6 +69,10 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+class Spoiled(Exception):
+    """A rollback would have to undo a drop or a bulk load: the whole transaction must go."""
 
 
 class State:
@@ -108,8 +111,8 @@ class State:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._write_epoch(clean=False)
             data = self.directory / "data.mdb"
-            if data.exists():
-                self._map_bytes = max(self._map_bytes, data.stat().st_size)
+            while data.exists() and self._map_bytes < data.stat().st_size:
+                self._map_bytes *= 2
             self._env = lmdb.open(
                 str(self.directory),
                 map_size=self._map_bytes,
@@ -117,11 +120,9 @@ class State:
                 max_readers=_READERS_MAX,
                 sync=False,
                 metasync=False,
-                writemap=_CAN_RESERVE,
                 readahead=False,
                 mode=0o660,
             )
-            self._reserve(self._map_bytes)
             self._env.reader_check()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
@@ -148,11 +149,6 @@ class State:
         """Double the memory map. No transaction of this process may be open."""
         assert self._env is not None
         self._map_bytes *= 2
-        try:
-            self._reserve(self._map_bytes)
-        except OSError as error:
-            self._map_bytes //= 2
-            raise explain(error, str(self.directory)) from error
         self._env.set_mapsize(self._map_bytes)
 
     @property
@@ -193,19 +189,6 @@ class State:
         """Drop the handle of a database that no longer exists."""
         self._databases.pop(name, None)
 
-    def _reserve(self, size: int) -> None:
-        """Give the file its blocks: a write into a hole on a full disk would kill the process."""
-        if not _CAN_RESERVE:
-            return
-        fd = os.open(self.directory / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-        finally:
-            os.close(fd)
-
     def _write_epoch(self, *, clean: bool) -> None:
         path = self.directory / "epoch"
         temporary = self.directory / "epoch.new"
@@ -222,9 +205,6 @@ class State:
             os.close(fd)
 
 
-_CAN_RESERVE: Final = hasattr(os, "posix_fallocate")
-
-
 class Txn:
     """One transaction on the state. A write transaction can be rolled back to a mark."""
 
@@ -234,6 +214,7 @@ class Txn:
         self.is_write = write
         self._opened: dict[bytes, Any] = {}
         self._undo: list[tuple[Any, bytes, bytes | None]] = []
+        self._irreversible = 0
 
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
@@ -248,18 +229,40 @@ class Txn:
         return Tree(self.raw, handle, self._undo)
 
     def drop(self, space_id: int, index_id: int) -> None:
-        """Remove all entries of an index. Part of this transaction; not undone by `rollback`."""
+        """Remove all entries of an index. Only undone with the whole transaction."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
+        self._irreversible += 1
         self.raw.drop(tree.handle, delete=False)
 
-    def mark(self) -> int:
-        """A place to roll back to."""
-        return len(self._undo)
+    def load(self, space_id: int, index_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Set many entries. Only undone with the whole transaction."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        self._irreversible += 1
+        if pairs:
+            tree.load(pairs)
 
-    def rollback(self, mark: int) -> None:
-        """Undo what trees did since `mark`."""
-        while len(self._undo) > mark:
+    def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
+        """All entries of an index, in order; none where it was never written."""
+        tree = self.tree(space_id, index_id)
+        return iter(()) if tree is None else tree.ascending(b"")
+
+    def remove(self, space_id: int, index_id: int, key: bytes) -> None:
+        """Remove one entry, which is there."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.delete(key)
+
+    def mark(self) -> tuple[int, int]:
+        """A place to roll back to."""
+        return len(self._undo), self._irreversible
+
+    def rollback(self, mark: tuple[int, int]) -> None:
+        """Undo what trees did since `mark`. Raises `Spoiled` where that cannot be undone."""
+        if self._irreversible != mark[1]:
+            raise Spoiled
+        while len(self._undo) > mark[0]:
             handle, key, old = self._undo.pop()
             if old is None:
                 self.raw.delete(key, db=handle)
@@ -346,21 +349,24 @@ class Tree:
             self._raw.delete(stored, db=self.handle)
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add many entries whose keys are new and in ascending order. Not undone by `rollback`."""
-        last = self.last_key()
-        short = all(len(key) < _LONG_PREFIX for key, _ in pairs)
-        if short and pairs and (last is None or pairs[0][0] > last):
-            with self._raw.cursor(self.handle) as cursor:
-                cursor.putmulti(pairs, append=True)
-        else:
+        """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
+        if any(len(key) >= _LONG_PREFIX for key, _ in pairs):
             for key, value in pairs:
                 self.put(key, value)
+            return
+        last = self.last_key()
+        at_end = all(map(_before, pairs, pairs[1:])) and (last is None or pairs[0][0] > last)
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs, append=at_end)
 
-    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add short keys known to be new, undone by `rollback`."""
+    def add_new(self, pairs: list[tuple[bytes, bytes]], *, at_end: bool) -> None:
+        """Add short keys known to be new, ascending; undone by `rollback`.
+
+        `at_end`: all are above those that are there.
+        """
         self._undo.extend((self.handle, key, None) for key, _ in pairs)
         with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs)
+            cursor.putmulti(pairs, append=at_end)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""
@@ -413,6 +419,10 @@ class Tree:
     def _chain(self, stored: bytes) -> list[tuple[bytes, bytes]]:
         value = self._raw.get(stored, db=self.handle)
         return [] if value is None else _split(value)
+
+
+def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
+    return one[0] < other[0]
 
 
 def _stored(key: bytes) -> bytes:

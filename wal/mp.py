@@ -33,6 +33,7 @@ __all__ = [
     "MapPairs",
     "Value",
     "decode_uint",
+    "encode_array_header",
     "encode_uint",
     "pack",
     "packer",
@@ -172,6 +173,12 @@ def encode_uint(value: int) -> bytes:
         if 0 <= value < 1 << 8 * width:
             return bytes((first,)) + value.to_bytes(width, "big")
     raise OverflowError(f"{value} is not in 0 … 2^64-1")
+
+
+def encode_array_header(count: int) -> bytes:
+    """What stands before the items of an array of `count` items (0 … 2^32-1)."""
+    header: bytes = msgpack.Packer().pack_array_header(count)
+    return header
 
 
 def decode_uint(data: bytes | memoryview, offset: int) -> tuple[int, int] | None:

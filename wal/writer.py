@@ -35,7 +35,10 @@ from logweir.wal.vclock import VClock
 
 __all__ = ["INPROGRESS", "PROGRAM", "AppendPoint", "WalWriter", "WriterOptions", "file_name"]
 
-PROGRAM: Final = "logweir 0.1.0"
+VERSION: Final = "0.1.0"
+"""Of logweir."""
+
+PROGRAM: Final = f"logweir {VERSION}"
 """What logweir writes as `Version` into a file's header; see `wal.meta`."""
 
 INPROGRESS: Final = ".inprogress"

@@ -1,0 +1,294 @@
+"""`logweir.aio`: the embedded store for asyncio.
+
+::
+
+    async with logweir.aio.open("data") as log:
+        await log.insert("orders", (1, "ten bolts"))
+        async with log.transaction() as tx:
+            await tx.replace("orders", (2, "nuts"))
+        async for transaction in log.rows(follow=True):
+            ...
+
+The methods are those of `logweir.Log`, awaited. Changes of tasks that run side by side share one
+sync; nothing blocks the event loop but reading single tuples, which takes microseconds. `log.sync`
+is the `logweir.Log` underneath.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from logweir import store
+from logweir.store import append as appending
+from logweir.store.commit import Job
+from logweir.store.log import Log
+from logweir.store.request import Request
+from logweir.store.schema import Schema
+from logweir.store.statements import (
+    Row,
+    as_row,
+    delete_request,
+    put_request,
+    stored,
+    update_request,
+    upsert_request,
+)
+from logweir.store.transaction import Transaction
+from logweir.wal.mp import Value
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+from logweir.wal.xrow import Transaction as LoggedTransaction
+
+__all__ = ["AsyncLog", "AsyncTransaction", "open"]
+
+
+def open(path: str | os.PathLike[str], **options: Any) -> _Opening:
+    """Open the store in a folder: `async with aio.open(path) as log`, or `log = await …`.
+
+    Options and errors are those of `logweir.open`.
+    """
+    return _Opening(path, options)
+
+
+class _Opening:
+    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        self._path = path
+        self._options = options
+        self._log: AsyncLog | None = None
+
+    def __await__(self) -> Any:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncLog:
+        log = await asyncio.to_thread(store.open, self._path, **self._options)
+        return AsyncLog(log)
+
+    async def __aenter__(self) -> AsyncLog:
+        self._log = await self._open()
+        return self._log
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._log is not None
+        await self._log.close()
+
+
+class _AsyncStatements:
+    """The statements, awaited: see `logweir.store.statements.Statements`."""
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions that the statements see."""
+        raise NotImplementedError
+
+    async def execute(self, request: Request) -> bytes | None:
+        """Make one change given in MsgPack bytes."""
+        raise NotImplementedError
+
+    async def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
+        """As `Log.insert`."""
+        return stored(await self.execute(put_request(RowType.INSERT, self.schema, space, tuple)))
+
+    async def replace(self, space: int | str, tuple: Sequence[Value]) -> Row:
+        """As `Log.replace`."""
+        return stored(await self.execute(put_request(RowType.REPLACE, self.schema, space, tuple)))
+
+    async def update(
+        self,
+        space: int | str,
+        key: Value,
+        ops: Iterable[Sequence[Value]],
+        *,
+        index: int | str = 0,
+    ) -> Row | None:
+        """As `Log.update`."""
+        return as_row(await self.execute(update_request(self.schema, space, key, ops, index)))
+
+    async def delete(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
+        """As `Log.delete`."""
+        return as_row(await self.execute(delete_request(self.schema, space, key, index)))
+
+    async def upsert(
+        self, space: int | str, tuple: Sequence[Value], ops: Iterable[Sequence[Value]]
+    ) -> None:
+        """As `Log.upsert`."""
+        await self.execute(upsert_request(self.schema, space, tuple, ops))
+
+
+class AsyncLog(_AsyncStatements):
+    """A `logweir.Log` whose methods are awaited. For one event loop."""
+
+    def __init__(self, log: Log) -> None:
+        self.sync = log
+        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="logweir-transaction")
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions of spaces and indexes now."""
+        return self.sync.schema
+
+    @property
+    def vclock(self) -> VClock:
+        """The position: everything up to it is durable and applied."""
+        return self.sync.vclock
+
+    async def close(self) -> None:
+        """As `Log.close`."""
+        await asyncio.to_thread(self.sync.close)
+        self._thread.shutdown(wait=True)
+
+    async def execute(self, request: Request) -> bytes | None:
+        """As `Log.execute`."""
+        return await asyncio.wrap_future(self.sync.submit(request))
+
+    async def append(
+        self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
+    ) -> int:
+        """As `Log.append`."""
+        packed = appending.pack_tuples(tuples)
+        apply = appending.append_job(space, packed, one_transaction=one_transaction)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+        job = Job(apply, len(packed), finished=_resolver(loop, done))
+        self.sync.submit_jobs([job])
+        return await done
+
+    def transaction(self) -> AsyncTransaction:
+        """As `Log.transaction`: `async with log.transaction() as tx`."""
+        return AsyncTransaction(self.sync, self._turn, self._thread)
+
+    async def get(
+        self, space: int | str, key: Value, *, index: int | str = 0
+    ) -> tuple[Value, ...] | None:
+        """As `Log.get`."""
+        return self.sync.get(space, key, index=index)
+
+    async def select(self, space: int | str, key: Value = None, **options: Any) -> list[Row]:
+        """As `Log.select`."""
+        return await asyncio.to_thread(self.sync.select, space, key, **options)
+
+    async def rows(
+        self, after: Mapping[int, int] | None = None, *, follow: bool = False
+    ) -> AsyncIterator[LoggedTransaction]:
+        """As `Log.rows`."""
+        loop = asyncio.get_running_loop()
+        grown = asyncio.Event()
+        forget = self.sync.on_commit(lambda _: loop.call_soon_threadsafe(grown.set))
+        position = None if after is None else VClock(after)
+        try:
+            while True:
+                grown.clear()
+                batch = await asyncio.to_thread(_some_rows, self.sync, position)
+                for transaction, reached in batch:
+                    position = reached
+                    yield transaction
+                if not batch:
+                    if not follow or self.sync.is_closed:
+                        return
+                    await grown.wait()
+        finally:
+            forget()
+
+    async def run(self, call: Callable[[Log], Any]) -> Any:
+        """Anything else of `logweir.Log`, in a thread: `await log.run(lambda log:
+        log.snapshot())`."""
+        return await asyncio.to_thread(call, self.sync)
+
+
+_BATCH = 1000
+
+
+def _some_rows(log: Log, after: VClock | None) -> list[tuple[LoggedTransaction, VClock]]:
+    """At most `_BATCH` transactions behind a position, each with the position behind it."""
+    found: list[tuple[LoggedTransaction, VClock]] = []
+    position = log.oldest_position if after is None else after
+    if log.is_closed:
+        return found
+    for transaction in log.rows(position):
+        for row in transaction.rows:
+            position = position.with_lsn(row.replica_id, row.lsn)
+        found.append((transaction, position))
+        if len(found) == _BATCH:
+            break
+    return found
+
+
+def _resolver(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[int]
+) -> Callable[[Job], None]:
+    def resolve(job: Job) -> None:
+        if future.cancelled():
+            return
+        if job.error is not None:
+            future.set_exception(job.error)
+        else:
+            future.set_result(job.result)
+
+    return lambda job: loop.call_soon_threadsafe(resolve, job) and None
+
+
+class AsyncTransaction(_AsyncStatements):
+    """As `logweir.Transaction`, awaited. Tasks take turns; the statements run in one thread."""
+
+    def __init__(self, log: Log, turn: asyncio.Lock, thread: ThreadPoolExecutor) -> None:
+        self._transaction: Transaction = log.transaction()
+        self._turn = turn
+        self._thread = thread
+
+    async def __aenter__(self) -> Self:
+        await self._turn.acquire()
+        try:
+            await self._run(self._transaction.__enter__)
+        except BaseException:
+            self._turn.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await asyncio.shield(self._run(self._transaction.__exit__, kind, error, trace))
+        finally:
+            self._turn.release()
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions when the transaction began or a statement of it changed them."""
+        return self._transaction.known_schema
+
+    async def execute(self, request: Request) -> bytes | None:
+        """As `Transaction.execute`."""
+        found: bytes | None = await self._run(self._transaction.execute, request)
+        return found
+
+    async def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
+        """As `Transaction.get`."""
+        found: Row | None = await self._run(lambda: self._transaction.get(space, key, index=index))
+        return found
+
+    async def select(self, space: int | str, key: Value = None, **options: Any) -> list[Row]:
+        """As `Transaction.select`."""
+        found: list[Row] = await self._run(lambda: self._transaction.select(space, key, **options))
+        return found
+
+    async def rollback(self) -> None:
+        """As `Transaction.rollback`."""
+        await self._run(self._transaction.rollback)
+
+    async def _run(self, call: Callable[..., Any], *args: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, call, *args)

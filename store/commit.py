@@ -1,0 +1,171 @@
+"""Group commit: whatever is ready when the log is free shares one sync.
+
+A change is a `Job`. `CommitQueue.run` puts it in line; the thread that finds nobody committing
+becomes the leader: it takes everything in line as one group, hands it to the committer and goes on
+until its own job is done. Jobs that arrive while a group is being written and synced are the next
+group; there are no timers. `submit` is for callers that must not wait (event loops): a thread of
+the queue leads for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from logweir.limits import GROUP_BYTES
+
+__all__ = ["CommitQueue", "Job"]
+
+_JOBS_MAX: Final = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One change that waits for its group.
+
+    `apply`: makes the change in the group it is given and returns the result; it may be called
+    again on another group if the first was given up. `size`: about how many bytes of log it makes.
+    `finished` is called, in the leader's thread, after the change is durable or refused.
+    """
+
+    apply: Callable[[Any], Any]
+    size: int = 0
+    result: Any = None
+    error: BaseException | None = None
+    finished: Callable[[Job], None] | None = None
+    done: bool = False
+    waiter: threading.Event | None = field(default=None)
+
+    def finish(self) -> None:
+        """Tell whoever waits."""
+        self.done = True
+        if self.finished is not None:
+            self.finished(self)
+        if self.waiter is not None:
+            self.waiter.set()
+
+
+class CommitQueue:
+    """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
+    raise: what goes wrong is the jobs' error."""
+
+    def __init__(self, commit: Callable[[list[Job]], None], lock: threading.Lock) -> None:
+        self._commit = commit
+        self._line: deque[Job] = deque()
+        self._guard = threading.Lock()
+        self._leading = False
+        self._lock = lock
+        self._wake = threading.Condition(self._guard)
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def run(self, job: Job) -> Any:
+        """Wait until `job` is durable. Returns its result, or raises its error."""
+        with self._guard:
+            self._line.append(job)
+            if self._leading:
+                job.waiter = threading.Event()
+            else:
+                self._leading = True
+        if job.waiter is not None:
+            job.waiter.wait()
+        if not job.done:
+            self._lead(until=job)
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def submit(self, apply: Callable[[Any], Any], size: int = 0) -> Future[Any]:
+        """Put a change in line and return at once. The future is resolved in the leader's
+        thread."""
+        future: Future[Any] = Future()
+
+        def finished(job: Job) -> None:
+            if job.error is not None:
+                future.set_exception(job.error)
+            else:
+                future.set_result(job.result)
+
+        self.submit_job(Job(apply, size, finished=finished))
+        return future
+
+    def submit_job(self, *jobs: Job) -> None:
+        """Put jobs in line and return at once; each one's `finished` is called when it is done."""
+        with self._guard:
+            self._line.extend(jobs)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="logweir-commit", daemon=True
+                )
+                self._thread.start()
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Wait until the line is empty and end the queue's thread."""
+        with self._guard:
+            self._closing = True
+            self._wake.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _take(self) -> list[Job]:
+        jobs: list[Job] = []
+        size = 0
+        while self._line and len(jobs) < _JOBS_MAX and (not jobs or size < GROUP_BYTES):
+            job = self._line.popleft()
+            size += job.size
+            jobs.append(job)
+        return jobs
+
+    def _lead(self, until: Job | None) -> None:
+        """Commit groups until `until` is done, then hand the lead to somebody who waits."""
+        while True:
+            with self._lock:
+                with self._guard:
+                    group = self._take()
+                try:
+                    if group:
+                        self._commit(group)
+                except BaseException as error:  # an interrupt: nobody may be left waiting
+                    for job in group:
+                        job.error = job.error or error
+                    self._give_up(group)
+                    raise
+            for job in group:
+                job.finish()
+            with self._guard:
+                if until is not None and not until.done:
+                    continue
+                if until is None and self._line:
+                    continue
+                self._pass_on()
+                return
+
+    def _give_up(self, group: list[Job]) -> None:
+        for job in group:
+            job.finish()
+        with self._guard:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        following = next((job for job in self._line if job.waiter is not None), None)
+        if following is not None and following.waiter is not None:
+            following.waiter.set()  # it finds itself not done, and leads
+        else:
+            self._leading = False
+            self._wake.notify()
+
+    def _serve(self) -> None:
+        while True:
+            with self._guard:
+                while (not self._line or self._leading) and not (self._closing and not self._line):
+                    self._wake.wait()
+                if not self._line:
+                    return
+                self._leading = True
+            self._lead(until=None)

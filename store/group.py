@@ -1,0 +1,235 @@
+"""One group: the changes that share one LMDB transaction, one write and one sync.
+
+A group turns requests into rows: it applies them through the engine, gives each row its lsn, and
+closes each transaction as Tarantool does (`wal.xrow`): rows of local spaces count in component 0
+of the vclock; rows of temporary spaces are not logged; a transaction whose last row is local gets
+a closing NOP, so that a follower, who does not see the local row, sees its end.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from logweir.errors import ErrorCode, LimitExceeded, RequestError
+from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
+from logweir.store import ddl
+from logweir.store.definition import SpaceDef
+from logweir.store.engine import Engine, Plans, find_space
+from logweir.store.request import Request, encode_body
+from logweir.store.schema import Schema
+from logweir.store.sequence import fill_sequence
+from logweir.store.state import Txn
+from logweir.wal.columns import encode_columns, encode_run
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
+
+__all__ = ["Group", "Mark"]
+
+_COLUMNS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a group to roll back to."""
+
+    txn: tuple[int, int]
+    schema: Schema
+    rows: int
+    bytes: int
+    borders: int
+
+
+class Group:
+    """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows."""
+
+    def __init__(
+        self,
+        txn: Txn,
+        schema: Schema,
+        plans: Plans,
+        *,
+        vclock: VClock,
+        replica_id: int,
+        now: float,
+    ) -> None:
+        self.engine = Engine(txn, schema, plans)
+        self.replica_id = replica_id
+        self.now = now
+        self.changed_schema = False
+        self._lsns = [vclock.lsn(i) for i in range(VCLOCK_COMPONENTS)]
+        self._pending: list[tuple[int, bytes, bool]] = []  # type, body, local
+        self._pending_bytes = 0
+        self._borders: list[int] = []  # in `_pending`: where transactions end
+        self._columns = [array("Q") for _ in range(_COLUMNS)]
+        self._bodies: list[bytes] = []
+        self._bodies_bytes = 0
+        self._blocks: list[bytes | bytearray] = []
+        self.touched = False
+        """Whether anything changed, logged or not."""
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions as this group has changed them so far."""
+        return self.engine.schema
+
+    @property
+    def vclock(self) -> VClock:
+        """The state after all transactions that were ended."""
+        return VClock(dict(enumerate(self._lsns)))
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
+        """Apply one request as part of the open transaction.
+
+        Returns the tuple before and after it. Raises `RequestError`; then the transaction is to be
+        rolled back to a mark, or given up.
+        """
+        space = find_space(self.schema, request.space_id)
+        if space.is_view:
+            raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
+        if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
+            request = fill_sequence(self.engine, space, request)
+        old, new, logged = self.engine.execute(space, request)
+        self.touched = True
+        if space.is_system and ddl.defines(space.id):
+            self.engine.schema = ddl.apply(self.engine, space, old, new)
+            self.changed_schema = True
+        if not space.is_temporary:
+            self._draft(int(logged.type), encode_body(logged), space.is_local)
+        return old, new
+
+    def _draft(self, kind: int, body: bytes, local: bool) -> None:
+        self._pending.append((kind, body, local))
+        self._pending_bytes += len(body)
+        if self._pending_bytes > TRANSACTION_BYTES:
+            raise LimitExceeded(
+                "TRANSACTION_BYTES",
+                TRANSACTION_BYTES,
+                self._pending_bytes,
+                hint="divide it into several transactions",
+            )
+
+    def mark(self) -> Mark:
+        """A place in the open transaction to roll back to."""
+        return Mark(
+            self.engine.txn.mark(),
+            self.schema,
+            len(self._pending),
+            self._pending_bytes,
+            len(self._borders),
+        )
+
+    def rollback(self, mark: Mark) -> None:
+        """Undo the statements since `mark`. Raises `state.Spoiled` where only all can be undone."""
+        self.engine.txn.rollback(mark.txn)
+        self.engine.schema = mark.schema
+        del self._pending[mark.rows :]
+        del self._borders[mark.borders :]
+        self._pending_bytes = mark.bytes
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def divide(self) -> None:
+        """What follows is another transaction. Both can still be rolled back together."""
+        self._borders.append(len(self._pending))
+
+    def end_transaction(self) -> None:
+        """Give the rows since the last call their lsns; they can no longer be rolled back alone."""
+        rows, borders = self._pending, self._borders
+        self._pending, self._pending_bytes, self._borders = [], 0, []
+        start = 0
+        for border in (*borders, len(rows)):
+            if border > start:
+                self._end(rows[start:border])
+            start = border
+
+    def _end(self, rows: list[tuple[int, bytes, bool]]) -> None:
+        if rows[-1][2] and not all(local for _, _, local in rows):
+            rows.append((RowType.NOP, b"", False))
+        numbers = []
+        for _, _, local in rows:
+            replica_id = 0 if local else self.replica_id
+            self._lsns[replica_id] += 1
+            numbers.append((replica_id, self._lsns[replica_id]))
+        tsn = next((lsn for replica_id, lsn in numbers if replica_id), numbers[0][1])
+        (bits,) = struct.unpack("Q", struct.pack("d", self.now))
+        last = len(rows) - 1
+        for i, ((kind, body, local), (replica_id, lsn)) in enumerate(
+            zip(rows, numbers, strict=True)
+        ):
+            flags = FLAG_COMMIT if i == last else 0
+            row = (kind, replica_id, GROUP_LOCAL if local else 0, lsn, bits, tsn, flags)
+            for column, value in zip(self._columns, row, strict=True):
+                column.append(value)
+            self._bodies.append(body)
+            self._bodies_bytes += len(body)
+        if self._bodies_bytes >= BLOCK_TARGET_BYTES:
+            self._flush()
+
+    def add_run(
+        self,
+        space: SpaceDef,
+        source: bytes,
+        bounds: array[int],
+        prefix: bytes,
+        *,
+        one_transaction: bool,
+    ) -> None:
+        """Log many INSERT rows whose effect is already applied: prefix + slices of `source`."""
+        self._flush()
+        count = len(bounds) - 1
+        replica_id = 0 if space.is_local else self.replica_id
+        first = self._lsns[replica_id] + 1
+        per_block = count
+        if not one_transaction:
+            each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
+            per_block = max(BLOCK_TARGET_BYTES // each, 1)
+        for at in range(0, count, per_block):
+            self._blocks.append(
+                encode_run(
+                    type=RowType.INSERT,
+                    replica_id=replica_id,
+                    first_lsn=first + at,
+                    timestamp=self.now,
+                    source=source,
+                    bounds=bounds[at : at + per_block + 1],
+                    prefix=prefix,
+                    group_id=GROUP_LOCAL if space.is_local else 0,
+                    one_transaction=one_transaction,
+                )
+            )
+        self._lsns[replica_id] += count
+        self.touched = True
+
+    def blocks(self) -> list[bytes | bytearray]:
+        """The row bytes of all transactions ended so far, a block each."""
+        self._flush()
+        return self._blocks
+
+    def _flush(self) -> None:
+        if not self._bodies:
+            return
+        kind, replica_id, group_id, lsn, bits, tsn, flags = self._columns
+        ends = array("Q", accumulate(map(len, self._bodies)))
+        starts = array("Q", (0, *ends[:-1]))
+        self._blocks.append(
+            encode_columns(
+                type=kind,
+                replica_id=replica_id,
+                group_id=group_id,
+                lsn=lsn,
+                timestamp_bits=bits,
+                tsn=tsn,
+                flags=flags,
+                source=b"".join(self._bodies),
+                starts=starts,
+                stops=ends,
+            )
+        )
+        self._columns = [array("Q") for _ in range(_COLUMNS)]
+        self._bodies, self._bodies_bytes = [], 0

@@ -1,0 +1,585 @@
+"""`Log`: the embedded store. Changes go through groups into the log, the state follows, then the
+caller is answered.
+
+The order of one group (`_commit_once`): apply in one LMDB transaction → encode blocks → write →
+sync → commit LMDB → answer, wake followers. Whatever stops it before the sync leaves nothing
+behind but bytes that recovery cuts off; what stops it after the sync leaves rows in the log that
+are applied at the next opening. An answer is given only when both are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import lmdb
+
+from logweir.errors import (
+    ErrorCode,
+    LogweirError,
+    PositionUnavailable,
+    RequestError,
+    WalError,
+    WriterPoisoned,
+)
+from logweir.store import append, statements
+from logweir.store.checkpoint import CheckpointOptions, Checkpoints
+from logweir.store.commit import CommitQueue, Job
+from logweir.store.definition import SpaceDef
+from logweir.store.engine import Engine
+from logweir.store.group import Group
+from logweir.store.opening import Opened
+from logweir.store.request import Request
+from logweir.store.schema import Schema
+from logweir.store.select import Select, select
+from logweir.store.state import MapFull, Position, Spoiled, State
+from logweir.store.transaction import Transaction
+from logweir.store.view import ReadView
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import FileSystem
+from logweir.wal.follow import Follower
+from logweir.wal.mp import Value, unpack
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import WalWriter
+from logweir.wal.xrow import Transaction as LoggedTransaction
+
+__all__ = ["Durability", "Log"]
+
+Durability = Literal["fsync", "write", "none"]
+
+Key = Any
+"""A key: one value, or a list or tuple of values for several parts."""
+
+
+class Log(statements.Statements):
+    """A durable, append-only change log with the state it makes. Made by `logweir.open`.
+
+    Safe to use from several threads: changes that meet share one sync. One process per folder.
+    Every method that changes something returns only when the change is durable as `durability`
+    says, and raises `RequestError` (refused), `WriteFailed` (the disk refused: nothing happened)
+    or `WriterPoisoned` (open the folder again).
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        durability: Durability,
+        checkpoints: CheckpointOptions,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path: Path = opened.path
+        self.durability: Durability = durability
+        self.report = opened.report
+        """What recovery found when the folder was opened."""
+        self.instance: uuid.UUID = opened.instance
+        self.replica_id: int = opened.replica_id
+        self._filesystem: FileSystem = opened.filesystem
+        self._state: State = opened.state
+        self._schema: Schema = opened.schema
+        self._vclock: VClock = opened.vclock
+        self._plans = opened.plans
+        self._writer: WalWriter = opened.writer
+        self._lock_stack = opened.lock
+        self._clock = clock
+        self._exclusive = threading.Lock()  # held by whoever has the LMDB write transaction
+        self._owner: int | None = None  # thread inside `transaction()`
+        self._view_guard = threading.Lock()
+        self._grown = threading.Condition()
+        self._durable: tuple[Path | None, int] = (opened.writer.path, opened.writer.size)
+        self._queue = CommitQueue(self._commit, self._exclusive)
+        self._failure: LogweirError | None = None
+        self._closed = False
+        self._on_commit: list[Callable[[VClock], None]] = []
+        self._views = 0
+        self._checkpoints = Checkpoints(self, checkpoints)
+        self.commits = 0
+        """Groups committed since the folder was opened."""
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what is under way, close the log in order and give the folder free. Twice:
+        nothing."""
+        if self._closed:
+            return
+        self._check_not_inside()
+        self._queue.close()
+        self._checkpoints.close()
+        if self._failure is None and self.durability == "none":
+            self._checkpoints.make()  # there is no log to find the changes in
+        with self._exclusive:
+            self._closed = True
+            try:
+                clean = self._failure is None and not self._writer.is_poisoned
+                self._writer.close()
+                self._state.close(clean=clean)
+            finally:
+                self._lock_stack.close()
+        with self._grown:
+            self._grown.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError(
+                ErrorCode.SESSION_CLOSED,
+                f"the log {self.path} is closed",
+                hint="open it again with `logweir.open`",
+            )
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_not_inside(self) -> None:
+        if self._owner == threading.get_ident():
+            raise RequestError(
+                ErrorCode.ACTIVE_TRANSACTION,
+                "Operation is not permitted when there is an active transaction",
+                hint="use the methods of the transaction, or end it first: they do not nest",
+            )
+
+    # --- positions --------------------------------------------------------------------------------
+
+    @property
+    def vclock(self) -> VClock:
+        """The position: everything up to it is durable and applied."""
+        return self._vclock
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions of spaces and indexes now."""
+        return self._schema
+
+    @property
+    def durable_end(self) -> tuple[Path | None, int]:
+        """The log file being written and how many of its bytes followers may read."""
+        return self._durable
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def execute(self, request: Request) -> bytes | None:
+        """Make one change given in MsgPack bytes.
+
+        Returns the new tuple; of a DELETE the old one; None where there is none, and for UPSERT.
+        """
+        return self._run(lambda group: statements.result_of(request, group.execute(request)))
+
+    def submit(self, request: Request) -> Future[bytes | None]:
+        """`execute` without waiting: the future is resolved, in another thread, once durable."""
+        self._check_open()
+        return self._queue.submit(
+            lambda group: statements.result_of(request, group.execute(request)), _size(request)
+        )
+
+    def submit_jobs(self, jobs: Sequence[Job]) -> None:
+        """Put prepared jobs in line; each one's `finished` is called once it is durable."""
+        self._check_open()
+        self._queue.submit_job(*jobs)
+
+    def append(
+        self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
+    ) -> int:
+        """Insert many tuples with one sync; the fastest way to fill a space.
+
+        `one_transaction`: all or nothing for every reader and follower, else each tuple is a
+        transaction of its own (for the caller it is all or nothing either way). Returns how many.
+        """
+        packed = append.pack_tuples(tuples)
+        return self.append_packed(space, packed, one_transaction=one_transaction)
+
+    def append_packed(
+        self, space: int | str, packed: bytes, *, one_transaction: bool = True
+    ) -> int:
+        """`append` of tuples that are MsgPack already: arrays, one behind the other."""
+        job = append.append_job(space, packed, one_transaction=one_transaction)
+        count: int = self._run(job, size=len(packed))
+        return count
+
+    def transaction(self) -> Transaction:
+        """Several changes, applied together or not at all: a context manager.
+
+        Others wait while it is open, so keep it short. An exception inside rolls it back.
+        """
+        self._check_open()
+        self._check_not_inside()
+        return Transaction(self)
+
+    def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
+        """Ask `plan` for changes, make them as one transaction, return its second result."""
+
+        def apply(group: Group) -> int:
+            requests, result = plan(group.engine)
+            for request in requests:
+                group.execute(request)
+            return result
+
+        result: int = self._run(apply)
+        return result
+
+    def enter_exclusive(self) -> None:
+        """Wait until nobody commits and keep it so, for this thread."""
+        self._check_open()
+        self._check_not_inside()
+        self._exclusive.acquire()
+        self._owner = threading.get_ident()
+        try:
+            self._check_open()
+        except BaseException:
+            self.leave_exclusive()
+            raise
+
+    def leave_exclusive(self) -> None:
+        """The end of `enter_exclusive`."""
+        self._owner = None
+        self._exclusive.release()
+
+    @property
+    def exclusive_owner(self) -> int | None:
+        """The thread inside a transaction, None if there is none."""
+        return self._owner
+
+    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
+        self._check_open()
+        self._check_not_inside()
+        return self._queue.run(Job(apply, size))
+
+    # --- the group --------------------------------------------------------------------------------
+
+    def begin_group(self) -> Group:
+        """A group on a new LMDB transaction. The caller holds `_exclusive`."""
+        return Group(
+            self._state.begin(),
+            self._schema,
+            self._plans,
+            vclock=self._vclock,
+            replica_id=self.replica_id,
+            now=self._clock(),
+        )
+
+    def _commit(self, jobs: list[Job]) -> None:
+        """Apply, log and answer one group of jobs. What goes wrong is the jobs' error."""
+        left = jobs
+        while left:
+            try:
+                self._check_open()
+                self._commit_once(left)
+                return
+            except MapFull:
+                self.grow_state()
+            except _Refused as refused:
+                left = [job for job in left if job is not refused.job]
+            except LogweirError as error:
+                for job in left:
+                    job.error = job.error or error
+                return
+
+    def _commit_once(self, jobs: list[Job]) -> None:
+        group = self.begin_group()
+        try:
+            for job in jobs:
+                self._apply(group, job)
+            self.finish_group(group)
+        except BaseException:
+            group.engine.txn.abort()
+            raise
+
+    def _apply(self, group: Group, job: Job) -> None:
+        mark = group.mark()
+        job.error = None
+        try:
+            job.result = job.apply(group)
+        except MapFull:
+            raise
+        except Exception as error:
+            job.error = error
+            try:
+                group.rollback(mark)
+            except Spoiled:
+                raise _Refused(job) from error
+        else:
+            group.end_transaction()
+
+    def finish_group(self, group: Group) -> None:
+        """Write, sync, commit and publish a group. Raises `MapFull` before anything is written,
+        `WriteFailed` or `WriterPoisoned` with nothing applied."""
+        txn = group.engine.txn
+        blocks = group.blocks()
+        vclock = self._vclock
+        if blocks:
+            vclock = group.vclock
+            unlogged = self.durability == "none"
+            if not unlogged:
+                self._write(blocks, vclock)
+            path = self._writer.path
+            txn.set_position(
+                Position(vclock, path.name if path else "", self._writer.size, unlogged)
+            )
+            failpoint("store.after_sync_before_state_commit")
+        if not group.touched:
+            txn.abort()
+            return
+        try:
+            with self._view_guard:
+                txn.commit()
+                if group.changed_schema:
+                    self._schema = group.schema
+                self._vclock = vclock
+        except (lmdb.Error, OSError) as error:
+            self._fail_after_write(error)
+        failpoint("store.after_state_commit")
+        self.commits += 1
+        if blocks:
+            self._publish(sum(map(len, blocks)))
+
+    def _write(self, blocks: list[bytes | bytearray], vclock: VClock) -> None:
+        self._writer.write(blocks, vclock)
+        if self.durability == "fsync":
+            try:
+                self._writer.sync()
+            except WriterPoisoned as error:
+                self._failure = error
+                raise
+
+    def _fail_after_write(self, error: BaseException) -> None:
+        """The rows are in the log but not in the state: only opening again can tell and mend it."""
+        failure = WalError(
+            f"the change is in the log, but the state could not take it: {error}.",
+            path=str(self._state.directory),
+            hint="open the folder again: what is in the log is applied then",
+        )
+        self._failure = failure
+        raise failure from error
+
+    def _publish(self, logged_bytes: int) -> None:
+        with self._grown:
+            self._durable = (self._writer.path, self._writer.size)
+            self._grown.notify_all()
+        for callback in self._on_commit:
+            callback(self._vclock)
+        self._checkpoints.after_commit(logged_bytes)
+
+    def grow_state(self) -> None:
+        """Double the state's memory map; waits until no reader of this process is inside."""
+        with self._grown:
+            while self._views:
+                self._grown.wait()
+            self._state.grow()
+
+    def on_commit(self, callback: Callable[[VClock], None]) -> Callable[[], None]:
+        """Call `callback` with the position after each commit, in the committing thread: it must
+        be quick and not use the log. Returns what takes it back."""
+        self._on_commit.append(callback)
+        return lambda: self._on_commit.remove(callback)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def read_view(self) -> Iterator[ReadView]:
+        """A consistent view of everything as of one position, while writers go on.
+
+        Keep it short: pages it can see are not used again, and the state cannot grow meanwhile.
+        """
+        self._check_open()
+        with self._grown:
+            self._views += 1
+        try:
+            with contextlib.ExitStack() as stack:
+                with self._view_guard:
+                    self._check_open()
+                    txn = stack.enter_context(self._state.read())
+                    schema, vclock = self._schema, self._vclock
+                yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
+        finally:
+            with self._grown:
+                self._views -= 1
+                self._grown.notify_all()
+
+    def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
+        """The tuple with that full key of a unique index, None if there is none."""
+        with self.read_view() as view:
+            found = view.get(space, key, index=index)
+        return None if found is None else tuple(unpack(found))
+
+    def select(
+        self,
+        space: int | str,
+        key: Key = None,
+        *,
+        iterator: str | None = None,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[tuple[Value, ...]]:
+        """Tuples in the order of an index.
+
+        `key`: None for all, one value, or a list with the first parts; `iterator`: EQ (default
+        with a key), REQ, ALL (default without), LT, LE, GE, GT. Raises `RequestError`.
+        """
+        with self.read_view() as view:
+            wanted = Select.of(
+                view.engine.schema,
+                space,
+                key,
+                iterator=iterator,
+                index=index,
+                limit=limit,
+                offset=offset,
+            )
+            return [tuple(unpack(found)) for found in select(view.engine, wanted)]
+
+    def count(self, space: int | str) -> int:
+        """How many tuples a space holds."""
+        with self.read_view() as view:
+            return view.count(space)
+
+    def spaces(self, *, system: bool = False) -> list[SpaceDef]:
+        """The spaces, by id; `system`: those of Tarantool's own definitions too."""
+        return [space for space in self._schema.spaces() if system or not space.is_system]
+
+    def rows(
+        self,
+        after: Mapping[int, int] | None = None,
+        *,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Iterator[LoggedTransaction]:
+        """Transactions of the log behind a position, oldest first.
+
+        `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
+        instead of stopping, until the log is closed or `stop` is set. Only durable rows are given.
+        Raises `PositionUnavailable` where the log no longer holds that position.
+        """
+        start = self.oldest_position if after is None else VClock(after)
+        if not self._vclock.covers(start):
+            raise PositionUnavailable(
+                start, self.oldest_position, self._vclock, hint="that position is not reached yet"
+            )
+        follower = Follower(
+            self.path, start, filesystem=self._filesystem, durable=lambda: self._durable
+        )
+        with follower:
+            while True:
+                self._check_open()
+                seen = self._vclock
+                for block in follower.poll():
+                    known = follower.vclock
+                    for transaction in block.transactions():
+                        last = transaction.rows[-1]
+                        if last.lsn > known.lsn(last.replica_id):
+                            yield transaction
+                if not follow or (stop is not None and stop.is_set()):
+                    return
+                with self._grown:
+                    while self._vclock == seen and not self._closed:
+                        if stop is not None and stop.is_set():
+                            return
+                        self._grown.wait(0.2 if stop is not None else None)
+                    if self._closed:
+                        return
+
+    @contextlib.contextmanager
+    def rotated_view(self) -> Iterator[ReadView]:
+        """A read view at whose position a new log file begins."""
+        with contextlib.ExitStack() as stack:
+            with self._exclusive:
+                if not self._closed:
+                    self._writer.rotate()
+                    self._durable = (self._writer.path, self._writer.size)
+                view = stack.enter_context(self.read_view())
+            yield view
+
+    @property
+    def filesystem(self) -> FileSystem:
+        """The disk it uses."""
+        return self._filesystem
+
+    def now(self) -> float:
+        """Seconds since the epoch, by its clock."""
+        return self._clock()
+
+    @property
+    def oldest_position(self) -> VClock:
+        """The oldest position whose following rows are still in the log."""
+        return self._checkpoints.oldest_row()
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def snapshot(self) -> Path:
+        """Write a snapshot of now, then remove what is no longer needed. Returns its path.
+
+        Writers go on while it is written. Without a change since the last one that one's path.
+        """
+        self._check_open()
+        self._check_not_inside()
+        return self._checkpoints.make()
+
+    def backup(self) -> contextlib.AbstractContextManager[list[Path]]:
+        """The files to copy for a backup: the newest snapshot and the logs behind it. They stay
+        where they are while the context is open."""
+        self._check_open()
+        return self._checkpoints.backup()
+
+    def retain(self, name: str, position: Mapping[int, int]) -> None:
+        """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
+        self._checkpoints.retain(name, VClock(position))
+
+    def release(self, name: str) -> None:
+        """Forget the follower `name`: its logs may go."""
+        self._checkpoints.release(name)
+
+    def status(self) -> dict[str, Any]:
+        """What a user could wonder about: positions, sizes, durability, who keeps old logs."""
+        with self.read_view() as view:
+            counts = {space.name: view.count(space.id) for space in self.spaces()}
+        return {
+            "path": str(self.path),
+            "instance": str(self.instance),
+            "replica_id": self.replica_id,
+            "vclock": dict(self._vclock),
+            "signature": self._vclock.signature,
+            "durability": self.durability,
+            "state": "failed" if self._failure is not None else "running",
+            "error": str(self._failure) if self._failure is not None else None,
+            "log_file": self._writer.path.name if self._writer.path else None,
+            "log_bytes": self._writer.size,
+            "syncs": self._writer.syncs,
+            "commits": self.commits,
+            "state_bytes": self._state.map_bytes,
+            "spaces": counts,
+            **self._checkpoints.status(),
+        }
+
+
+class _Refused(Exception):
+    """A job failed and its traces cannot be rolled back alone: the group starts again without
+    it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = job
+
+
+def _size(request: Request) -> int:
+    return sum(len(part) for part in (request.key, request.tuple, request.ops) if part) + 64

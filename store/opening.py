@@ -1,0 +1,269 @@
+"""Opening a folder: from what is on disk to a store that can go on.
+
+1. The folder is locked; a process that has it already is named.
+2. The state (`store.state`) is used where it can be trusted, else thrown away before LMDB sees it.
+3. `recovery.examine` looks at the log: only behind the state's position where there is one, so that
+   opening does not depend on the length of the log. `recovery.plan` refuses what would lose rows.
+4. Without a state the newest whole snapshot is loaded: primary keys in bulk, other indexes after.
+5. The rows behind it are applied, in large transactions, each with its position.
+6. The log's writer goes on where recovery says.
+
+A fresh folder gets a snapshot of the 513 rows that a fresh Tarantool 2.6.0 has, with UUIDs of its
+own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.errors import ErrorCode, LogweirError, RecoveryRefused, RequestError, WalError
+from logweir.recovery import (
+    LogPosition,
+    RecoveryPlan,
+    RecoveryReport,
+    examine,
+    plan,
+    replay,
+    snapshot_blocks,
+)
+from logweir.store.definition import SystemSpace
+from logweir.store.engine import Plans, find_space
+from logweir.store.loading import Loader, schema_of
+from logweir.store.schema import Schema
+from logweir.store.state import Position, State
+from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.mp import pack, unpack, unpack_at
+from logweir.wal.snapshot import SnapshotWriter
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import WalWriter, WriterOptions
+
+__all__ = ["Opened", "bootstrap", "open_folder"]
+
+LOCK_NAME: Final = "logweir.lock"
+STATE_NAME: Final = "state"
+
+
+@dataclass(slots=True)
+class Opened:
+    """A folder, locked, recovered and ready for changes."""
+
+    path: Path
+    filesystem: FileSystem
+    lock: contextlib.ExitStack
+    report: RecoveryReport
+    instance: uuid.UUID
+    replica_id: int
+    state: State
+    schema: Schema
+    plans: Plans
+    vclock: VClock
+    writer: WalWriter
+    needs_snapshot: bool
+
+
+def open_folder(
+    path: Path,
+    *,
+    create: bool,
+    force_recovery: bool,
+    options: WriterOptions,
+    filesystem: FileSystem,
+    clock: Callable[[], float] = time.time,
+) -> Opened:
+    """Open a folder for changes: see the module. Raises `WalError` and its kinds."""
+    with contextlib.ExitStack() as stack:
+        _prepare_folder(path, create, filesystem)
+        stack.enter_context(_locked(path, filesystem))
+        state = State(path / STATE_NAME)
+        stack.callback(state.close, clean=False)
+        position = _trusted_position(state)
+        report, position = _examined(path, state, position, filesystem)
+        if report.is_empty:
+            if not create:
+                raise WalError(
+                    "there is no snapshot and no log in the folder.",
+                    path=str(path),
+                    hint="look at the path, or make a store there with `logweir init`",
+                )
+            bootstrap(path, filesystem=filesystem, timestamp=clock())
+            report, position = examine(path, filesystem=filesystem), None
+        decided = plan(report, force=force_recovery)
+        position = _checked(state, position, decided, force_recovery)
+        decided.prepare()
+        plans = Plans()
+        schema, vclock = _recovered(state, position, decided, plans)
+        instance = _instance(report)
+        writer = WalWriter(
+            path, instance, decided.append_point, options=options, filesystem=filesystem
+        )
+        with state.read() as txn:
+            replica_id = _replica_id(txn, schema, instance)
+        return Opened(
+            path=path,
+            filesystem=filesystem,
+            lock=stack.pop_all(),
+            report=report,
+            instance=instance,
+            replica_id=replica_id,
+            state=state,
+            schema=schema,
+            plans=plans,
+            vclock=vclock,
+            writer=writer,
+            needs_snapshot=decided.needs_snapshot or _is_unlogged(position),
+        )
+
+
+def _is_unlogged(position: Position | None) -> bool:
+    return position is not None and position.unlogged
+
+
+def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
+    try:
+        if create:
+            filesystem.make_directory(path)
+        filesystem.list_directory(path)
+    except OSError as error:
+        raise explain(error, str(path)) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path, filesystem: FileSystem) -> Any:
+    try:
+        lock = filesystem.lock(path / LOCK_NAME)
+        lock.__enter__()
+    except OSError as error:
+        raise explain(error, str(path / LOCK_NAME)) from error
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _trusted_position(state: State) -> Position | None:
+    """Open the state if it can be trusted. None, with the state thrown away, if it cannot."""
+    if state.is_usable():
+        try:
+            state.open()
+            with state.read() as txn:
+                position = txn.position()
+        except LogweirError:
+            position = None
+        if position is not None:
+            return position
+        state.close(clean=False)
+    state.discard()
+    return None
+
+
+def _examined(
+    path: Path, state: State, position: Position | None, filesystem: FileSystem
+) -> tuple[RecoveryReport, Position | None]:
+    """The report; without the position where the log no longer has that place."""
+    if position is not None and position.file:
+        since = LogPosition(position.file, position.offset, position.vclock)
+        with contextlib.suppress(WalError):
+            return examine(path, since=since, filesystem=filesystem), position
+    return examine(path, filesystem=filesystem), position
+
+
+def _checked(
+    state: State, position: Position | None, decided: RecoveryPlan, force: bool
+) -> Position | None:
+    """The position, if the log reaches it: else rows are gone from the log that were applied."""
+    if position is None or position.unlogged or decided.vclock.covers(position.vclock):
+        return position
+    if not force:
+        raise RecoveryRefused(
+            f"the log ends at {decided.vclock}, but rows up to {position.vclock} were written "
+            "and applied: the newest rows are gone from the log.",
+            path=str(decided.report.directory),
+            report=decided.report,
+            hint="bring the missing log files back; or give the rows up with force_recovery, or "
+            "`logweir repair DIR --to NEW`",
+        )
+    state.close(clean=False)
+    state.discard()
+    return None
+
+
+def _recovered(
+    state: State, position: Position | None, decided: RecoveryPlan, plans: Plans
+) -> tuple[Schema, VClock]:
+    """Bring the state to the end of the log."""
+    if position is None:
+        state.open()
+        loader = Loader(state, plans)
+        for block in snapshot_blocks(decided):
+            loader.load_snapshot(block)
+        loader.finish_snapshot(Position(decided.start))
+        after = decided.start
+    else:
+        loader = Loader(state, plans, _schema(state))
+        after = position.vclock
+    for batch in replay(decided, after=after):
+        loader.apply(batch)
+    loader.finish(decided.vclock.merge(after))
+    return loader.schema, decided.vclock.merge(after)
+
+
+def _schema(state: State) -> Schema:
+    with state.read() as txn:
+        return schema_of(txn)
+
+
+def _instance(report: RecoveryReport) -> uuid.UUID:
+    if report.instance is None:
+        raise WalError(
+            "no file of the folder says which instance it belongs to.",
+            path=str(report.directory),
+            hint="files of version 0.12 without `Server` or `Instance` can be read, not opened",
+        )
+    return report.instance
+
+
+def _replica_id(txn: Any, schema: Schema, instance: uuid.UUID) -> int:
+    """Our number in `_cluster`. Raises `RequestError` where we are not in it."""
+    cluster = find_space(schema, SystemSpace.CLUSTER)
+    tree = txn.tree(cluster.id, 0)
+    for _, data in tree.ascending(b"") if tree is not None else ():
+        row = unpack(data)
+        if str(row[1]).lower() == str(instance):
+            return int(row[0])
+    raise RequestError(
+        ErrorCode.UNKNOWN_REPLICA,
+        f"Replica {instance} is not registered with replica set",
+        hint="an anonymous replica's folder can be read, not opened for changes",
+    )
+
+
+def bootstrap(
+    path: Path,
+    *,
+    filesystem: FileSystem,
+    timestamp: float,
+    instance: uuid.UUID | None = None,
+    cluster: uuid.UUID | None = None,
+) -> uuid.UUID:
+    """Write the first snapshot of a new replica set. Returns the instance's UUID."""
+    instance = instance or uuid.uuid4()
+    cluster = cluster or uuid.uuid4()
+    writer = SnapshotWriter(path, VClock(), instance, timestamp=timestamp, filesystem=filesystem)
+    data = resources.files("logweir.store").joinpath("bootstrap.msgpack").read_bytes()
+    at = 0
+    while at < len(data):
+        (space_id, row), at = unpack_at(data, at)
+        if space_id == SystemSpace.CLUSTER:
+            row = [row[0], str(instance)]
+        elif space_id == SystemSpace.SCHEMA and row[0] == "cluster":
+            row = ["cluster", str(cluster)]
+        writer.write(space_id, [pack(row)])
+    writer.finish()
+    return instance

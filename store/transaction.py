@@ -1,0 +1,155 @@
+"""Interactive transactions: statements one after the other, then all at once or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine import Engine
+from logweir.store.group import Group
+from logweir.store.request import Request
+from logweir.store.schema import Schema
+from logweir.store.select import Select, select
+from logweir.store.state import MapFull, Spoiled
+from logweir.store.statements import Statements, result_of
+from logweir.store.view import get
+from logweir.wal.mp import Value, unpack
+
+if TYPE_CHECKING:
+    from logweir.store.log import Log
+
+__all__ = ["Transaction"]
+
+
+class Transaction(Statements):
+    """Changes that become visible and durable together when the `with` block ends.
+
+    Made by `Log.transaction`; for the thread that entered it. Reads inside see its own changes.
+    A statement that fails raises and leaves the transaction as it was before it. Leaving the
+    block with an exception, or `rollback`, undoes everything. Raises ACTIVE_TRANSACTION when
+    nested, NO_TRANSACTION when used outside of its block.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._group: Group | None = None
+        self._done: list[Request] = []
+
+    def __enter__(self) -> Transaction:
+        self._log.enter_exclusive()
+        try:
+            self._group = self._log.begin_group()
+        except BaseException:
+            self._log.leave_exclusive()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and self._group is not None:
+                self._commit()
+            else:
+                self.rollback()
+        finally:
+            self._group = None
+            self._log.leave_exclusive()
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions, this transaction's changes included."""
+        return self._open().schema
+
+    @property
+    def known_schema(self) -> Schema:
+        """The same for another thread, which may only look."""
+        return self._log.schema if self._group is None else self._group.schema
+
+    def rollback(self) -> None:
+        """Undo everything. Further statements raise NO_TRANSACTION."""
+        if self._group is not None:
+            self._group.engine.txn.abort()
+            self._group = None
+
+    def execute(self, request: Request) -> bytes | None:
+        """One change given in MsgPack bytes, seen by the following statements. See
+        `Log.execute`."""
+        changed = self._execute(request)
+        self._done.append(request)
+        return result_of(request, changed)
+
+    def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
+        """Changes of definitions as part of this transaction."""
+        requests, result = plan(self._open().engine)
+        for request in requests:
+            self.execute(request)
+        return result
+
+    def get(
+        self, space: int | str, key: Value, *, index: int | str = 0
+    ) -> tuple[Value, ...] | None:
+        """As `Log.get`, this transaction's changes included."""
+        found = get(self._open().engine, space, key, index=index)
+        return None if found is None else tuple(unpack(found))
+
+    def select(
+        self, space: int | str, key: Value = None, **options: Any
+    ) -> list[tuple[Value, ...]]:
+        """As `Log.select`, this transaction's changes included."""
+        engine: Engine = self._open().engine
+        wanted = Select.of(engine.schema, space, key, **options)
+        return [tuple(unpack(found)) for found in select(engine, wanted)]
+
+    def _open(self) -> Group:
+        if self._group is None or self._log.exclusive_owner != threading.get_ident():
+            raise RequestError(
+                ErrorCode.NO_TRANSACTION,
+                "No active transaction",
+                hint="use it inside its `with` block, in the thread that entered it",
+            )
+        return self._group
+
+    def _execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
+        group = self._open()
+        mark = group.mark()
+        try:
+            return group.execute(request)
+        except MapFull:
+            self._start_again()
+            return self._execute(request)
+        except Exception:
+            try:
+                group.rollback(mark)
+            except Spoiled:
+                self._start_again(grow=False)
+            raise
+
+    def _start_again(self, *, grow: bool = True) -> None:
+        """Repeat what was done so far in a new LMDB transaction, its map grown."""
+        group = self._open()
+        group.engine.txn.abort()
+        if grow:
+            self._log.grow_state()
+        self._group = self._log.begin_group()
+        for request in self._done:
+            self._group.execute(request)
+
+    def _commit(self) -> None:
+        while True:
+            group = self._open()
+            group.end_transaction()
+            try:
+                self._log.finish_group(group)
+                return
+            except MapFull:
+                self._start_again()
+            except BaseException:
+                group.engine.txn.abort()
+                raise

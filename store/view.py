@@ -1,0 +1,61 @@
+"""A consistent view of the whole store as of one position."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from logweir.store.definition import SpaceDef
+from logweir.store.engine import Engine, find_index, find_space
+from logweir.store.statements import key_bytes
+from logweir.wal.mp import Value
+from logweir.wal.vclock import VClock
+
+__all__ = ["ReadView", "get"]
+
+
+def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
+    """The tuple, as MsgPack, with that full key of a unique index."""
+    found = find_space(engine.schema, space)
+    return engine.get(found, find_index(found, index), key_bytes(key))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadView:
+    """What `Log.read_view` gives. `vclock`: the position; `instance`: the store's UUID."""
+
+    engine: Engine
+    vclock: VClock
+    instance: uuid.UUID
+
+    def get(self, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
+        """The tuple, as MsgPack, with that full key of a unique index; None if there is none."""
+        return get(self.engine, space, key, index=index)
+
+    def count(self, space: int | str) -> int:
+        """How many tuples a space holds."""
+        found = find_space(self.engine.schema, space)
+        tree = self.engine.txn.tree(found.id, 0) if found.primary is not None else None
+        return 0 if tree is None else tree.count()
+
+    def tuples(self, space: SpaceDef) -> Iterator[bytes]:
+        """All tuples of a space, as MsgPack, in the order of its primary key."""
+        if space.primary is None:
+            return iter(())
+        return self.engine.entries(space, space.primary, b"", None, reverse=False)
+
+    def snapshot_spaces(self) -> list[SpaceDef]:
+        """The spaces of a snapshot in its order: system spaces by id, then the others by id.
+
+        Without temporary spaces, views, spaces without primary index and of other engines.
+        """
+        spaces = [
+            space
+            for space in self.engine.schema.spaces()
+            if space.engine == "memtx"
+            and not space.is_temporary
+            and not space.is_view
+            and space.primary is not None
+        ]
+        return sorted(spaces, key=lambda space: (not space.is_system, space.id))
