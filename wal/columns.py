@@ -22,15 +22,18 @@ from typing import Final, NoReturn
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import BLOCK_STORED_BYTES, VCLOCK_COMPONENTS
 from logweir.wal import kernel
-from logweir.wal.xrow import Row, RowType, decode_body, decode_row
+from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, decode_row
 
-__all__ = ["ABSENT", "ALONE", "RowColumns", "encode_columns", "encode_run"]
+__all__ = ["ABSENT", "ALONE", "ODD", "RowColumns", "encode_columns", "encode_run"]
 
 ABSENT: Final = 2**64 - 1
 """In the column `space_id`: the body names no space."""
 
 ALONE: Final = 2**63
 """In the column `flags`: key 08 is absent, the row is a transaction by itself."""
+
+ODD: Final = 2**62
+"""In the column `flags`: the header says more than the columns; `RowColumns.row` has it all."""
 
 Buffer = bytes | bytearray | memoryview
 Column = Sequence[int]
@@ -208,7 +211,24 @@ class RowColumns:
 
     def row(self, index: int) -> Row:
         """One row as an object."""
-        return decode_row(memoryview(self.data), self.row_offset[index])[0]
+        if not 0 <= index < self._count:
+            raise IndexError(f"row {index} of {self._count}")
+        fields = self._table[index :: self._capacity].tolist()
+        kind, replica_id, group_id, lsn, bits, tsn, flags, _, _, start, body = fields[:11]
+        if flags & ODD:
+            return decode_row(memoryview(self.data), start)[0]
+        (timestamp,) = struct.unpack("d", struct.pack("Q", bits))
+        return Row(
+            type=kind,
+            replica_id=replica_id,
+            lsn=lsn,
+            timestamp=timestamp,
+            tsn=tsn,
+            commit=bool(flags & FLAG_COMMIT),
+            group_id=group_id,
+            flags=flags & ~(ALONE | FLAG_COMMIT) if flags & ALONE else flags,
+            body=self.data[body : self.end_offset[index]],
+        )
 
     def raise_lsns(self, lsns: array[int]) -> int | None:
         """Raise `lsns`, the lsn reached per replica id (32 of them), by these rows.

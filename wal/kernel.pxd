@@ -7,7 +7,7 @@ ctypedef unsigned char* Target
 
 cdef Py_ssize_t TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS
 cdef Py_ssize_t SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID, OTHER
-cdef u64 ONES, COMMIT, ALONE, NOP, LOCAL, REPLICAS
+cdef u64 ONES, COMMIT, ALONE, ODD, NOP, LOCAL, REPLICAS
 cdef Py_ssize_t DEPTH, HEADER_BYTES, PACKET_BYTES
 cdef bytes _sizes, _header_fields, _body_fields
 cdef Source SIZES, HEADER_FIELDS, BODY_FIELDS
@@ -35,7 +35,8 @@ cdef Py_ssize_t skip_value(
 @cython.locals(raw=Source, owed="Py_ssize_t[512]")
 cpdef Py_ssize_t skip(bytes data, Py_ssize_t at) except? -2
 
-@cython.locals(stop=Py_ssize_t, left=u64, key=u64, field=Py_ssize_t, seen=u64)
+@cython.locals(stop=Py_ssize_t, left=u64, key=u64, field=Py_ssize_t, seen=u64, flags=u64,
+               odd=bint)
 cdef Py_ssize_t read_header(
     Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t* owed) noexcept
 

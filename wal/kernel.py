@@ -15,7 +15,9 @@ column          holds
 type … lsn      header keys 00, 02, 07, 03; 0 where absent
 timestamp       the 64 bits of the float of key 04; 0 where absent
 tsn             transaction id, absolute: lsn - key 08 modulo 2^64; the lsn where 08 is absent
-flags           key 09; bit 0 (COMMIT) also where key 08 is absent, and then bit 63 (ALONE) too
+flags           key 09; bit 0 (COMMIT) also where key 08 is absent, and then bit 63 (ALONE) too;
+                bit 62 (ODD): the header says more than the columns do (unknown keys, flags that
+                these bits displace)
 space_id        body key 10; 2^64-1 where absent
 index_base      body key 15; 0 where absent
 row_offset      where the row begins in the block; entry i + 1 is where row i ends
@@ -51,6 +53,7 @@ OTHER = 255
 ONES = 2**64 - 1
 COMMIT = 1
 ALONE = 2**63
+ODD = 2**62
 NOP = 12
 LOCAL = 1
 DEPTH = 512  # limits.MSGPACK_DEPTH; the room for it stands in kernel.pxd too
@@ -204,6 +207,7 @@ def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[in
     for field in range(FLAGS + 1):
         fields[field] = 0
     seen = 0
+    odd = False
     while left:
         left -= 1
         stop = uint_end(data, at, end)
@@ -221,6 +225,7 @@ def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[in
             at = skip_value(data, at, end, owed, 1) if key < 0x53 else -1
             if at < 0:
                 return -1
+            odd = True
         else:
             stop = uint_end(data, at, end)
             if stop < 0:
@@ -231,9 +236,14 @@ def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[in
     if not seen & 1 << TYPE:
         return -1
     fields[TSN] = (fields[LSN] - fields[TSN]) & ONES
-    fields[FLAGS] &= ALONE - 1
+    flags = fields[FLAGS] & (ODD - 1)
+    if flags != fields[FLAGS]:
+        odd = True
     if not seen & 1 << TSN:
-        fields[FLAGS] |= COMMIT | ALONE
+        if flags & COMMIT:
+            odd = True
+        flags |= COMMIT | ALONE
+    fields[FLAGS] = flags | ODD if odd else flags
     return at
 
 
@@ -386,7 +396,7 @@ def put_header(out: bytearray, at: int, fields: list[int], sync: int) -> int:
         out[at] = 0x04
         out[at + 1] = 0xCB
         at = put_number(out, at + 2, fields[TIMESTAMP], 8)
-    flags = fields[FLAGS] & (ALONE - 2)
+    flags = fields[FLAGS] & (ODD - 2)
     if fields[TSN] != fields[LSN] or not fields[FLAGS] & COMMIT:
         items += 1
         out[at] = 0x08

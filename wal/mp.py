@@ -9,7 +9,7 @@ bin                       bytes
 array, map                list, dict (`MapPairs` where a key cannot be hashed)
 ext 1                     decimal.Decimal
 ext 2                     uuid.UUID
-other ext                 msgpack.ExtType
+other ext                 Ext (a `msgpack.ExtType` of any code, -1 included)
 ========================  ==============================================================
 
 Decimal (ext 1): one MsgPack integer *scale*, then packed BCD, most significant digit first, sign
@@ -19,22 +19,26 @@ bytes, big-endian. Source: Tarantool 2.6.0, observed.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, Final
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import DECIMAL_DIGITS, MSGPACK_DEPTH
+from logweir.wal import kernel
 
 __all__ = [
+    "Ext",
     "MapPairs",
     "Value",
     "decode_uint",
     "encode_array_header",
     "encode_uint",
+    "map_of",
     "pack",
     "packer",
     "skip",
@@ -47,6 +51,17 @@ Value = Any
 
 EXT_DECIMAL: Final = 1
 EXT_UUID: Final = 2
+
+
+class Ext(msgpack.ExtType):  # type: ignore[misc]
+    """An extension value. `code`: -128 … 127 (msgpack's own stops at 0); `data`: bytes."""
+
+    __slots__ = ()
+
+    def __new__(cls, code: int, data: bytes) -> Ext:
+        if not -128 <= code <= 127:
+            raise ValueError(f"extension type {code} is not in -128 … 127")
+        return tuple.__new__(cls, (code, data))
 
 
 class MapPairs:
@@ -70,7 +85,8 @@ class MapPairs:
         return f"MapPairs({self.pairs!r})"
 
 
-def _pairs(pairs: list[tuple[Value, Value]]) -> dict[Value, Value] | MapPairs:
+def map_of(pairs: list[tuple[Value, Value]]) -> dict[Value, Value] | MapPairs:
+    """A map of these keys and values: a dict where that can hold them all."""
     try:
         whole = dict(pairs)
     except TypeError:
@@ -133,14 +149,15 @@ def _ext(code: int, data: bytes) -> Value:
         return decode_decimal(data)
     if code == EXT_UUID and len(data) == 16:
         return uuid.UUID(bytes=data)
-    return msgpack.ExtType(code, data)
+    return Ext(code, data)
 
 
 def packer() -> Callable[[Value], bytes]:
     """A function that packs one value, faster than `pack` in a loop; for one thread only."""
-    return msgpack.Packer(
+    pack_one: Callable[[Value], bytes] = msgpack.Packer(
         default=_default, use_bin_type=True, strict_types=False, unicode_errors="surrogateescape"
     ).pack
+    return pack_one
 
 
 def pack(value: Value) -> bytes:
@@ -156,13 +173,13 @@ def pack(value: Value) -> bytes:
 
 
 def _pack_with_pairs(value: Value) -> bytes:
-    header = msgpack.Packer()
+    packer = msgpack.Packer()
     if isinstance(value, list | tuple):
-        return header.pack_array_header(len(value)) + b"".join(map(pack, value))
+        header: bytes = packer.pack_array_header(len(value))
+        return header + b"".join(map(pack, value))
     pairs = value.pairs if isinstance(value, MapPairs) else tuple(value.items())
-    return header.pack_map_header(len(pairs)) + b"".join(
-        pack(one) for pair in pairs for one in pair
-    )
+    header = packer.pack_map_header(len(pairs))
+    return header + b"".join(pack(one) for pair in pairs for one in pair)
 
 
 def encode_uint(value: int) -> bytes:
@@ -196,17 +213,38 @@ def decode_uint(data: bytes | memoryview, offset: int) -> tuple[int, int] | None
     return int.from_bytes(data[offset + 1 : end], "big"), end
 
 
-def _unpacker(data: bytes | bytearray | memoryview) -> msgpack.Unpacker:
-    unpacker = msgpack.Unpacker(
-        raw=False,
-        strict_map_key=False,
-        unicode_errors="surrogateescape",
-        ext_hook=_ext,
-        object_pairs_hook=_pairs,
-        max_buffer_size=max(len(data), 1),
-    )
-    unpacker.feed(data)
-    return unpacker
+_OPTIONS: Final[dict[str, Any]] = {
+    "raw": False,
+    "strict_map_key": False,
+    "unicode_errors": "surrogateescape",
+    "ext_hook": _ext,
+    "object_pairs_hook": map_of,
+}
+# msgpack makes time stamps of ext -1 and asks nobody; this finds what may be one.
+_EXT_MINUS_1: Final = re.compile(rb"[\xd4-\xd8]\xff|\xc7.\xff|\xc8..\xff|\xc9....\xff", re.DOTALL)
+
+
+def _unpack_each(data: bytes, at: int) -> tuple[Value, int]:
+    """The whole value at `at` and where it ends, ext -1 as `Ext`: slow, one by one."""
+    first = data[at]
+    if not (0x80 <= first < 0xA0 or 0xDC <= first <= 0xDF):
+        end = skip(data, at)
+        is_ext = 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8
+        code_at = at + (1 if first >= 0xD4 else 1 + (1 << first - 0xC7)) if is_ext else 0
+        if is_ext and data[code_at] == 0xFF:
+            return Ext(-1, data[code_at + 1 : end]), end
+        return msgpack.unpackb(data[at:end], **_OPTIONS), end
+    if first < 0xA0:
+        count, at = first & 0x0F, at + 1
+    else:
+        width = 4 if first & 1 else 2
+        count, at = int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
+    is_map = first < 0x90 or first >= 0xDE
+    items: list[Value] = []
+    for _ in range(2 * count if is_map else count):
+        item, at = _unpack_each(data, at)
+        items.append(item)
+    return (map_of(list(zip(items[::2], items[1::2], strict=True))) if is_map else items), at
 
 
 _FAILURES = (msgpack.UnpackException, ValueError, TypeError, OverflowError, RecursionError)
@@ -227,8 +265,11 @@ def unpack(data: bytes | bytearray | memoryview) -> Value:
 def unpack_at(data: bytes | bytearray | memoryview, offset: int) -> tuple[Value, int]:
     """The value that begins at `offset`, and where it ends. Errors as `unpack`."""
     end = skip(data, offset)
+    part = bytes(data[offset:end])
     try:
-        return _unpacker(memoryview(data)[offset:end]).unpack(), end
+        if b"\xff" in part and _EXT_MINUS_1.search(part):
+            return _unpack_each(part, 0)[0], end
+        return msgpack.unpackb(part, **_OPTIONS), end
     except DecodeError:
         raise
     except _FAILURES as error:
@@ -241,6 +282,10 @@ def skip(data: bytes | bytearray | memoryview, offset: int = 0) -> int:
 
     Raises `DecodeError` for a cut or invalid value, `LimitExceeded` for one nested too deep.
     """
+    if kernel.COMPILED and isinstance(data, bytes) and offset >= 0:
+        found = kernel.skip(data, offset)
+        if found >= 0:
+            return found  # else: find out what is wrong, and where
     end = len(data)
     owed = [1]  # values still owed by each open array or map
     at = offset

@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 _U64: Final = 2**64
+UnknownKeys = tuple[tuple[int, bytes], ...]
+"""Keys that the format does not define, with the exact MsgPack bytes of their values."""
 FLAG_COMMIT: Final = 1
 GROUP_LOCAL: Final = 1
 HEADER_KEY_END: Final = 0x53
@@ -106,7 +108,7 @@ class Row:
     group_id: int = 0
     flags: int = 0
     body: bytes = b""
-    unknown: tuple[tuple[int, bytes], ...] = ()
+    unknown: UnknownKeys = ()
 
     @property
     def type_name(self) -> str:
@@ -167,7 +169,7 @@ class Body:
     key: bytes | None = None
     tuple: bytes | None = None
     ops: bytes | None = None
-    unknown: tuple[tuple[int, bytes], ...] = ()
+    unknown: UnknownKeys = ()
 
 
 def _map_items(

@@ -96,5 +96,7 @@ def run_console(session: str, folder: Path) -> list[str]:
         if done.returncode and "echo $?" not in command:
             complaints.append(f"$ {command}\nexit code {done.returncode}\n{done.stdout}")
         elif not matches(expected, printed):
-            complaints.append(f"$ {command}\nprinted:\n{done.stdout}\nsaid:\n" + "\n".join(expected))
+            complaints.append(
+                f"$ {command}\nprinted:\n{done.stdout}\nsaid:\n" + "\n".join(expected)
+            )
     return complaints
