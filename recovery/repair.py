@@ -33,6 +33,7 @@ from logweir.recovery.report import (
     count_of_rows,
     damage_json,
     vclock_json,
+    words,
 )
 from logweir.recovery.rewrite import LogRewriter, copy_file, make_target, salvage_snapshot
 from logweir.wal.damage import Damage
@@ -51,7 +52,8 @@ _SYSTEM_SPACES: Final = frozenset({272, 276, 280, 288, 296, 304, 312, 320})
 class RepairResult:
     """What was saved and what is lost. `snapshot`: name of the one that was used, and whether it
     was whole; `rows`: saved from the logs; `holes`: where rows are missing; `lost`: the damage that
-    cost something; `not_carried`: whole files that the result does not need."""
+    cost something; `not_carried`: whole files that the result does not need;
+    `bytes_lost`: in damaged places whose rows could not be read."""
 
     directory: Path
     to: Path
@@ -63,7 +65,8 @@ class RepairResult:
     holes: tuple[Hole, ...]
     lost: tuple[Damage, ...]
     not_carried: tuple[str, ...]
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...]
+    bytes_lost: int
 
     @property
     def rows_lost(self) -> int | None:
@@ -73,20 +76,14 @@ class RepairResult:
         return sum(h.before.signature - h.after.signature for h in self.holes if h.before)
 
     @property
-    def bytes_lost(self) -> int:
-        """Bytes in damaged places whose rows could not be read."""
-        return sum(one.size for one in self.lost if one.salvage == (0, 0))
-
-    @property
     def summary(self) -> str:
         """One sentence."""
         lost = "nothing is lost"
         if self.lost and self.rows_lost != 0:
-            number = (
-                count_of_rows(self.lost) if self.rows_lost is None else f"{self.rows_lost} rows"
-            )
-            lost = f"{number} in {self.bytes_lost} damaged bytes are lost"
-        return f"{self.rows} rows behind {self.snapshot} are whole; {lost}."
+            known = self.rows_lost
+            number = count_of_rows(self.lost) if known is None else words(known, "row")
+            lost = f"lost: {number}, {words(self.bytes_lost, 'damaged byte')}"
+        return f"{words(self.rows, 'row')} behind {self.snapshot} saved; {lost}."
 
     def to_json(self) -> dict[str, Any]:
         """What ``repair --json`` prints."""
@@ -151,6 +148,7 @@ def repair(
         else:
             copy_file(snapshot.path, target, filesystem)
     used = {snapshot.path, *(log.path for log in source.xlogs)}
+    lost = tuple(dict.fromkeys([*snapshot.damage, *report.blocking]))
     return RepairResult(
         directory=directory,
         to=to,
@@ -160,11 +158,12 @@ def repair(
         vclock=vclock,
         rows=rows,
         holes=tuple(holes),
-        lost=tuple(dict.fromkeys([*snapshot.damage, *report.blocking])),
+        lost=lost,
         not_carried=tuple(
             one.path.name for one in report.files if one.path not in used and not one.damage
         ),
         files=() if dry_run else tuple(filesystem.list_directory(to)),
+        bytes_lost=sum(report.damaged_bytes(one) for one in lost if one.salvage == (0, 0)),
     )
 
 

@@ -28,7 +28,7 @@ from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
 
-__all__ = ["HOLE_ITEM", "FileReport", "Hole", "LogPosition", "RecoveryReport", "count_of_rows"]
+__all__ = ["HOLE_ITEM", "FileReport", "Hole", "LogPosition", "RecoveryReport"]
 
 HOLE_ITEM: Final = "Hole"
 
@@ -55,11 +55,9 @@ class Hole:
     def sentence(self) -> str:
         """For people."""
         if self.before is None:
-            return f"rows behind {self.after} were lost by an earlier repair; how many is unknown."
-        count = self.before.signature - self.after.signature
-        return (
-            f"{count} rows between {self.after} and {self.before} were lost by an earlier repair."
-        )
+            return f"rows behind {self.after} were lost before a repair; how many is not known."
+        count = words(self.before.signature - self.after.signature, "row")
+        return f"{count} between {self.after} and {self.before} lost before a repair."
 
     def __str__(self) -> str:
         return f"{self.after} {'?' if self.before is None else self.before}"
@@ -229,12 +227,17 @@ class RecoveryReport:
         }
 
 
+def words(count: int, noun: str) -> str:
+    """A number and its noun: 1 row, 2 rows."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def count_of_rows(damage: tuple[Damage, ...]) -> str:
     """How many rows are behind some damage, in words."""
     known = sum(one.rows_lost or 0 for one in damage)
     if all(one.rows_lost is not None for one in damage):
-        return f"{known} row{'' if known == 1 else 's'}"
-    return f"at least {known} rows" if known else "an unknown number of rows"
+        return words(known, "row")
+    return f"at least {words(known, 'row')}" if known else "an unknown number of rows"
 
 
 def vclock_json(vclock: VClock) -> dict[str, int]:
