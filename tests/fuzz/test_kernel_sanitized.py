@@ -1,0 +1,130 @@
+"""The compiled kernel under AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = ["-O1", "-g", "-shared", "-fPIC"]
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+FEED = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+import sanitized
+from array import array
+from random import Random
+import logweir.wal.columns as columns
+from logweir.errors import DecodeError, LimitExceeded
+from mutation import mutate, wild_row
+
+assert sanitized.COMPILED
+columns.kernel = sanitized
+random = Random(int(sys.argv[3]))
+base = [wild_row(random) + wild_row(random) for _ in range(300)]
+whole = 0
+for _ in range(int(sys.argv[4])):
+    data = mutate(random, random.choice(base)) if random.random() < 0.7 else random.choice(base)
+    sanitized.skip(data, random.randrange(len(data) + 2))
+    try:
+        rows = columns.RowColumns.scan(data)
+    except (DecodeError, LimitExceeded):
+        continue
+    whole += 1
+    for use in (
+        rows.transaction_ends,
+        rows.last_lsns,
+        lambda: rows.packets(0, len(rows), after={}, sync=random.choice((0, 5, 2**50))),
+    ):
+        try:
+            use()
+        except DecodeError:
+            pass
+    columns.encode_columns(
+        type=rows.type, replica_id=rows.replica_id, group_id=rows.group_id, lsn=rows.lsn,
+        timestamp_bits=rows.timestamp_bits, tsn=rows.tsn, flags=rows.flags, source=data,
+        starts=rows.body_offset, stops=rows.end_offset,
+    )
+    columns.encode_run(
+        type=2, replica_id=1, first_lsn=rows.lsn[0] if len(rows) else 0, timestamp=1.5,
+        source=data, bounds=array("Q", (0, *rows.end_offset)), prefix=b"pre",
+    )
+print("whole", whole)
+"""
+
+
+def _library(compiler: str, name: str) -> str:
+    found = subprocess.run(
+        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not Path(found).is_file():
+        pytest.skip(f"the compiler has no {name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder of the kernel as an extension `sanitized`, and the environment it runs in."""
+    pytest.importorskip("Cython", reason="Cython is not installed: the kernel cannot be built here")
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed: the kernel cannot be built here")
+    libraries = [_library(compiler, name) for name in ("libasan.so", "libubsan.so")]
+    folder = tmp_path_factory.mktemp("sanitized")
+    for ending in ("py", "pxd"):
+        shutil.copyfile(ROOT / "wal" / f"kernel.{ending}", folder / f"sanitized.{ending}")
+    subprocess.run([sys.executable, "-m", "cython", "-3", "sanitized.py"], cwd=folder, check=True)
+    target = "sanitized" + sysconfig.get_config_var("EXT_SUFFIX")
+    include = f"-I{sysconfig.get_paths()['include']}"
+    command = [compiler, *FLAGS, *SANITIZE, include, "sanitized.c", "-o", target]
+    subprocess.run(command, cwd=folder, check=True)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": ":".join(libraries),
+        "PYTHONMALLOC": "malloc",  # so that every bytes object is a block that is watched
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+    return folder, environment
+
+
+def _run(
+    sanitized: tuple[Path, dict[str, str]], code: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    folder, environment = sanitized
+    return subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(ROOT / "tests"), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_hostile_blocks_stay_in_their_buffers(sanitized: tuple[Path, dict[str, str]]) -> None:
+    """No read, write or shift of the compiled kernel leaves its bounds on 20 000 hostile blocks."""
+    seed, rounds = "1", os.environ.get("LOGWEIR_FUZZ_ROUNDS", "20000")
+    run = _run(sanitized, FEED, seed, rounds)
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert int(run.stdout.split()[1]) > int(rounds) // 10
+
+
+@pytest.mark.slow
+def test_the_sanitizer_sees_what_it_should(sanitized: tuple[Path, dict[str, str]]) -> None:
+    """A table that is shorter than its capacity says is caught, so that the test above can fail."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import sanitized
+from array import array
+sanitized.transactions(array("Q", bytes(64)), 100, 50, array("Q", bytes(400)))
+"""
+    run = _run(sanitized, code)
+    assert run.returncode != 0
+    assert "heap-buffer-overflow" in run.stderr
