@@ -6,8 +6,10 @@
 
 from logweir.recovery.examine import examine
 from logweir.recovery.policy import RecoveryPlan, plan
+from logweir.recovery.repair import RepairResult, repair
 from logweir.recovery.replay import Batch, replay, snapshot_blocks
 from logweir.recovery.report import FileReport, Hole, LogPosition, RecoveryReport
+from logweir.recovery.restore import RestoreResult, restore
 
 __all__ = [
     "Batch",
@@ -16,8 +18,12 @@ __all__ = [
     "LogPosition",
     "RecoveryPlan",
     "RecoveryReport",
+    "RepairResult",
+    "RestoreResult",
     "examine",
     "plan",
+    "repair",
     "replay",
+    "restore",
     "snapshot_blocks",
 ]

@@ -30,6 +30,7 @@ row behind it in the logs. Sources: Tarantool 2.6.0, observed; `recovery.cc`, `m
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -147,7 +148,8 @@ class _Examination:
         previous = newer.log.meta.prev_vclock
         order = reached.compare(begin)
         missing_file = previous is not None and previous != older.log.vclock
-        if order == "=" and not missing_file:
+        known = order == "<" and Hole.before_log(newer.log.meta, reached)
+        if (order == "=" or known) and not missing_file:
             return []
         name = newer.log.path
         if order in (">", "!"):
@@ -155,8 +157,9 @@ class _Examination:
                 f"begins at {begin}, but {older.log.path.name} already goes to {reached}: both "
                 "hold rows with the same lsns."
             )
+            doubted = reached.signature - begin.signature if order == ">" else None
             return [
-                Damage(DamageKind.ORDER, str(name), 0, 0, text, hint=_FORCE_HINT, rows_lost=None)
+                Damage(DamageKind.ORDER, str(name), 0, 0, text, hint=_FORCE_HINT, rows_lost=doubted)
             ]
         lost = begin.signature - reached.signature
         if missing_file:
@@ -212,7 +215,7 @@ class _Examination:
         holes, unreadable = _holes(self.index.xlogs)
         self.warnings += unreadable
         self.warnings += [text for scan in self.logs for text in scan.report.warnings]
-        self.warnings += [f"an earlier repair lost the rows {hole.after} … " for hole in holes]
+        self.warnings += [hole.sentence for hole in holes]
         return RecoveryReport(
             directory=self.directory,
             instance=self.index.instance,
@@ -320,8 +323,16 @@ class _Examination:
         for damage in self.index.damage:
             path = Path(damage.file)
             suffix: Suffix = path.suffix[1:]  # type: ignore[assignment]
-            files.append(FileReport(path, suffix, None, damage.size, damage=(damage,)))
+            size = max(damage.size, self._size_of(path))
+            files.append(FileReport(path, suffix, None, size, damage=(damage,)))
         return tuple(sorted(files, key=lambda one: one.path.name))
+
+    def _size_of(self, path: Path) -> int:
+        try:
+            with closing(self.filesystem.open_read(path)) as file:
+                return file.size()
+        except OSError:
+            return 0  # what cannot be opened is damage already
 
     def _append_point(self, end: VClock) -> AppendPoint:
         if not self.logs:
@@ -372,11 +383,8 @@ def _holes(logs: list[LogFile]) -> tuple[list[Hole], list[str]]:
     holes: list[Hole] = []
     unreadable: list[str] = []
     for log in logs:
-        for key, value in log.meta.unknown:
-            if key != HOLE_ITEM:
-                continue
-            try:
-                holes.append(Hole.parse(value))
-            except DecodeError as error:
-                unreadable.append(f"{log.path}: header item {HOLE_ITEM}: {error.reason}")
+        try:
+            holes += Hole.in_header(log.meta)
+        except DecodeError as error:
+            unreadable.append(f"{log.path}: header item {HOLE_ITEM}: {error.reason}.")
     return holes, unreadable

@@ -39,7 +39,7 @@ from logweir.wal.filesystem import explain
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, file_name
 
-__all__ = ["RecoveryPlan", "plan"]
+__all__ = ["RecoveryPlan", "plan", "plan_from"]
 
 _IN_THE_WAY: Final = ".corrupted"
 
@@ -51,8 +51,8 @@ class RecoveryPlan:
     `snapshot`: to load, None for a fresh folder (or where reading began at `start`); `xlogs`: to
     replay, oldest first; `start`: the vclock before the first row to replay; `vclock`: the state
     after the last; `append_point`: for `WalWriter`; `renames`: files that `prepare` moves away;
-    `lost`: what is given up, one sentence each; `lsn_reserve`: how many lsns may have been used by
-    rows that are lost at the end, at most: a writer that skips as many never uses one twice.
+    `lost`: what is given up, one sentence each; `lsn_reserve`: the bytes lost behind the last row,
+    so more than the rows there: a writer that skips as many lsns never uses one twice.
     """
 
     report: RecoveryReport
@@ -108,19 +108,7 @@ def plan(report: RecoveryReport, *, force: bool = False) -> RecoveryPlan:
     refused = report.unforceable if force else report.blocking
     if refused:
         raise _refusal(report, refused, force)
-    start = VClock() if report.snapshot is None else report.snapshot.vclock
-    if report.since is not None:
-        start = report.since.vclock
-    result = RecoveryPlan(
-        report=report,
-        force=force,
-        snapshot=None if report.since is not None else report.snapshot,
-        xlogs=_from(report.xlogs, start),
-        start=start,
-        vclock=report.vclock,
-        append_point=report.append_point,
-        warnings=report.warnings,
-    )
+    result = plan_from(report, report.snapshot, force=force)
     if not report.blocking:
         return result
     renames, append_point = _clear_the_way(report)
@@ -129,7 +117,25 @@ def plan(report: RecoveryReport, *, force: bool = False) -> RecoveryPlan:
         append_point=append_point,
         renames=renames,
         lost=tuple(_loss(damage) for damage in report.blocking),
-        lsn_reserve=sum(_bytes_unknown(damage, report) for damage in report.blocking),
+        lsn_reserve=sum(report.damaged_bytes(damage) for damage in report.lost_at_end),
+    )
+
+
+def plan_from(report: RecoveryReport, snapshot: LogFile | None, *, force: bool) -> RecoveryPlan:
+    """A plan that reads from a snapshot of the caller's choice and refuses nothing beforehand:
+    without `force`, reading stops at the first row that is missing."""
+    start = VClock() if snapshot is None else snapshot.vclock
+    if report.since is not None:
+        start = report.since.vclock
+    return RecoveryPlan(
+        report=report,
+        force=force,
+        snapshot=None if report.since is not None else snapshot,
+        xlogs=_from(report.xlogs, start),
+        start=start,
+        vclock=report.vclock,
+        append_point=report.append_point,
+        warnings=report.warnings,
     )
 
 
@@ -162,22 +168,6 @@ def _loss(damage: Damage) -> str:
     if damage.salvage != (0, 0):
         return f"{damage} Its rows are kept."
     return f"{damage} {count_of_rows((damage,))} lost."
-
-
-def _bytes_unknown(damage: Damage, report: RecoveryReport) -> int:
-    """Bytes at the log's end whose rows nobody counted: no row is shorter than one byte."""
-    if damage.rows_lost is not None or damage.salvage != (0, 0):
-        return 0
-    if damage.size:
-        return damage.size
-    try:
-        with_size = report.filesystem.open_read(Path(damage.file))
-    except OSError as error:
-        raise explain(error, damage.file) from error
-    try:
-        return with_size.size()
-    finally:
-        with_size.close()
 
 
 def _clear_the_way(

@@ -19,16 +19,15 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from logweir.errors import CorruptBlock
-from logweir.limits import VCLOCK_COMPONENTS
+from logweir.errors import ChainGap, CorruptBlock
+from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
 from logweir.recovery.policy import RecoveryPlan
-from logweir.recovery.report import LogPosition
+from logweir.recovery.report import FileReport, Hole, LogPosition
 from logweir.wal.damage import TAIL_KINDS, Damage, FileEnd
-from logweir.wal.directory import LogFile
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 
-__all__ = ["Batch", "replay", "snapshot_blocks"]
+__all__ = ["Batch", "replay", "snapshot_blocks", "walk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,40 +77,110 @@ def replay(
 
     `after`: what is applied already (default: the plan's start); `until`: stop in front of the
     first transaction that is not in this vclock (its component 0, local rows, counts only where it
-    is set), or that is later than this time in seconds since the epoch. Raises `CorruptBlock`
-    where a file is no longer what was examined.
+    is set), or that is later than this time in seconds since the epoch. Raises `CorruptBlock` or
+    `ChainGap` where a file is no longer what was examined, and at damage behind `after` that the
+    plan, which may begin later, did not meet.
     """
+    for item in walk(plan, after=after, until=until):
+        if isinstance(item, Batch):
+            yield item
+
+
+def walk(
+    plan: RecoveryPlan,
+    *,
+    after: VClock | None = None,
+    until: VClock | float | None = None,
+) -> Iterator[Batch | Hole]:
+    """As `replay`, with the places where rows are missing: those that the plan, with force, passes
+    over, and those that the headers of the logs record."""
     vclock = plan.start if after is None else after
     for number, log in enumerate(plan.xlogs):
-        is_newest = number == len(plan.xlogs) - 1
-        limit = None if is_newest else plan.xlogs[number + 1].vclock
-        for block in _log_blocks(plan, log, vclock):
-            for batch in _batches(block, vclock, limit, until):
-                if batch is None:
-                    return
-                vclock = batch.vclock
-                yield batch
-        vclock = vclock.merge(log.vclock) if limit is None else vclock.merge(limit)
+        if not vclock.covers(log.vclock):
+            if not plan.force and not Hole.before_log(log.meta, vclock):
+                raise ChainGap(
+                    f"the log begins at {log.vclock}, what is before it ends at {vclock}.",
+                    path=str(log.path),
+                    expected=vclock,
+                    found=log.vclock,
+                    hint="rows are missing: `logweir verify` shows where",
+                )
+            hole = Hole(vclock, vclock.merge(log.vclock))
+            vclock = vclock.merge(log.vclock)
+            yield hole
+        yield from (hole for hole in Hole.in_header(log.meta) if hole.before is None)
+        for item in _walk_log(plan, number, vclock, until):
+            if item is None:
+                return
+            vclock = item.before or vclock if isinstance(item, Hole) else item.vclock
+            yield item
 
 
-def _log_blocks(plan: RecoveryPlan, log: LogFile, vclock: VClock) -> Iterator[Block]:
-    """The blocks of one log as they were examined, the damage in it passed over."""
+def _walk_log(
+    plan: RecoveryPlan, number: int, vclock: VClock, until: VClock | float | None
+) -> Iterator[Batch | Hole | None]:
+    """The rows of log `number` of the plan that come after `vclock`; None where `until` is reached.
+
+    With force a log gives no rows behind the vclock at which the next one begins.
+    """
+    log = plan.xlogs[number]
+    is_newest = number == len(plan.xlogs) - 1
+    limit = None if is_newest or not plan.force else plan.xlogs[number + 1].vclock
     report = plan.report.file(log.path)
     if report is None:
         raise _changed(str(log.path), 0)
+    damage = list(report.damage)
+    for block in _log_blocks(plan, report, vclock):
+        met: Damage | None = None
+        while damage and damage[0].offset <= block.offset:
+            met = damage.pop(0)
+        for batch in _batches(block, vclock, limit, until):
+            if batch is None:
+                yield None
+                return
+            if met is not None and not plan.force:
+                raise _met(met)
+            if met is not None and (hole := _hole(batch, vclock)):
+                yield hole
+            vclock, met = batch.vclock, None
+            yield batch
+    if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
+        raise _met(damage[-1])  # an older log's end is compared with where the next one begins
+
+
+def _hole(batch: Batch, vclock: VClock) -> Hole | None:
+    """What is missing between `vclock` and the first rows of a batch."""
+    columns = batch.block.columns
+    first: dict[int, int] = {}
+    for row in range(batch.last - 1, batch.first - 1, -1):
+        first[columns.replica_id[row]] = columns.lsn[row] - 1
+    before = vclock.merge(first)
+    return None if before == vclock else Hole(vclock, before)
+
+
+def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Iterator[Block]:
+    """The blocks of one log as they were examined, the damage in it passed over."""
     if vclock.covers(report.last_vclock):
         return
     since = plan.since
-    offset = since.offset if since is not None and since.path == log.path.name else None
+    offset = since.offset if since is not None and since.path == report.path.name else None
     known = {damage.offset for damage in report.damage}
-    with WalReader(log.path, filesystem=plan.report.filesystem, skip_damage=True) as reader:
+    with WalReader(report.path, filesystem=plan.report.filesystem, skip_damage=True) as reader:
         for item in reader.blocks(offset):
             if item.offset >= report.end_offset:
                 return
             if isinstance(item, Block):
                 yield item
-            elif item.kind not in TAIL_KINDS and item.offset not in known:
+                if item.end >= report.end_offset:
+                    return
+            elif item.kind in TAIL_KINDS or (
+                item.offset not in known and len(known) < DAMAGED_PLACES
+            ):
                 raise _changed(item.file, item.offset)
+
+
+def _met(damage: Damage) -> CorruptBlock:
+    return CorruptBlock(damage.message, path=damage.file, offset=damage.offset, hint=damage.hint)
 
 
 def _changed(path: str, offset: int) -> CorruptBlock:

@@ -28,7 +28,7 @@ from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
 
-__all__ = ["FileReport", "Hole", "LogPosition", "RecoveryReport", "count_of_rows"]
+__all__ = ["HOLE_ITEM", "FileReport", "Hole", "LogPosition", "RecoveryReport"]
 
 HOLE_ITEM: Final = "Hole"
 
@@ -51,8 +51,21 @@ class Hole:
     after: VClock
     before: VClock | None
 
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if self.before is None:
+            return f"rows behind {self.after} were lost before a repair; how many is not known."
+        count = words(self.before.signature - self.after.signature, "row")
+        return f"{count} between {self.after} and {self.before} lost before a repair."
+
     def __str__(self) -> str:
         return f"{self.after} {'?' if self.before is None else self.before}"
+
+    def to_json(self) -> dict[str, Any]:
+        """One element of `holes`."""
+        before = None if self.before is None else vclock_json(self.before)
+        return {"after": vclock_json(self.after), "before": before}
 
     @classmethod
     def parse(cls, text: str) -> Hole:
@@ -62,6 +75,16 @@ class Hole:
             raise DecodeError(f"hole {text[:80]!r} is not two vclocks")
         end = None if before.strip() == "?" else VClock.parse(before.strip())
         return cls(VClock.parse(after + brace), end)
+
+    @classmethod
+    def in_header(cls, meta: Meta) -> list[Hole]:
+        """The holes that a header records. Raises `DecodeError`."""
+        return [cls.parse(value) for key, value in meta.unknown if key == HOLE_ITEM]
+
+    @classmethod
+    def before_log(cls, meta: Meta, reached: VClock) -> bool:
+        """Whether the header `meta` says that the rows between `reached` and its begin are lost."""
+        return (HOLE_ITEM, str(cls(reached, meta.vclock))) in meta.unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,14 @@ class FileReport:
     def is_ours(self) -> bool:
         """Whether logweir wrote it."""
         return self.meta is not None and self.meta.program.startswith("logweir")
+
+    @property
+    def log_file(self) -> LogFile | None:
+        """The file as the index of a folder names it, None where its header cannot be used."""
+        if self.meta is None:
+            return None
+        signature = self.meta.vclock.signature
+        return LogFile(self.path, self.kind, signature, self.meta, self.size)
 
     def to_json(self) -> dict[str, Any]:
         """One element of `files`."""
@@ -160,6 +191,26 @@ class RecoveryReport:
         others = f" (and {more} more damaged places)" if more else ""
         return f"{count_of_rows(self.blocking)} would be lost or doubted: {where}{others}"
 
+    @property
+    def lost_at_end(self) -> tuple[Damage, ...]:
+        """The part of `blocking` that may have cost rows behind the last one that was found."""
+        return tuple(one for one in self.blocking if self._is_at_end(one))
+
+    def _is_at_end(self, damage: Damage) -> bool:
+        if damage.rows_lost is not None or not damage.file.endswith(".xlog"):
+            return False
+        path = Path(damage.file)
+        if path not in [log.path for log in self.xlogs]:
+            return int(path.name.split(".")[0]) >= self.vclock.signature
+        report = self.file(path)
+        is_newest = path == self.xlogs[-1].path
+        return is_newest and report is not None and damage.offset >= report.end_offset
+
+    def damaged_bytes(self, damage: Damage) -> int:
+        """Bytes of a damaged place; of the whole file where its header cannot be used."""
+        file = self.file(Path(damage.file))
+        return max(damage.size, 0 if file is None or file.meta is not None else file.size)
+
     def file(self, path: Path) -> FileReport | None:
         """The report of one file, None if it was not read."""
         return next((one for one in self.files if one.path == path), None)
@@ -172,22 +223,21 @@ class RecoveryReport:
             "damage": [damage_json(one) for one in self.damage],
             "vclock": vclock_json(self.vclock),
             "warnings": list(self.warnings),
-            "holes": [
-                {
-                    "after": vclock_json(hole.after),
-                    "before": None if hole.before is None else vclock_json(hole.before),
-                }
-                for hole in self.holes
-            ],
+            "holes": [hole.to_json() for hole in self.holes],
         }
+
+
+def words(count: int, noun: str) -> str:
+    """A number and its noun: 1 row, 2 rows."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def count_of_rows(damage: tuple[Damage, ...]) -> str:
     """How many rows are behind some damage, in words."""
     known = sum(one.rows_lost or 0 for one in damage)
     if all(one.rows_lost is not None for one in damage):
-        return f"{known} row{'' if known == 1 else 's'}"
-    return f"at least {known} rows" if known else "an unknown number of rows"
+        return words(known, "row")
+    return f"at least {words(known, 'row')}" if known else "an unknown number of rows"
 
 
 def vclock_json(vclock: VClock) -> dict[str, int]:

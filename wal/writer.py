@@ -118,6 +118,7 @@ class WalWriter:
         self._vclock = at.vclock
         self._prev_vclock = at.prev_vclock
         self._replaces = at.replaces
+        self._header_items: tuple[tuple[str, str], ...] = ()
         self._current: _Current | None = None
         self._poison: BaseException | None = None
         self.syncs = 0
@@ -129,6 +130,11 @@ class WalWriter:
     def vclock(self) -> VClock:
         """The state after the last batch written."""
         return self._vclock
+
+    @property
+    def prev_vclock(self) -> VClock | None:
+        """`VClock` of the newest closed log, None where there is none."""
+        return self._prev_vclock
 
     @property
     def path(self) -> Path | None:
@@ -179,6 +185,21 @@ class WalWriter:
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
         return current.file.size()
+
+    def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
+        """Make the next file now, though it may stay empty. There must be none open.
+
+        `header_items`: further lines of its header, which other readers ignore.
+        Raises `WriteFailed`, `WriterPoisoned`.
+        """
+        self._check()
+        assert self._current is None
+        self._header_items = tuple(header_items)
+        try:
+            self._current = self._create()
+        except OSError as error:
+            raise self._failed(error, "cannot begin a new log file") from error
+        self._header_items = ()
 
     def sync(self) -> None:
         """Return when everything written is on stable storage. Raises `WriterPoisoned`."""
@@ -304,6 +325,7 @@ class WalWriter:
             instance=self._instance,
             prev_vclock=self._prev_vclock,
             program=PROGRAM,
+            unknown=self._header_items,
         )
         file = create_file(self._filesystem, temporary)
         renamed = False

@@ -1,0 +1,216 @@
+"""Saving what is whole of a damaged folder into a new one. The original is never touched.
+
+* **Snapshot**: the newest whole one. Where none is whole: the whole blocks of the newest damaged
+  one, if they hold the definitions of all system spaces; if not there is nothing that a store could
+  start from, and repair refuses.
+* **Logs**: every row behind it, block by block, by the rules of a forced opening
+  (`recovery.policy`); a block whose length field alone is wrong is kept whole. Of an lsn that is
+  there twice the first is kept.
+* **Holes**: where rows are missing a new log begins that says so in its header
+  (`recovery.rewrite`). The vclock of the result is the one that the damaged folder had, so lsns of
+  lost rows in the middle are never used again. Of rows lost at the end nobody knows the lsns: the
+  last log then says ``Hole: {1: 110} ?``; a follower that had got such rows must be joined anew.
+
+A real Tarantool opens the result, and `examine` finds no damage in it but names the holes.
+Not carried over: older snapshots and the logs before the one that was used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.errors import RecoveryRefused
+from logweir.recovery.examine import Progress, examine
+from logweir.recovery.policy import RecoveryPlan, plan_from
+from logweir.recovery.replay import Batch, walk
+from logweir.recovery.report import (
+    FileReport,
+    Hole,
+    RecoveryReport,
+    count_of_rows,
+    damage_json,
+    vclock_json,
+    words,
+)
+from logweir.recovery.rewrite import LogRewriter, copy_file, make_target, salvage_snapshot
+from logweir.wal.damage import Damage
+from logweir.wal.directory import LogFile
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.reader import WalReader
+from logweir.wal.vclock import VClock
+
+__all__ = ["RepairResult", "repair"]
+
+_SYSTEM_SPACES: Final = frozenset({272, 276, 280, 288, 296, 304, 312, 320})
+"""Spaces without whose rows nothing starts: schema, spaces, indexes, functions, users, rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What was saved and what is lost. `snapshot`: name of the one that was used, and whether it
+    was whole; `rows`: saved from the logs; `holes`: where rows are missing; `lost`: the damage that
+    cost something; `not_carried`: whole files that the result does not need;
+    `bytes_lost`: in damaged places whose rows could not be read."""
+
+    directory: Path
+    to: Path
+    dry_run: bool
+    snapshot: str
+    snapshot_is_whole: bool
+    vclock: VClock
+    rows: int
+    holes: tuple[Hole, ...]
+    lost: tuple[Damage, ...]
+    not_carried: tuple[str, ...]
+    files: tuple[str, ...]
+    bytes_lost: int
+
+    @property
+    def rows_lost(self) -> int | None:
+        """Rows that are lost, None where nobody can know."""
+        if any(hole.before is None for hole in self.holes) or not self.snapshot_is_whole:
+            return None
+        return sum(h.before.signature - h.after.signature for h in self.holes if h.before)
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        lost = "nothing is lost"
+        if self.lost and self.rows_lost != 0:
+            known = self.rows_lost
+            number = count_of_rows(self.lost) if known is None else words(known, "row")
+            lost = f"lost: {number}, {words(self.bytes_lost, 'damaged byte')}"
+        return f"{words(self.rows, 'row')} behind {self.snapshot} saved; {lost}."
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``repair --json`` prints."""
+        return {
+            "to": str(self.to),
+            "dry_run": self.dry_run,
+            "snapshot": self.snapshot,
+            "snapshot_is_whole": self.snapshot_is_whole,
+            "vclock": vclock_json(self.vclock),
+            "rows": self.rows,
+            "rows_lost": self.rows_lost,
+            "bytes_lost": self.bytes_lost,
+            "holes": [hole.to_json() for hole in self.holes],
+            "lost": [damage_json(one) for one in self.lost],
+            "not_carried": list(self.not_carried),
+            "files": list(self.files),
+        }
+
+
+def repair(
+    directory: Path,
+    to: Path,
+    *,
+    dry_run: bool = False,
+    filesystem: FileSystem = OS,
+    progress: Progress | None = None,
+) -> RepairResult:
+    """Save what is whole of `directory` into the new folder `to`.
+
+    `dry_run`: only say what would be saved and lost; nothing is written. Raises `RecoveryRefused`
+    where there is nothing to start from, `ConfigError` where `to` is not empty, `WalError`.
+    """
+    directory, to = Path(directory), Path(to)
+    report = examine(directory, filesystem=filesystem, progress=progress)
+    snapshot = _snapshot(report)
+    assert snapshot.meta is not None
+    instance = report.instance or snapshot.meta.instance
+    if instance is None:
+        raise _refusal(report, "no file names its instance")
+    source = _source(report, snapshot)
+    rewriter = None
+    if not dry_run:
+        make_target(to, filesystem)
+        rewriter = LogRewriter(to, instance, source.start, filesystem)
+    vclock, rows, holes = source.start, 0, []
+    for item in _items(source):
+        if isinstance(item, Hole):
+            holes.append(item)
+            vclock = item.before or vclock
+            if rewriter is not None:
+                rewriter.add_hole(item)
+        else:
+            rows += item.last - item.first
+            vclock = item.vclock
+            if rewriter is not None:
+                rewriter.add(item)
+    if rewriter is not None:
+        rewriter.finish()
+        target = to / snapshot.path.name
+        if snapshot.damage:
+            salvage_snapshot(snapshot.path, target, filesystem)
+        else:
+            copy_file(snapshot.path, target, filesystem)
+    used = {snapshot.path, *(log.path for log in source.xlogs)}
+    lost = tuple(dict.fromkeys([*snapshot.damage, *report.blocking]))
+    return RepairResult(
+        directory=directory,
+        to=to,
+        dry_run=dry_run,
+        snapshot=snapshot.path.name,
+        snapshot_is_whole=not snapshot.damage,
+        vclock=vclock,
+        rows=rows,
+        holes=tuple(holes),
+        lost=lost,
+        not_carried=tuple(
+            one.path.name for one in report.files if one.path not in used and not one.damage
+        ),
+        files=() if dry_run else tuple(filesystem.list_directory(to)),
+        bytes_lost=sum(report.damaged_bytes(one) for one in lost if one.salvage == (0, 0)),
+    )
+
+
+def _snapshot(report: RecoveryReport) -> FileReport:
+    """The snapshot to start from: the newest whole one, else the newest that can be saved."""
+    snaps = [one for one in report.files if one.kind == "snap"]
+    whole = [one for one in snaps if not one.damage]
+    if whole:
+        return whole[-1]
+    for one in reversed(snaps):
+        if one.meta is not None and _is_enough(one.path, report.filesystem):
+            return one
+    why = "no snapshot in it has the definitions of all system spaces"
+    raise _refusal(report, why if snaps else "it holds no snapshot")
+
+
+def _is_enough(path: Path, filesystem: FileSystem) -> bool:
+    """Whether the whole blocks of a damaged snapshot hold rows of every system space."""
+    found: set[int] = set()
+    with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
+        for item in reader.blocks():
+            if not isinstance(item, Damage):
+                found.update(item.columns.space_id)
+            if found >= _SYSTEM_SPACES:
+                return True
+    return False
+
+
+def _source(report: RecoveryReport, snapshot: FileReport) -> RecoveryPlan:
+    log: LogFile | None = snapshot.log_file
+    return plan_from(report, log, force=True)
+
+
+def _items(source: RecoveryPlan) -> Iterator[Batch | Hole]:
+    """The rows and the holes, the one of unknown size at the end included."""
+    vclock = source.start
+    for item in walk(source):
+        vclock = item.vclock if isinstance(item, Batch) else item.before or vclock
+        yield item
+    if source.report.lost_at_end:
+        yield Hole(vclock, None)
+
+
+def _refusal(report: RecoveryReport, why: str) -> RecoveryRefused:
+    return RecoveryRefused(
+        f"the folder cannot be repaired: {why}.",
+        path=str(report.directory),
+        report=report,
+        hint="put a snapshot from a copy into it, then try again",
+    )

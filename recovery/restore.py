@@ -1,0 +1,162 @@
+"""The state at a vclock or at a time, as a new folder that opens by itself.
+
+The cut is a border between two transactions: the last one in front of which everything belongs to
+the wanted state. At a vclock that is in front of the first transaction with a row that the vclock
+does not have (local rows, id 0, count only where the vclock names them); at a time, in front of the
+first transaction that is later. The new folder holds the newest whole snapshot that is not behind
+the cut, and the rows from there to the cut, as logs of our own. A real Tarantool opens it too.
+
+A time is only answered where the logs prove it: the transaction before the cut must be there, or
+the log from its very beginning. A snapshot's own time proves nothing: Tarantool 2.6.0 keeps using
+that of the first snapshot of the process (read in its source).
+
+The new folder has the instance UUID of the old one: it is the same instance at an earlier time, so
+the two must not run in one replica set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from logweir.errors import PositionUnavailable, RecoveryRefused
+from logweir.recovery.examine import Progress, examine
+from logweir.recovery.policy import RecoveryPlan, plan, plan_from
+from logweir.recovery.replay import Batch, walk
+from logweir.recovery.report import Hole, RecoveryReport
+from logweir.recovery.rewrite import LogRewriter, copy_file, make_target
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.vclock import VClock
+
+__all__ = ["RestoreResult", "restore"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What was restored. `vclock`: the state in the new folder; `wanted`: what was asked for;
+    `snapshot`: name of the snapshot that was copied; `rows`: rows in the new logs."""
+
+    directory: Path
+    to: Path
+    wanted: VClock | float | None
+    vclock: VClock
+    snapshot: str
+    rows: int
+    files: tuple[str, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the state is the wanted vclock itself, not the last whole one before it."""
+        if not isinstance(self.wanted, VClock):
+            return True
+        if 0 in self.wanted:
+            return self.wanted == self.vclock
+        return self.wanted == self.vclock.without_local()
+
+
+def restore(
+    directory: Path,
+    to: Path,
+    *,
+    at: VClock | datetime | float | None = None,
+    filesystem: FileSystem = OS,
+    progress: Progress | None = None,
+) -> RestoreResult:
+    """Write the state of `directory` at `at` into the new folder `to`.
+
+    `at`: a vclock, a time (aware `datetime`, or seconds since the epoch), or None for the end of
+    the log. Raises `PositionUnavailable` where no snapshot is that old or the log does not go that
+    far, `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing,
+    `ConfigError` where `to` is not empty, `WalError`.
+    """
+    report = examine(directory, filesystem=filesystem, progress=progress)
+    until = at.timestamp() if isinstance(at, datetime) else at
+    source = _source(report, until)
+    snapshot = source.snapshot
+    assert snapshot is not None
+    instance = report.instance
+    if instance is None:
+        raise _no_start(report, "no file names its instance")
+    make_target(to, filesystem)
+    rewriter = LogRewriter(to, instance, snapshot.vclock, filesystem)
+    vclock = snapshot.vclock
+    for item in walk(source, until=until):
+        if isinstance(item, Hole):
+            rewriter.add_hole(item)
+        else:
+            rewriter.add(item)
+            vclock = item.vclock
+    rewriter.finish()
+    copy_file(snapshot.path, to / snapshot.path.name, filesystem)
+    return RestoreResult(
+        directory=directory,
+        to=to,
+        wanted=until,
+        vclock=vclock,
+        snapshot=snapshot.path.name,
+        rows=rewriter.rows,
+        files=tuple(filesystem.list_directory(to)),
+    )
+
+
+def _source(report: RecoveryReport, until: VClock | float | None) -> RecoveryPlan:
+    """What to read: from the newest whole snapshot that is not behind the cut."""
+    if until is None:
+        cut = report.vclock
+    elif isinstance(until, VClock):
+        cut = until
+        if not report.vclock.covers(until):
+            raise _unavailable(report, until)
+    else:
+        found = _cut_at(report, until)
+        if found is None:
+            raise _unavailable(report, until)
+        cut = found
+    if cut == report.vclock:
+        source = plan(report)  # nothing may be missing, logs that cannot be used included
+        if source.snapshot is None:
+            raise _no_start(report, "it holds no snapshot")
+        return source
+    free = isinstance(until, VClock) and 0 not in until
+    for one in reversed([one for one in report.files if one.kind == "snap"]):
+        snap = one.log_file
+        if snap is None or one.damage:
+            continue
+        if cut.covers(snap.vclock.without_local() if free else snap.vclock):
+            return plan_from(report, snap, force=False)
+    raise _unavailable(report, until)
+
+
+def _cut_at(report: RecoveryReport, time: float) -> VClock | None:
+    """The state at a time; None where the logs do not prove it."""
+    if not report.xlogs:
+        return None
+    begin = report.xlogs[0].vclock
+    source = plan_from(report, None, force=True)
+    cut = None
+    for item in walk(replace(source, start=begin, xlogs=report.xlogs), until=time):
+        if isinstance(item, Batch):
+            cut = item.vclock
+    return begin if cut is None and not begin else cut
+
+
+def _unavailable(report: RecoveryReport, wanted: VClock | float | None) -> PositionUnavailable:
+    snaps = [one for one in report.files if one.kind == "snap" and not one.damage]
+    oldest: object = snaps[0].last_vclock if snaps else "nothing"
+    newest: object = report.vclock
+    if isinstance(wanted, float | int):
+        times = [one for one in report.files if one.kind == "xlog" and one.rows]
+        oldest = times[0].first_timestamp if times else "nothing"
+        newest = times[-1].last_timestamp if times else "nothing"
+    hint = "name a position in between, or look for an older copy of the folder"
+    return PositionUnavailable(wanted, oldest, newest, hint=hint)
+
+
+def _no_start(report: RecoveryReport, why: str) -> RecoveryRefused:
+    return RecoveryRefused(
+        f"nothing can be restored from this folder: {why}.",
+        path=str(report.directory),
+        report=report,
+        hint="look at it with `logweir verify`",
+    )

@@ -1,0 +1,160 @@
+"""Writing a new folder from what a plan reads: what restore and repair have in common.
+
+Logs first, the snapshot last: a folder without its snapshot is opened by nothing, so one that could
+not be finished is never taken for whole. Rows are framed anew in blocks of our own; they keep their
+bytes, their lsns and their transactions.
+
+Where rows are missing a new log begins. Its `VClock` is where the rows go on, its `PrevVClock` the
+log before, and its header says ``Hole: {1: 39} {1: 41}`` (see `recovery.report`). So the chain is
+whole for a real Tarantool, which opens it, and every later examination still names the hole.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from logweir.errors import ConfigError
+from logweir.limits import READ_WINDOW_BYTES
+from logweir.recovery.replay import Batch
+from logweir.recovery.report import HOLE_ITEM, Hole
+from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.reader import Block, WalReader
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, create_file
+
+__all__ = ["LogRewriter", "copy_file", "make_target", "salvage_snapshot"]
+
+_SYNC_BYTES: Final = 64 * 1024 * 1024
+_GROUP_BYTES: Final = 4 * 1024 * 1024
+
+
+def make_target(to: Path, filesystem: FileSystem) -> None:
+    """Make the new folder. Raises `ConfigError` if it holds anything, or `WalError`."""
+    try:
+        filesystem.make_directory(to)
+        names = filesystem.list_directory(to)
+    except OSError as error:
+        raise explain(error, str(to)) from error
+    if names:
+        raise ConfigError("to", f"{to} is not empty.", hint="name a folder that does not exist yet")
+
+
+def copy_file(source: Path, target: Path, filesystem: FileSystem) -> None:
+    """Copy a whole file and make the copy durable; it has its name only when it is complete."""
+    temporary = target.with_name(target.name + INPROGRESS)
+    try:
+        read = filesystem.open_read(source)
+    except OSError as error:
+        raise explain(error, str(source)) from error
+    try:
+        with closing(read), closing(create_file(filesystem, temporary)) as out:
+            offset = 0
+            while piece := read.read(READ_WINDOW_BYTES, offset):
+                out.write([piece])
+                offset += len(piece)
+            out.sync()
+        filesystem.rename(temporary, target)
+        filesystem.sync_directory(target.parent)
+    except OSError as error:
+        raise explain(error, str(target)) from error
+
+
+def salvage_snapshot(source: Path, target: Path, filesystem: FileSystem) -> None:
+    """Write the whole blocks of a damaged snapshot as a new one. Raises `WalError`."""
+    temporary = target.with_name(target.name + INPROGRESS)
+    with WalReader(source, filesystem=filesystem, skip_damage=True) as reader:
+        hole = (HOLE_ITEM, str(Hole(reader.meta.vclock, None)))
+        meta = replace(
+            reader.meta, program=PROGRAM, version="0.13", unknown=(*reader.meta.unknown, hole)
+        )
+        try:
+            with closing(create_file(filesystem, temporary)) as out:
+                out.write([meta.encode()])
+                for item in reader.blocks():
+                    if isinstance(item, Block):
+                        out.write(encode_block(item.data))
+                out.write([EOF_MARKER])
+                out.sync()
+            filesystem.rename(temporary, target)
+            filesystem.sync_directory(target.parent)
+        except OSError as error:
+            raise explain(error, str(target)) from error
+
+
+class LogRewriter:
+    """Writes batches and holes as a new log. `vclock`: the state before the first row."""
+
+    def __init__(
+        self, directory: Path, instance: uuid.UUID, vclock: VClock, filesystem: FileSystem
+    ) -> None:
+        self.directory = directory
+        self.rows = 0
+        """Rows written."""
+        self._instance = instance
+        self._filesystem = filesystem
+        self._holes: list[Hole] = []
+        self._vclock = vclock
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._unsynced_bytes = 0
+        self._writer = self._open(vclock, None)
+
+    def add(self, batch: Batch) -> None:
+        """Write the rows of one batch. Raises `WalError`."""
+        if not self._begun:
+            self._begin()
+        data = bytes(batch.data)
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self._vclock = batch.vclock
+        self.rows += batch.last - batch.first
+        if self._pending_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def add_hole(self, hole: Hole) -> None:
+        """Record that rows are missing here; what comes next goes into a new file."""
+        if hole.before is None or self._vclock.covers(hole.before):
+            self._holes.append(hole)
+            return
+        if not self._begun:
+            self._begin()  # a log that begins where the snapshot ends must be there
+        self._flush()
+        self._writer.close()
+        self._holes.append(hole)
+        self._writer = self._open(hole.before, self._writer.prev_vclock)
+
+    def finish(self) -> None:
+        """Close the last file; everything is durable then. Raises `WalError`."""
+        self._flush()
+        self._writer.close()
+        if self._holes:
+            if self._begun:
+                self._writer = self._open(self._vclock, self._writer.prev_vclock)
+            self._begin()
+            self._writer.close()
+
+    def _open(self, vclock: VClock, previous: VClock | None) -> WalWriter:
+        self._vclock = vclock
+        self._begun = False
+        at = AppendPoint(vclock, previous)
+        return WalWriter(self.directory, self._instance, at, filesystem=self._filesystem)
+
+    def _begin(self) -> None:
+        self._writer.begin([(HOLE_ITEM, str(hole)) for hole in self._holes])
+        self._holes.clear()
+        self._begun = True
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        self._writer.write(self._pending, self._vclock)
+        self._unsynced_bytes += self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
+        if self._unsynced_bytes >= _SYNC_BYTES:
+            self._writer.sync()
+            self._unsynced_bytes = 0
