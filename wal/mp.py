@@ -138,9 +138,10 @@ def _ext(code: int, data: bytes) -> Value:
 
 def packer() -> Callable[[Value], bytes]:
     """A function that packs one value, faster than `pack` in a loop; for one thread only."""
-    return msgpack.Packer(
+    pack_one: Callable[[Value], bytes] = msgpack.Packer(
         default=_default, use_bin_type=True, strict_types=False, unicode_errors="surrogateescape"
     ).pack
+    return pack_one
 
 
 def pack(value: Value) -> bytes:
@@ -158,11 +159,11 @@ def pack(value: Value) -> bytes:
 def _pack_with_pairs(value: Value) -> bytes:
     header = msgpack.Packer()
     if isinstance(value, list | tuple):
-        return header.pack_array_header(len(value)) + b"".join(map(pack, value))
+        head: bytes = header.pack_array_header(len(value))
+        return head + b"".join(map(pack, value))
     pairs = value.pairs if isinstance(value, MapPairs) else tuple(value.items())
-    return header.pack_map_header(len(pairs)) + b"".join(
-        pack(one) for pair in pairs for one in pair
-    )
+    head = header.pack_map_header(len(pairs))
+    return head + b"".join(pack(one) for pair in pairs for one in pair)
 
 
 def encode_uint(value: int) -> bytes:

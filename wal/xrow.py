@@ -53,6 +53,7 @@ _U64: Final = 2**64
 FLAG_COMMIT: Final = 1
 GROUP_LOCAL: Final = 1
 HEADER_KEY_END: Final = 0x53
+_Unknown = tuple[tuple[int, bytes], ...]
 
 
 class RowType(IntEnum):
@@ -106,7 +107,7 @@ class Row:
     group_id: int = 0
     flags: int = 0
     body: bytes = b""
-    unknown: tuple[tuple[int, bytes], ...] = ()
+    unknown: _Unknown = ()
 
     @property
     def type_name(self) -> str:
@@ -167,7 +168,7 @@ class Body:
     key: bytes | None = None
     tuple: bytes | None = None
     ops: bytes | None = None
-    unknown: tuple[tuple[int, bytes], ...] = ()
+    unknown: _Unknown = ()
 
 
 def _map_items(
