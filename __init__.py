@@ -12,8 +12,12 @@
     for row in logweir.read("data"):                     # any xlog, snap or folder, only reads
         print(row.type_name, row.lsn, row.decoded())
 
-Asyncio: `logweir.aio`. Errors: `logweir.errors`. Limits: `logweir.limits`.
+Asyncio: `logweir.aio`. Errors: `logweir.errors`. Limits: `logweir.limits`. What needs the store or
+the log is imported when it is first used, so that a program that only reads loads no store.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import (
     ChainGap,
@@ -32,11 +36,13 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
-from logweir.store import Log, Transaction, open
-from logweir.wal.read import read
-from logweir.wal.vclock import VClock
-from logweir.wal.writer import VERSION as __version__
-from logweir.wal.xrow import Row
+
+if TYPE_CHECKING:
+    from logweir.store import Log, Transaction, open
+    from logweir.wal.read import read
+    from logweir.wal.vclock import VClock
+    from logweir.wal.writer import VERSION as __version__
+    from logweir.wal.xrow import Row
 
 __all__ = [
     "ChainGap",
@@ -62,3 +68,31 @@ __all__ = [
     "open",
     "read",
 ]
+
+_HOMES: Final = {
+    "Log": ("logweir.store", "Log"),
+    "Row": ("logweir.wal.xrow", "Row"),
+    "Transaction": ("logweir.store", "Transaction"),
+    "VClock": ("logweir.wal.vclock", "VClock"),
+    "__version__": ("logweir.wal.writer", "VERSION"),
+    "open": ("logweir.store", "open"),
+    "read": ("logweir.wal.read", "read"),
+}
+_MODULES: Final = ("aio", "limits")
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__` that is not loaded yet, or a module of the package."""
+    if name in _MODULES:
+        return import_module(f"logweir.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'logweir' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What `dir(logweir)` shows."""
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
@@ -43,4 +44,12 @@ def extensions() -> list[Extension]:
     )
 
 
-setup(ext_modules=extensions())
+class WithoutSetup(build_py):
+    """The package's folder is the root, so this file would be taken for a module of it."""
+
+    def find_package_modules(self, package, package_dir):  # type: ignore[no-untyped-def]
+        modules = super().find_package_modules(package, package_dir)
+        return [one for one in modules if one[:2] != ("logweir", "setup")]
+
+
+setup(ext_modules=extensions(), cmdclass={"build_py": WithoutSetup})

@@ -5,7 +5,7 @@ it writes nothing and complains, with exit code 1, where
 
 * docs/cli.md is not what would be written,
 * a class of `logweir.errors` is not explained in docs/errors.md, or an explained one is gone,
-* a kind of damage is not explained in docs/recovery.md,
+* a kind of damage, or of a file's end, is not explained in docs/recovery.md,
 * a link between the project's Markdown files leads nowhere,
 * a changelog fragment has a name that is not <topic>.<kind>.md.
 """
@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import typer.main
+
 from logweir import errors
 from logweir.tools.cli import main as cli
-from logweir.wal.damage import DamageKind
+from logweir.wal.damage import DamageKind, FileEnd
 
 __all__ = ["check", "cli_page", "find_root"]
 
@@ -38,7 +40,7 @@ def find_root() -> Path:
 
 def cli_page() -> str:
     """The text of docs/cli.md."""
-    group: Any = cli.typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(cli.app)
     lines = [
         "# The program `logweir`",
         "",
@@ -128,7 +130,7 @@ def check(root: Path) -> list[str]:
         ),
         *_check_names(
             root / "docs" / "recovery.md",
-            {kind.value for kind in DamageKind},
+            {one.value for one in (*DamageKind, *FileEnd)},
             re.compile(r"^\| `(\w+)` \|", re.MULTILINE),
         ),
         *_check_links(root),

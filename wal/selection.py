@@ -20,13 +20,14 @@ own, both ends included.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from logweir.errors import ConfigError, DecodeError
 from logweir.wal.columns import RowColumns
+from logweir.wal.directory import LogFile
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -136,6 +137,21 @@ class Selection:
         self._is_log = True
         self.finished = False
         """Whether the stop was reached: no later row is wanted."""
+
+    def files(self, logs: Sequence[LogFile]) -> list[LogFile]:
+        """Those of `logs`, oldest first, that may hold wanted rows, by their headers alone."""
+        if self._start is None or isinstance(self._start, ReplicaBound):
+            return list(logs)
+        wanted = []
+        for number, log in enumerate(logs):
+            following = logs[number + 1] if number + 1 < len(logs) else None
+            if isinstance(self._start, int):
+                is_before = following is not None and following.signature < self._start
+            else:
+                is_before = following is not None and self._start.covers(following.vclock)
+            if not is_before:
+                wanted.append(log)
+        return wanted
 
     def begin(self, meta: Meta) -> None:
         """Start a file. `meta`: its header."""

@@ -1,10 +1,10 @@
 """Runs the examples of Markdown pages.
 
 A fence ```` ```python ```` is a program; all of a page's are run one after the other, in one
-process, in an empty folder. A fence ```` ```console ```` is a session in the same folder: lines that
-begin with ``$ `` are commands, the lines after one are what it prints (stdout and stderr), where
-``…`` stands for anything in a line, and a line that is ``…`` for any lines. A command without
-such lines may print what it wants.
+process, in an empty folder. A fence ```` ```console ```` is a session in the same folder: lines
+that begin with ``$ `` are commands, the lines after one are what it prints (stdout and stderr),
+where ``…`` stands for anything in a line, and a line that is ``…`` for any lines. A command
+without such lines may print what it wants.
 """
 
 from __future__ import annotations

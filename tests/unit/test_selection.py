@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.logs import ORDERS, START, delete, insert, transaction
 
 from logweir.errors import ConfigError
 from logweir.wal.columns import RowColumns
+from logweir.wal.directory import LogFile
 from logweir.wal.meta import Meta
 from logweir.wal.selection import (
+    Bound,
     ReplicaBound,
     Selection,
     parse_bound,
@@ -135,3 +139,25 @@ def test_type_is_read_by_name_and_by_number() -> None:
     assert parse_type("insert") == parse_type("INSERT") == parse_type("2") == 2
     with pytest.raises(ConfigError, match="types are INSERT"):
         parse_type("insrt")
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (None, [0, 10, 20]),
+        (1, [0, 10, 20]),
+        (10, [0, 10, 20]),
+        (11, [10, 20]),
+        (21, [20]),
+        (99, [20]),
+        (VClock(), [0, 10, 20]),
+        (VClock({1: 9}), [0, 10, 20]),
+        (VClock({1: 10}), [10, 20]),
+        (VClock({1: 30}), [20]),
+        (ReplicaBound(1, 15), [0, 10, 20]),
+    ],
+)
+def test_files_before_the_start_are_left_out(start: Bound | None, expected: list[int]) -> None:
+    """A file is left out where the header of the next one says that it holds nothing wanted."""
+    logs = [LogFile(Path(str(n)), "xlog", n, Meta("XLOG", VClock({1: n})), 0) for n in (0, 10, 20)]
+    assert [log.signature for log in Selection(start=start).files(logs)] == expected

@@ -1,4 +1,4 @@
-"""What several commands show in the same way: damage, times, clocks, the list of files."""
+"""What several commands take or show in the same way."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
-from logweir.wal.vclock import VClock
 
 __all__ = [
     "PathArgument",
-    "clock_fields",
-    "damage_fields",
     "existing",
     "show_damage",
     "utc_text",
@@ -44,26 +41,6 @@ def utc_text(seconds: float | None) -> str | None:
     except (ValueError, OverflowError, OSError):
         return repr(seconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def clock_fields(vclock: VClock) -> dict[str, int]:
-    """A vclock as JSON wants it."""
-    return {str(replica_id): lsn for replica_id, lsn in vclock.items()}
-
-
-def damage_fields(damage: Damage) -> dict[str, Any]:
-    """One damaged place as JSON. The names are a contract, documented in docs/cli.md."""
-    return {
-        "kind": damage.kind.value,
-        "file": damage.file,
-        "offset": damage.offset,
-        "size": damage.size,
-        "lsn_before": damage.lsn_before,
-        "lsn_after": damage.lsn_after,
-        "rows_lost": damage.rows_lost,
-        "message": damage.message,
-        "hint": damage.hint,
-    }
 
 
 def show_damage(out: Output, damage: Iterable[Damage]) -> None:

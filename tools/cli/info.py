@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from logweir.errors import CorruptFile
+from logweir.recovery.report import damage_json, vclock_json
 from logweir.tools.cli.common import (
     PathArgument,
-    clock_fields,
-    damage_fields,
     existing,
     show_damage,
     utc_text,
@@ -67,9 +66,9 @@ def _file_fields(summary: FileSummary, names: SpaceNames) -> dict[str, Any]:
         "version": meta.version,
         "program": meta.program,
         "instance": None if meta.instance is None else str(meta.instance),
-        "vclock": clock_fields(meta.vclock),
-        "prev_vclock": None if meta.prev_vclock is None else clock_fields(meta.prev_vclock),
-        "end_vclock": clock_fields(summary.vclock),
+        "vclock": vclock_json(meta.vclock),
+        "prev_vclock": None if meta.prev_vclock is None else vclock_json(meta.prev_vclock),
+        "end_vclock": vclock_json(summary.vclock),
         "end": summary.end.value,
         "size_bytes": summary.size_bytes,
         "raw_bytes": summary.raw_bytes,
@@ -80,7 +79,7 @@ def _file_fields(summary: FileSummary, names: SpaceNames) -> dict[str, Any]:
         "spaces": _space_fields([summary], names),
         "first_time": utc_text(summary.first_time),
         "last_time": utc_text(summary.last_time),
-        "damage": [damage_fields(damage) for damage in summary.damage],
+        "damage": [damage_json(damage) for damage in summary.damage],
     }
 
 
@@ -176,11 +175,11 @@ def _folder_fields(
     return {
         "path": str(index.path),
         "instance": None if index.instance is None else str(index.instance),
-        "vclock": clock_fields(_reached(summaries)),
+        "vclock": vclock_json(_reached(summaries)),
         "files": [_file_fields(summary, names) for summary in summaries],
         "others": index.others,
         "spaces": _space_fields(_logs(summaries), names),
-        "damage": [damage_fields(one) for one in damage],
+        "damage": [damage_json(one) for one in damage],
         "kernels": _kernels(),
     }
 

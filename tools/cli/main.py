@@ -38,6 +38,7 @@ __all__ = ["COMMANDS", "app", "load_command", "run"]
 
 COMMANDS: Final = {
     "info": "Show what a file or folder holds.",
+    "verify": "Check a file or folder and list all damage.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 

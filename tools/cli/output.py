@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 import traceback
@@ -18,7 +19,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["Output", "human_bytes"]
+__all__ = ["BOLD_RED", "Output", "human_bytes"]
+
+BOLD_RED: Final = "1;31"
+"""How a terminal is told to show what is wrong."""
 
 PROGRESS_AFTER_SECONDS: Final = 0.7
 _PLAIN_WIDTH: Final = 4096  # columns where there is no terminal whose width counts
@@ -59,6 +63,14 @@ class Output:
     def line(self, text: str) -> None:
         """Print one line to stdout, as it is."""
         sys.stdout.write(text + "\n")
+
+    def styled(self, text: str, codes: str) -> str:
+        """`text` in the colours that `codes` (of SGR) name, on a terminal that wants colours."""
+        if not codes or not sys.stdout.isatty():
+            return text
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+            return text
+        return f"\x1b[{codes}m{text}\x1b[0m"
 
     def json(self, value: object) -> None:
         """Print one JSON value on a line of its own."""

@@ -1,0 +1,231 @@
+"""The program as a whole: options, exit codes, errors, pipes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.logs import ORDERS, write_log
+from typer.testing import CliRunner
+
+from logweir import errors
+from logweir.tools.cli import main
+from logweir.wal.filesystem import explain
+
+PROGRAM = Path(sys.executable).parent / "logweir"
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed program; stdout is no terminal."""
+    return subprocess.run(
+        [PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_version_is_printed() -> None:
+    """--version prints name and version and ends well."""
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("logweir ")
+    assert done.stdout.strip().split()[1][0].isdigit()
+
+
+def test_help_lists_every_command_without_importing_any() -> None:
+    """--help shows all commands and stays fast because nothing of the log is imported for it."""
+    code = (
+        "import sys; from logweir.tools.cli.main import app\n"
+        "try: app(['--help'], prog_name='logweir')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'rich', 'lmdb', 'zstandard', 'msgpack', 'logweir.wal.reader'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+    for name, text in main.COMMANDS.items():
+        assert any(line.split()[:1] == [name] for line in done.stdout.splitlines()), name
+        assert text.split()[0] in done.stdout
+
+
+@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_every_command_explains_itself(name: str) -> None:
+    """Each command has help that begins with what the list of commands says or more."""
+    result = CliRunner().invoke(main.app, [name, "--help"])
+    assert result.exit_code == 0
+    assert f"Usage: logweir {name}" in result.stdout
+    assert "--json" in result.stdout
+    assert "--debug" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["info"], ["info", "--nonsense", "x"], ["info", "a", "b"], ["--nonsense"]],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    """Unknown commands and options and missing arguments are wrong usage, told on stderr."""
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Usage: logweir" in done.stderr
+
+
+def bad_paths(folder: Path) -> dict[str, tuple[Path, int]]:
+    """Paths that cannot be used, with the exit code that each gives."""
+    (folder / "loop").symlink_to("loop")
+    (folder / "text").write_text("no log at all\n")
+    (folder / "empty").write_bytes(b"")
+    os.mkfifo(folder / "pipe")
+    return {
+        "missing": (folder / "missing", 2),
+        "under a file": (folder / "text" / "x", 2),
+        "symlink loop": (folder / "loop", 2),
+        "named pipe": (folder / "pipe", 2),
+        "device": (Path("/dev/null"), 2),
+        "text": (folder / "text", 3),
+        "empty": (folder / "empty", 3),
+        "name too long": (folder / ("x" * 300), 4),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "missing",
+        "under a file",
+        "symlink loop",
+        "named pipe",
+        "device",
+        "text",
+        "empty",
+        "name too long",
+    ],
+)
+def test_unusable_path_is_one_line_on_stderr(what: str, tmp_path: Path) -> None:
+    """A path that cannot be used gives one line with the path and a hint, and no traceback."""
+    path, code = bad_paths(tmp_path)[what]
+    done = run("info", path)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.startswith("logweir: error: ")
+    assert done.stderr.count("\n") == 1
+    assert str(path) in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_without_rights_cannot_be_reached(tmp_path: Path) -> None:
+    """A file that this user may not read is exit code 4."""
+    path = tmp_path / "x.xlog"
+    path.write_bytes(b"")
+    path.chmod(0)
+    done = run("info", path)
+    assert done.returncode == 4
+    assert "give this user the right to it" in done.stderr
+
+
+def test_debug_adds_the_traceback(tmp_path: Path) -> None:
+    """--debug shows where an error came from; without it nothing of that is shown."""
+    assert "Traceback" not in run("info", tmp_path / "missing").stderr
+    done = run("--debug", "info", tmp_path / "missing")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_global_options_stand_before_or_after_the_command(before: bool, tmp_path: Path) -> None:
+    """--json means the same in both places."""
+    write_log(tmp_path, ORDERS)
+    done = run(*(["--json", "info"] if before else ["info", "--json"]), tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith('{"path": ')
+
+
+def test_reader_that_goes_away_ends_the_program_quietly(tmp_path: Path) -> None:
+    """A closed pipe gives exit code 141 and no message."""
+    write_log(tmp_path, ORDERS)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [PROGRAM, "info", tmp_path], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_full_disk_under_stdout_is_an_error(tmp_path: Path) -> None:
+    """Results that cannot be written are not lost without a word."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    write_log(tmp_path, ORDERS)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [PROGRAM, "info", tmp_path], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 4
+    assert done.stderr.startswith("logweir: error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_letters_that_the_terminal_cannot_show_do_not_end_the_program(tmp_path: Path) -> None:
+    """Output in an encoding without the letter is escaped."""
+    folder = tmp_path / "Wehr-Ü"
+    folder.mkdir()
+    write_log(folder, ORDERS)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([PROGRAM, "info", folder], capture_output=True, env=environment)
+    assert done.returncode == 0
+    assert b"Wehr-\\xdc" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.LogweirError("x"), 1),
+        (errors.DecodeError("x"), 3),
+        (errors.WalError("x"), 1),
+        (errors.CorruptFile("x"), 3),
+        (errors.CorruptBlock("x"), 3),
+        (errors.ChainGap("x", expected=1, found=2), 3),
+        (errors.RecoveryRefused("x", report=None), 3),
+        (errors.WriteFailed("x"), 1),
+        (errors.WriterPoisoned("x", first_cause=OSError()), 1),
+        (errors.DirectoryLocked("x"), 4),
+        (errors.RequestError(errors.ErrorCode.TUPLE_FOUND, "x"), 1),
+        (errors.LocalProtocolError("x"), 1),
+        (errors.RemoteProtocolError("x"), 4),
+        (errors.LimitExceeded("X", 1, 2), 1),
+        (errors.PositionUnavailable(1, 2, 3), 1),
+        (errors.ConfigError("x", "y"), 2),
+        (errors.Unreachable("x", "y"), 4),
+    ],
+)
+def test_every_error_has_its_exit_code(error: errors.LogweirError, code: int) -> None:
+    """The table of docs/errors.md holds."""
+    assert main.exit_code(error) == code
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOENT, 2), (errno.ENOTDIR, 2), (errno.EACCES, 4), (errno.EIO, 4), (errno.EMFILE, 4)],
+)
+def test_error_of_the_system_keeps_its_meaning(number: int, code: int) -> None:
+    """A wrong path is wrong usage, a file that the system does not hand out is out of reach."""
+    cause = OSError(number, os.strerror(number))
+    error = explain(cause, "x")
+    error.__cause__ = cause
+    assert main.exit_code(error) == code
+
+
+def test_completion_knows_commands_and_options() -> None:
+    """The shell's completion gets the names of commands, and a command's own options."""
+    for words, expected in (("logweir in", "info"), ("logweir info --j", "--json")):
+        environment = {
+            **os.environ,
+            "_LOGWEIR_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        }
+        done = subprocess.run([PROGRAM], capture_output=True, text=True, env=environment)
+        assert expected in done.stdout.split()

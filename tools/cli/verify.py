@@ -1,0 +1,123 @@
+"""`logweir verify`: every check on a file or folder; never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from logweir.recovery.examine import examine
+from logweir.recovery.report import (
+    FileReport,
+    RecoveryReport,
+    count_of_rows,
+    damage_json,
+    vclock_json,
+)
+from logweir.recovery.single import examine_file
+from logweir.tools.cli.common import PathArgument, existing
+from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
+from logweir.wal.damage import Damage
+
+
+def command(out: Output, path: PathArgument) -> int:
+    """Check everything: headers, checksums, rows, transactions, order, and what follows what.
+
+    Lists damage with file, byte and lsn. Never writes. Exit code 3 if anything is damaged.
+    """
+    if existing(path).is_dir():
+        return _folder(out, path)
+    done = 0
+    with out.progress("Checking", path.stat().st_size) as progress:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(done)
+
+        report = examine_file(path, progress=advance)
+    if out.as_json:
+        out.json(
+            {
+                "ok": not report.damage,
+                "files": [report.to_json()],
+                "damage": [damage_json(one) for one in report.damage],
+                "vclock": vclock_json(report.last_vclock),
+                "warnings": list(report.warnings),
+                "holes": [],
+            }
+        )
+    else:
+        _show(out, [report], report.damage, report.warnings)
+    return 3 if report.damage else 0
+
+
+def _folder(out: Output, path: Path) -> int:
+    size = sum(one.stat().st_size for one in path.iterdir() if one.suffix in (".xlog", ".snap"))
+    with out.progress("Checking", size) as progress:
+        report = examine(path, progress=lambda done, _: progress(done))
+    if out.as_json:
+        out.json(report.to_json())
+    else:
+        _show(out, report.files, report.damage, report.warnings)
+        _show_verdict(out, report)
+    return 0 if report.ok else 3
+
+
+def _show(
+    out: Output, files: Sequence[FileReport], damage: Sequence[Damage], warnings: Sequence[str]
+) -> None:
+    if files:
+        columns = ("file", "size", "blocks", "rows", "from", "up to", "end", "damage")
+        rows = [
+            (
+                one.path.name,
+                human_bytes(one.size),
+                one.blocks,
+                one.rows,
+                one.first_vclock,
+                one.last_vclock,
+                "" if one.end is None else one.end.value,
+                sum(item.file == str(one.path) for item in damage) or "",
+            )
+            for one in files
+        ]
+        out.table(columns, rows, right=("size", "blocks", "rows", "damage"))
+        out.line("")
+    for one in damage:
+        _show_damage(out, one)
+    for text in warnings:
+        out.message(f"note: {text}")
+    if damage:
+        out.line(f"{_count(len(damage), 'damaged place')}, {count_of_rows(tuple(damage))} lost")
+    elif files:
+        out.line("everything is whole")
+
+
+def _show_verdict(out: Output, report: RecoveryReport) -> None:
+    if report.is_empty:
+        out.line(f"{report.directory} holds neither logs nor snapshots")
+    elif report.blocking and all(one.rows_lost == 0 for one in report.blocking):
+        out.line("the folder is not opened like that, though no row is lost: `repair` keeps them")
+    elif report.blocking:
+        lost = count_of_rows(report.blocking)
+        out.line(f"the folder is not opened like that, since {lost} would be lost or doubted")
+    elif report.damage:
+        out.line("the folder can be opened: nothing that is damaged is needed for it")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _show_damage(out: Output, damage: Damage) -> None:
+    kind = out.styled(damage.kind.value, BOLD_RED)
+    out.line(f"{kind} in {Path(damage.file).name} at byte {damage.offset}")
+    out.line(f"    {damage.message}")
+    if damage.lsn_before is not None or damage.lsn_after is not None:
+        before = "the beginning" if damage.lsn_before is None else f"lsn {damage.lsn_before}"
+        after = "the end" if damage.lsn_after is None else f"lsn {damage.lsn_after}"
+        replica = "" if damage.replica_id is None else f" of replica {damage.replica_id}"
+        lost = "" if damage.rows_lost is None else f", {_count(damage.rows_lost, 'row')} lost"
+        out.line(f"    between {before} and {after}{replica}{lost}")
+    if damage.hint:
+        out.line(f"    {damage.hint}")
