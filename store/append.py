@@ -14,7 +14,7 @@ from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
 from logweir.store.bulk import split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
-from logweir.store.engine import duplicate_key, find_index, find_space
+from logweir.store.engine import duplicate_key
 from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.state import Tree
@@ -52,7 +52,7 @@ def append_job(space: int | str, packed: bytes, *, one_transaction: bool) -> Cal
         )
 
     def apply(group: Group) -> int:
-        found = find_space(group.schema, space)
+        found = group.schema.space(space)
         count = len(bounds) - 1
         plain = (
             len(found.indexes) == 1
@@ -62,7 +62,9 @@ def append_job(space: int | str, packed: bytes, *, one_transaction: bool) -> Cal
             and not found.is_temporary
         )
         if plain and count:
-            _append_plain(group, found, find_index(found, 0), packed, bounds, one_transaction)
+            _append_plain(
+                group, found, group.schema.index(found, 0), packed, bounds, one_transaction
+            )
             return count
         for start, end in pairwise(bounds):
             group.execute(Request(RowType.INSERT, found.id, tuple=packed[start:end]))

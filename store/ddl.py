@@ -1,115 +1,100 @@
 """What a change of a system space does to the data: indexes are built, emptied, removed.
 
-The definitions themselves are `store.schema`'s. Only rows of the spaces named in `defines` have
-such effects; the others (users, grants, functions, the cluster) are data like any.
+The definitions themselves, and which changes are allowed, are `store.schema`'s. Rows of spaces
+that `defines` does not name (users, grants, functions) are data like any.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.store.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.store.engine import Engine, duplicate_key
-from logweir.store.schema import Schema
-from logweir.wal.mp import unpack
+from logweir.store.keys import search_key
+from logweir.wal.mp import pack
 
-__all__ = ["apply", "build_index", "defines"]
+__all__ = ["DEFINING", "apply", "build_index", "defines"]
 
-_DEFINING: Final = frozenset(
-    (
-        SystemSpace.COLLATION,
-        SystemSpace.SPACE,
-        SystemSpace.SEQUENCE,
-        SystemSpace.INDEX,
-        SystemSpace.TRUNCATE,
-        SystemSpace.SPACE_SEQUENCE,
-    )
+DEFINING: Final = (
+    SystemSpace.SCHEMA,
+    SystemSpace.COLLATION,
+    SystemSpace.SPACE,
+    SystemSpace.SEQUENCE,
+    SystemSpace.SEQUENCE_DATA,
+    SystemSpace.INDEX,
+    SystemSpace.TRUNCATE,
+    SystemSpace.SPACE_SEQUENCE,
 )
+"""The system spaces whose rows define something, in the order in which a snapshot has them."""
+
 _CHUNK: Final = 50_000
 
 
 def defines(space_id: int) -> bool:
     """Whether rows of that system space change definitions or data of other spaces."""
-    return space_id in _DEFINING
+    return space_id in DEFINING
 
 
-def apply(engine: Engine, space: SpaceDef, old: bytes | None, new: bytes | None) -> Schema:
-    """Check one changed row of a defining space and do what it says. Returns the new schema.
+def apply(
+    engine: Engine,
+    space_id: int,
+    old: bytes | None,
+    new: bytes | None,
+    *,
+    is_insert: bool,
+    trusted: bool,
+) -> None:
+    """Do what one changed row of a defining space says; `engine.schema` becomes a changed copy.
 
-    Raises `RequestError` as Tarantool does; then nothing was done that a rollback of the
-    transaction does not undo.
+    `is_insert`, `trusted`: see `Schema.apply`. Raises `RequestError` as Tarantool does; then the
+    caller rolls the transaction back.
     """
-    before = engine.schema
-    row = unpack(new if new is not None else old or b"\x90")
-    if space.id == SystemSpace.TRUNCATE:
-        if new is not None:
-            _truncate(engine, int(row[0]))
-        return before
-    if not row:
-        return before
-    if space.id == SystemSpace.SEQUENCE and new is None:
-        _forget_sequence(engine, int(row[0]))
-    after = before.changed(space.id, old, new)
-    if space.id == SystemSpace.INDEX:
-        _index_changed(engine, after, int(row[0]), int(row[1]))
-    elif space.id == SystemSpace.SPACE:
-        _space_changed(engine, after, int(row[0]))
-    return after
+    schema = engine.schema.copy()
 
+    def has_rows(other_id: int, index_id: int, key: list[Any]) -> bool:
+        return _has_rows(engine, other_id, index_id, key)
 
-def _truncate(engine: Engine, space_id: int) -> None:
-    space = engine.schema.space(space_id)
-    if space is None:
-        raise RequestError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
-    for index in space.indexes:
-        engine.txn.drop(space_id, index.id)
-
-
-def _forget_sequence(engine: Engine, sequence_id: int) -> None:
-    data = engine.schema.space(SystemSpace.SEQUENCE_DATA)
-    assert data is not None
-    for image, tuple_ in list(engine.txn.items(data.id, 0)):
-        if unpack(tuple_)[0] == sequence_id:
-            engine.txn.remove(data.id, 0, image)
-
-
-def _space_changed(engine: Engine, after: Schema, space_id: int) -> None:
-    """A new format must hold for what is stored."""
-    space = after.space(space_id)
-    before = engine.schema.space(space_id)
-    if space is None or before is None or space.primary is None:
+    change = schema.apply(
+        space_id, old, new, is_insert=is_insert, trusted=trusted, has_rows=has_rows
+    )
+    engine.schema = schema
+    if change is None or change.new is None:
         return
-    if not space.format.accepts_all_of(before.format):
-        for _, data in engine.txn.items(space_id, 0):
+    space = change.new
+    if change.kind == "truncate":
+        for index in space.indexes:
+            engine.txn.drop(space.id, index.id)
+        return
+    if change.check_tuples:
+        for _, data in engine.txn.items(space.id, 0):
             space.format.check(data)
+    for index_id in change.drop:
+        engine.txn.drop(space.id, index_id)
+    if 0 in change.build:
+        _rebuild(engine, space)
+    else:
+        for index_id in change.build:
+            engine.txn.drop(space.id, index_id)
+            index = space.index(index_id)
+            assert index is not None
+            build_index(engine, space, index)
 
 
-def _index_changed(engine: Engine, after: Schema, space_id: int, index_id: int) -> None:
-    before, now = engine.schema.space(space_id), after.space(space_id)
-    old = before.index(index_id) if before is not None else None
-    new = now.index(index_id) if now is not None else None
-    if new is None:
-        engine.txn.drop(space_id, index_id)
-        return
-    assert now is not None
-    if index_id == 0:
-        if old is not None and old.parts != new.parts:
-            _rebuild_all(engine, now)
-    elif old is None or (old.parts, old.is_unique) != (new.parts, new.is_unique):
-        _check_format(engine, before, now)
-        engine.txn.drop(space_id, index_id)
-        build_index(engine, now, new)
+def _has_rows(engine: Engine, space_id: int, index_id: int, key: list[Any]) -> bool:
+    space = engine.schema.space(space_id)
+    index = space.index(index_id)
+    if index is None:
+        return False
+    image, _ = search_key(pack(key), index)
+    tree = engine.txn.tree(space_id, index_id)
+    if tree is None:
+        return False
+    first = next(tree.ascending(image), None)
+    return first is not None and first[0].startswith(image)
 
 
-def _check_format(engine: Engine, before: SpaceDef | None, now: SpaceDef) -> None:
-    if before is not None and not now.format.accepts_all_of(before.format):
-        for _, data in engine.txn.items(now.id, 0):
-            now.format.check(data)
-
-
-def _rebuild_all(engine: Engine, space: SpaceDef) -> None:
-    """Another primary key: everything is sorted anew."""
+def _rebuild(engine: Engine, space: SpaceDef) -> None:
+    """A new or other primary key: all tuples are sorted anew."""
     tuples = [data for _, data in engine.txn.items(space.id, 0)]
     for index in space.indexes:
         engine.txn.drop(space.id, index.id)
@@ -128,8 +113,7 @@ def build_index(engine: Engine, space: SpaceDef, index: IndexDef) -> None:
 
     An index that logweir cannot keep is left empty; using it is refused.
     """
-    primary = space.primary
-    if primary is None or not index.is_usable:
+    if not index.is_usable:
         return
     plan = engine.plans.get(space, index, check=False)
     pairs: list[tuple[bytes, bytes]] = []

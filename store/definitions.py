@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.store.definition import IndexDef, SpaceDef, SystemSpace
-from logweir.store.engine import Engine, find_index, find_space
+from logweir.store.definition import SystemSpace
+from logweir.store.engine import Engine
 from logweir.store.request import Request
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
@@ -73,23 +73,24 @@ def _delete(space: SystemSpace, *key: Any) -> Request:
 
 
 def _read(engine: Engine, space: SystemSpace, *key: Any) -> list[Any] | None:
-    found = find_space(engine.schema, space)
-    data = engine.get(found, find_index(found, 0), pack(list(key)))
+    found = engine.schema.space(space)
+    data = engine.get(found, engine.schema.index(found, 0), pack(list(key)))
     return None if data is None else list(unpack(data))
 
 
 def create_space(engine: Engine, spec: SpaceSpec) -> Plan:
     """A new space and its indexes. The second result is its id."""
-    existing = engine.schema.space(spec.name)
+    existing = engine.schema.get(spec.name)
     if existing is not None and spec.if_not_exists:
         return [], existing.id
+    engine.schema.check_new_space(spec.name)
     requests: list[Request] = []
     space_id = spec.space_id
     if space_id is None:
         row = _read(engine, SystemSpace.SCHEMA, "max_id")
         last = int(row[1]) if row else _FIRST_USER_ID - 1
         space_id = max(last + 1, _FIRST_USER_ID)
-        while engine.schema.space(space_id) is not None:
+        while engine.schema.get(space_id) is not None:
             space_id += 1
         ops = pack([["=", 1, space_id]])
         requests.append(Request(RowType.UPDATE, SystemSpace.SCHEMA, key=pack(["max_id"]), ops=ops))
@@ -128,11 +129,10 @@ def _field(engine: Engine, spec: FieldSpec) -> dict[str, Any]:
 
 
 def _collation_id(engine: Engine, name: str) -> int:
-    found = engine.schema.collation(name)
-    if found is None:
-        text = f"Collation '{name}' does not exist"
-        raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
-    return found.id
+    for collation in engine.schema.collations.values():
+        if collation.name == name:
+            return collation.id
+    raise RequestError(ErrorCode.ILLEGAL_PARAMS, f"Collation '{name}' does not exist")
 
 
 def _index_row(
@@ -188,7 +188,7 @@ def create_index(
     engine: Engine, space: int | str, name: str, spec: IndexSpec, if_not_exists: bool
 ) -> Plan:
     """A new index. The second result is its id."""
-    found = find_space(engine.schema, space)
+    found = engine.schema.space(space)
     existing = found.index(name)
     if existing is not None and if_not_exists:
         return [], existing.id
@@ -200,19 +200,14 @@ def create_index(
 
 def drop_index(engine: Engine, space: int | str, index: int | str) -> Plan:
     """One index less."""
-    found = find_space(engine.schema, space)
-    which = _any_index(found, index)
+    found = engine.schema.space(space)
+    which = found.index(index) or engine.schema.index(found, index)
     return [_delete(SystemSpace.INDEX, found.id, which.id)], 0
-
-
-def _any_index(space: SpaceDef, index: int | str) -> IndexDef:
-    found = space.index(index)
-    return find_index(space, index) if found is None else found
 
 
 def drop_space(engine: Engine, space: int | str) -> Plan:
     """One space less, with everything that belongs to it."""
-    found = find_space(engine.schema, space)
+    found = engine.schema.space(space)
     requests = []
     if found.sequence is not None:
         requests.append(_delete(SystemSpace.SPACE_SEQUENCE, found.id))
@@ -226,15 +221,15 @@ def drop_space(engine: Engine, space: int | str) -> Plan:
 
 
 def _grants(engine: Engine, space_id: int) -> list[list[Any]]:
-    priv = find_space(engine.schema, SystemSpace.PRIV)
-    primary = find_index(priv, 0)
+    priv = engine.schema.space(SystemSpace.PRIV)
+    primary = engine.schema.index(priv, 0)
     rows = [unpack(row) for row in engine.entries(priv, primary, b"", None, reverse=False)]
     return [row[1:4] for row in rows if row[2] == "space" and row[3] == space_id]
 
 
 def truncate(engine: Engine, space: int | str) -> Plan:
     """No tuples left: the space's counter in `_truncate` goes up."""
-    found = find_space(engine.schema, space)
+    found = engine.schema.space(space)
     if found.is_system:
         text = f"Can't truncate a system space, space '{found.name}'"
         raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
@@ -246,7 +241,7 @@ def alter_space(
     engine: Engine, space: int | str, name: str | None, fields: Sequence[FieldSpec] | None
 ) -> Plan:
     """Another name or format."""
-    found = find_space(engine.schema, space)
+    found = engine.schema.space(space)
     ops: list[list[Any]] = []
     if name is not None:
         ops.append(["=", 2, name])
@@ -283,8 +278,7 @@ def create_sequence(engine: Engine, name: str, options: Mapping[str, Any]) -> Pl
         given["max"] = -1
     if given["start"] is None:
         given["start"] = given["max"] if down else given["min"]
-    taken = [sequence.id for sequence in engine.schema.sequences()]
-    sequence_id = max(taken, default=0) + 1
+    sequence_id = max(engine.schema.sequences, default=0) + 1
     row = [sequence_id, _ADMIN, name]
     row += [given[key] for key in ("step", "min", "max", "start", "cache", "cycle")]
     return [_insert(SystemSpace.SEQUENCE, row)], sequence_id
@@ -292,9 +286,9 @@ def create_sequence(engine: Engine, name: str, options: Mapping[str, Any]) -> Pl
 
 def use_sequence(engine: Engine, space: int | str, sequence: str, field: int) -> Plan:
     """A space that takes numbers from a sequence."""
-    found = find_space(engine.schema, space)
-    which = engine.schema.sequence(sequence)
-    if which is None:
-        text = f"Sequence '{sequence}' does not exist"
-        raise RequestError(ErrorCode.NO_SUCH_SEQUENCE, text)
-    return [_insert(SystemSpace.SPACE_SEQUENCE, [found.id, which.id, False, field, ""])], 0
+    found = engine.schema.space(space)
+    for which in engine.schema.sequences.values():
+        if which.name == sequence:
+            row = [found.id, which.id, False, field, ""]
+            return [_insert(SystemSpace.SPACE_SEQUENCE, row)], 0
+    raise RequestError(ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{sequence}' does not exist")

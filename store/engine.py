@@ -23,34 +23,7 @@ from logweir.store.values import go_to, read_array, skip
 from logweir.wal.mp import encode_array_header
 from logweir.wal.xrow import RowType
 
-__all__ = ["Engine", "Plans", "duplicate_key", "find_index", "find_space", "unusable_index"]
-
-
-def find_space(schema: Schema, space: int | str) -> SpaceDef:
-    """The space of that id or name. Raises `RequestError` NO_SUCH_SPACE."""
-    found = schema.space(space)
-    if found is None:
-        raise RequestError(
-            ErrorCode.NO_SUCH_SPACE,
-            f"Space '{space}' does not exist",
-            hint="`log.spaces()` and `logweir info` list those that do",
-            details={"space": space},
-        )
-    return found
-
-
-def find_index(space: SpaceDef, index: int | str) -> IndexDef:
-    """The index of that id or name, usable. Raises `RequestError`."""
-    found = space.index(index)
-    if found is None:
-        if isinstance(index, str):
-            text = f"No index '{index}' is defined in space '{space.name}'"
-            raise RequestError(ErrorCode.NO_SUCH_INDEX_NAME, text)
-        text = f"No index #{index} is defined in space '{space.name}'"
-        raise RequestError(ErrorCode.NO_SUCH_INDEX_ID, text)
-    if not found.is_usable:
-        raise unusable_index(space, found)
-    return found
+__all__ = ["Engine", "Plans", "duplicate_key", "key_of"]
 
 
 class Plans:
@@ -138,12 +111,7 @@ class Engine:
         Returns the old and the new tuple and the request as it is to be logged. Raises
         `RequestError`; the caller then rolls back to its mark.
         """
-        primary = space.primary
-        if primary is None:
-            text = f"No index #0 is defined in space '{space.name}'"
-            raise RequestError(ErrorCode.NO_SUCH_INDEX_ID, text)
-        if not primary.is_usable:
-            raise unusable_index(space, primary)
+        primary = self.schema.index(space, 0)
         match request.type:
             case RowType.INSERT | RowType.REPLACE:
                 return self._put(space, primary, request)
@@ -171,7 +139,7 @@ class Engine:
     def _delete(
         self, space: SpaceDef, primary: IndexDef, request: Request
     ) -> tuple[bytes | None, bytes | None, Request]:
-        index = find_index(space, request.index_id)
+        index = self.schema.index(space, request.index_id)
         old = self._find_one(space, index, request)
         if old is None:
             return None, None, request
@@ -181,7 +149,7 @@ class Engine:
     def _update(
         self, space: SpaceDef, primary: IndexDef, request: Request
     ) -> tuple[bytes | None, bytes | None, Request]:
-        index = find_index(space, request.index_id)
+        index = self.schema.index(space, request.index_id)
         ops = _needed(request.ops, "operations")
         old = self._find_one(space, index, request)
         if old is None:
@@ -232,7 +200,7 @@ class Engine:
             if not index.is_usable:
                 if self._lenient:
                     continue
-                raise unusable_index(space, index)
+                self.schema.index(space, index.id)
             plan = self.plans.get(space, index, check=False)
             tree = self.txn.tree(space.id, index.id)
             assert tree is not None
@@ -248,15 +216,6 @@ class Engine:
             self._primary(space).delete(image)
         else:
             self._primary(space).put(image, new)
-
-
-def unusable_index(space: SpaceDef, index: IndexDef) -> RequestError:
-    """The error for an index that can be loaded but not kept."""
-    return RequestError(
-        ErrorCode.UNSUPPORTED,
-        f"logweir does not support {index.type.name} index '{index.name}' of space '{space.name}'",
-        hint="drop that index in Tarantool, or leave the space as it is",
-    )
 
 
 def _needed(value: bytes | None, name: str) -> bytes:

@@ -18,7 +18,7 @@ from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store import ddl
 from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine, Plans, find_space
+from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
 from logweir.store.sequence import fill_sequence
@@ -89,7 +89,7 @@ class Group:
         Returns the tuple before and after it. Raises `RequestError`; then the transaction is to be
         rolled back to a mark, or given up.
         """
-        space = find_space(self.schema, request.space_id)
+        space = self.schema.space(request.space_id)
         if space.is_view:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
         if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
@@ -97,7 +97,14 @@ class Group:
         old, new, logged = self.engine.execute(space, request)
         self.touched = True
         if space.is_system and ddl.defines(space.id):
-            self.engine.schema = ddl.apply(self.engine, space, old, new)
+            ddl.apply(
+                self.engine,
+                space.id,
+                old,
+                new,
+                is_insert=request.type == RowType.INSERT,
+                trusted=False,
+            )
             self.changed_schema = True
         if not space.is_temporary:
             self._draft(int(logged.type), encode_body(logged), space.is_local)

@@ -12,7 +12,7 @@ from array import array
 from itertools import pairwise
 from typing import Final
 
-from logweir.errors import CorruptBlock, ErrorCode, RequestError
+from logweir.errors import CorruptBlock, RequestError
 from logweir.recovery import Batch
 from logweir.store import ddl
 from logweir.store.definition import SpaceDef
@@ -38,11 +38,11 @@ _STORED: Final = frozenset((RowType.INSERT, RowType.REPLACE))
 
 def schema_of(txn: Txn) -> Schema:
     """The definitions that a state holds."""
-    schema = Schema.initial()
-    for space_id in Schema.DEFINING:
+    schema = Schema()
+    for space_id in ddl.DEFINING:
         for _, data in txn.items(space_id, 0):
-            schema = schema.loaded(space_id, data)
-    return schema.completed()
+            schema.apply(space_id, None, data, is_insert=True, trusted=True)
+    return schema
 
 
 class Loader:
@@ -51,10 +51,9 @@ class Loader:
     def __init__(self, state: State, plans: Plans, schema: Schema | None = None) -> None:
         self._state = state
         self._plans = plans
-        self.schema = Schema.initial() if schema is None else schema
+        self.schema = Schema() if schema is None else schema
         self._engine: Engine | None = None
         self._rows = 0
-        self._system = True
         self._last: Batch | None = None
 
     # --- a snapshot -------------------------------------------------------------------------------
@@ -78,20 +77,11 @@ class Loader:
 
     def _load_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> None:
         tuples = [columns.tuple_bytes(row) or b"" for row in range(start, end)]
-        if space_id in Schema.DEFINING:
+        if ddl.defines(space_id):
             for data in tuples:
-                self.schema = self.schema.loaded(space_id, data)
-        elif self._system and space_id > 511:
-            self.schema = self.schema.completed()
-            self._system = False
+                self.schema.apply(space_id, None, data, is_insert=True, trusted=True)
         space = self.schema.space(space_id)
-        if space is None:
-            raise RequestError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
-        primary = space.primary
-        if primary is None:
-            raise RequestError(
-                ErrorCode.NO_SUCH_SPACE, f"Space '{space.name}' has no primary index"
-            )
+        primary = self.schema.index(space, 0)
         packed = b"".join(tuples)
         bounds = array("Q", (0,))
         for data in tuples:
@@ -103,9 +93,7 @@ class Loader:
 
     def finish_snapshot(self, position: Position) -> None:
         """Build the other indexes and note the position: from now on the state is one."""
-        self.schema = self.schema.completed()
-        self._open()
-        for space in self.schema.spaces():
+        for space in self.schema:
             for index in space.indexes[1:]:
                 self._commit_if_large(None)
                 ddl.build_index(self._open(), space, index)
@@ -140,7 +128,7 @@ class Loader:
 
     def _store_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> bool:
         """Write INSERT and REPLACE rows of one space in bulk; False where that cannot be."""
-        space = self.schema.space(space_id)
+        space = self.schema.get(space_id)
         if space is None or space.is_system or len(space.indexes) != 1 or space.sequence:
             return False
         tuples = [columns.tuple_bytes(row) or b"" for row in range(start, end)]
@@ -156,7 +144,7 @@ class Loader:
 
     def _apply_row(self, batch: Batch, row: int, kind: int, space_id: int) -> None:
         columns = batch.block.columns
-        space = self.schema.space(space_id)
+        space = self.schema.get(space_id)
         if space is not None and space.engine != "memtx":
             return  # data of other engines is not in these files
         request = Request(
@@ -168,9 +156,7 @@ class Loader:
             index_base=columns.index_base[row],
         )
         try:
-            if space is None:
-                raise RequestError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
-            self._execute(self._open(), space, request)
+            self._execute(self._open(), self.schema.space(space_id), request)
         except RequestError as error:
             raise _cannot_apply(batch.block, columns, row, error) from error
 
@@ -180,7 +166,15 @@ class Loader:
             learn_sequence(engine, space, request)
         old, new, _ = engine.execute(space, request)
         if space.is_system and ddl.defines(space.id):
-            self.schema = engine.schema = ddl.apply(engine, space, old, new)
+            ddl.apply(
+                engine,
+                space.id,
+                old,
+                new,
+                is_insert=request.type == RowType.INSERT,
+                trusted=True,
+            )
+            self.schema = engine.schema
 
     def finish(self, vclock: VClock) -> None:
         """Commit what is left, with `vclock` as the position."""

@@ -456,7 +456,7 @@ class Log(statements.Statements):
 
     def spaces(self, *, system: bool = False) -> list[SpaceDef]:
         """The spaces, by id; `system`: those of Tarantool's own definitions too."""
-        return [space for space in self._schema.spaces() if system or not space.is_system]
+        return [space for space in self._schema if system or not space.is_system]
 
     def rows(
         self,

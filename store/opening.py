@@ -34,7 +34,7 @@ from logweir.recovery import (
     snapshot_blocks,
 )
 from logweir.store.definition import SystemSpace
-from logweir.store.engine import Plans, find_space
+from logweir.store.engine import Plans
 from logweir.store.loading import Loader, schema_of
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
@@ -96,6 +96,7 @@ def open_folder(
             report, position = examine(path, filesystem=filesystem), None
         decided = plan(report, force=force_recovery)
         position = _checked(state, position, decided, force_recovery)
+        _check_cut(position, decided)
         decided.prepare()
         plans = Plans()
         schema, vclock = _recovered(state, position, decided, plans)
@@ -194,6 +195,13 @@ def _checked(
     return None
 
 
+def _check_cut(position: Position | None, decided: RecoveryPlan) -> None:
+    """Never cut off what is applied: the invariant behind every answer that was given."""
+    at = decided.append_point
+    if position is not None and at.path is not None and at.path.name == position.file:
+        assert at.size >= position.offset, f"{at.path} would be cut at byte {at.size}"
+
+
 def _recovered(
     state: State, position: Position | None, decided: RecoveryPlan, plans: Plans
 ) -> tuple[Schema, VClock]:
@@ -231,7 +239,7 @@ def _instance(report: RecoveryReport) -> uuid.UUID:
 
 def _replica_id(txn: Any, schema: Schema, instance: uuid.UUID) -> int:
     """Our number in `_cluster`. Raises `RequestError` where we are not in it."""
-    cluster = find_space(schema, SystemSpace.CLUSTER)
+    cluster = schema.space(SystemSpace.CLUSTER)
     tree = txn.tree(cluster.id, 0)
     for _, data in tree.ascending(b"") if tree is not None else ():
         row = unpack(data)

@@ -25,7 +25,7 @@ from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.definition import IndexDef, IndexType, SpaceDef
-from logweir.store.engine import Engine, find_index, find_space
+from logweir.store.engine import Engine
 from logweir.store.keys import search_key
 from logweir.store.schema import Schema
 from logweir.store.statements import key_bytes
@@ -92,8 +92,8 @@ class Select:
         offset: int = 0,
     ) -> Select:
         """A selection given as in a request: `key` in MsgPack, `iterator` by number."""
-        found = find_space(schema, space)
-        which = find_index(found, index)
+        found = schema.space(space)
+        which = schema.index(found, index)
         names = ITERATORS + _OTHER_ITERATORS
         if not 0 <= iterator < len(names):
             text = "Illegal parameters, Invalid iterator type"

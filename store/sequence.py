@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.definition import SequenceDef, SpaceDef, SystemSpace
-from logweir.store.engine import Engine, find_space
+from logweir.store.engine import Engine
 from logweir.store.keys import tuple_key
 from logweir.store.request import Request
 from logweir.store.update import apply_update
@@ -26,9 +26,6 @@ def fill_sequence(engine: Engine, space: SpaceDef, request: Request) -> Request:
     assert use is not None
     assert request.tuple is not None
     sequence = engine.schema.sequence(use.sequence_id)
-    if sequence is None:
-        text = f"Sequence '{use.sequence_id}' does not exist"
-        raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
     fields = unpack(request.tuple)
     if not isinstance(fields, list) or len(fields) <= use.field_no or use.path:
         return request  # the format check says what is wrong
@@ -52,14 +49,14 @@ def learn_sequence(engine: Engine, space: SpaceDef, request: Request) -> None:
 
 
 def _current(engine: Engine, sequence: SequenceDef) -> int | None:
-    data = find_space(engine.schema, SystemSpace.SEQUENCE_DATA)
+    data = engine.schema.space(SystemSpace.SEQUENCE_DATA)
     assert data.primary is not None
     found = engine.get(data, data.primary, pack([sequence.id]))
     return None if found is None else int(unpack(found)[1])
 
 
 def _set(engine: Engine, sequence: SequenceDef, number: int) -> None:
-    data = find_space(engine.schema, SystemSpace.SEQUENCE_DATA)
+    data = engine.schema.space(SystemSpace.SEQUENCE_DATA)
     assert data.primary is not None
     new = pack([sequence.id, number])
     tree = engine.txn.tree(data.id, 0)

@@ -124,6 +124,7 @@ class State:
                 mode=0o660,
             )
             self._env.reader_check()
+            self._open_databases()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
@@ -132,6 +133,14 @@ class State:
                 path=str(self.directory),
                 hint="remove the folder `state`: it is rebuilt from the log",
             ) from error
+
+    def _open_databases(self) -> None:
+        """Open all handles now: one that is opened in a reader's transaction ends with it."""
+        assert self._env is not None
+        with self._env.begin(write=True) as raw:
+            with raw.cursor() as cursor:
+                names = [bytes(name) for name in cursor.iternext(values=False)]
+            self._databases = {name: self._env.open_db(name, txn=raw) for name in names}
 
     def close(self, *, clean: bool) -> None:
         """Close; `clean`: sync first and note that the state can be trusted after a power cut."""
@@ -171,14 +180,9 @@ class State:
     def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
         """The handle of a named database; None where a reader finds none."""
         handle = self._databases.get(name)
-        if handle is None:
+        if handle is None and write:
             assert self._env is not None
-            try:
-                handle = self._env.open_db(name, txn=raw, create=write)
-            except lmdb.NotFoundError:
-                return None
-            if not write:
-                self._databases[name] = handle
+            handle = self._env.open_db(name, txn=raw, create=True)
         return handle
 
     def remember(self, handles: dict[bytes, Any]) -> None:

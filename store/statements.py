@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import definitions
-from logweir.store.engine import Engine, find_index, find_space
+from logweir.store.engine import Engine
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.wal.mp import Value, pack, unpack
@@ -72,11 +72,11 @@ def stored(data: bytes | None) -> Row:
 
 
 def _space_id(schema: Schema, space: int | str) -> int:
-    return space if isinstance(space, int) else find_space(schema, space).id
+    return space if isinstance(space, int) else schema.space(space).id
 
 
 def _index_id(schema: Schema, space: int | str, index: int | str) -> int:
-    return index if isinstance(index, int) else find_index(find_space(schema, space), index).id
+    return index if isinstance(index, int) else schema.index(schema.space(space), index).id
 
 
 def put_request(kind: RowType, schema: Schema, space: int | str, tuple: Sequence[Value]) -> Request:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine, find_index, find_space
+from logweir.store.engine import Engine
 from logweir.store.statements import key_bytes
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
@@ -17,8 +17,8 @@ __all__ = ["ReadView", "get"]
 
 def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
     """The tuple, as MsgPack, with that full key of a unique index."""
-    found = find_space(engine.schema, space)
-    return engine.get(found, find_index(found, index), key_bytes(key))
+    found = engine.schema.space(space)
+    return engine.get(found, engine.schema.index(found, index), key_bytes(key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ReadView:
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""
-        found = find_space(self.engine.schema, space)
+        found = self.engine.schema.space(space)
         tree = self.engine.txn.tree(found.id, 0) if found.primary is not None else None
         return 0 if tree is None else tree.count()
 
@@ -52,7 +52,7 @@ class ReadView:
         """
         spaces = [
             space
-            for space in self.engine.schema.spaces()
+            for space in self.engine.schema
             if space.engine == "memtx"
             and not space.is_temporary
             and not space.is_view

@@ -177,6 +177,7 @@ class WalReader:
         Stops at the first damage unless `skip_damage`. Sets `end`.
         """
         at = self.first_block if offset is None else offset
+        self.end_offset = at
         self.end = None
         while True:
             end = self._ending(at)

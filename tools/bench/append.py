@@ -1,0 +1,281 @@
+"""`logweir bench append`: durable appends of ~100-byte rows, next to the raw disk and to peers.
+
+Baseline is one `write` and one `fdatasync` of the same bytes. "log, encoded" makes and writes the
+log's rows and block from tuples that are MsgPack already, without a state; "store" is the whole
+of `Log.append`: checks, keys, log, sync, state; "objects" means that it starts from Python tuples.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from logweir.store import open as open_store
+from logweir.store.log import Log
+from logweir.tools.bench.harness import Case, Result, compare
+from logweir.tools.bench.tarantool import TarantoolPeer, find_tarantool
+from logweir.wal.columns import encode_run
+from logweir.wal.mp import packer
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
+from logweir.wal.xrow import RowType
+
+__all__ = ["BATCHES", "run_append"]
+
+BATCHES: Final = (1, 10, 100, 1000, 10_000)
+_PREFIX: Final = b"\x82\x10\xcd\x02\x00\x21"
+
+_LUA: Final = """
+local mode = '%s'
+box.cfg{wal_mode = mode, log = 'peer.log', memtx_memory = 2^30, checkpoint_interval = 0}
+local s = box.schema.space.create('bench', {if_not_exists = true})
+s:create_index('primary', {parts = {1, 'unsigned'}, if_not_exists = true})
+local clock = require('clock')
+local id = 0
+local text = string.rep('x', 40)
+while true do
+    local line = io.read('*l')
+    if line == nil then os.exit(0) end
+    local count, batch = line:match('(%%d+) (%%d+)')
+    if count == nil then print(0) else
+        local start = clock.monotonic()
+        for _ = 1, tonumber(count) do
+            box.begin()
+            for _ = 1, tonumber(batch) do
+                id = id + 1
+                s:insert{id, 'customer', text, 12345678, 1.5}
+            end
+            box.commit()
+        end
+        print(clock.monotonic() - start)
+    end
+    io.flush()
+end
+"""
+
+
+def _tuples(count: int, first: int) -> list[tuple[Any, ...]]:
+    text = "x" * 40
+    return [(first + i, "customer", text, 12345678, 1.5) for i in range(count)]
+
+
+def run_append(
+    directory: Path,
+    *,
+    durability: str = "fsync",
+    rounds: int = 7,
+    batches: tuple[int, ...] = BATCHES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[int, int, list[Result]]]:
+    """Yields for each batch size: the size, the bytes of its rows, and the cases' results."""
+    with ExitStack() as stack:
+        parts = [_Raw(directory), _Writer(directory, durability), _Store(directory, durability)]
+        parts += [_Sqlite(directory, durability), _Lmdb(directory, durability)]
+        for part in parts:
+            stack.callback(part.close)
+        peer = None
+        if find_tarantool() is not None:
+            folder = directory / "tarantool"
+            folder.mkdir()
+            mode = durability
+            peer = stack.enter_context(TarantoolPeer(folder, _LUA % mode))
+        for batch in batches:
+            commits = max(2, min(50, 20_000 // batch))
+            cases, size = _cases(parts, peer, batch, commits, durability)
+            results = compare(cases, rounds=rounds)
+            if progress is not None:
+                progress(batches.index(batch) + 1, len(batches))
+            yield batch, size, results
+
+
+def _cases(
+    parts: list[Any], peer: TarantoolPeer | None, batch: int, commits: int, durability: str
+) -> tuple[list[Case], int]:
+    raw, writer, store, sqlite, lmdb_peer = parts
+    tuples = _tuples(batch, 1)
+    encoded = writer.encode(b"".join(map(packer(), tuples)), batch)
+    units = batch * commits
+    synced = durability == "fsync"
+    cases = [
+        Case(
+            "raw write" + (" + fdatasync" if synced else ""),
+            _loop(lambda: raw.commit(encoded, synced), commits),
+            units,
+        ),
+        Case("log, encoded", _loop(lambda: writer.commit(batch), commits), units),
+        Case("store, encoded", _loop(lambda: store.commit_packed(batch), commits), units),
+        Case("store, objects", _loop(lambda: store.commit(batch), commits), units),
+        Case(
+            "sqlite WAL " + ("FULL" if synced else "NORMAL"),
+            _loop(lambda: sqlite.commit(batch), commits),
+            units,
+        ),
+        Case(
+            "lmdb " + ("sync" if synced else "nosync"),
+            _loop(lambda: lmdb_peer.commit(batch), commits),
+            units,
+        ),
+    ]
+    if peer is not None:
+        cases.append(
+            Case(
+                f"tarantool {durability}, one fiber",
+                lambda: peer.ask(f"{commits} {batch}"),
+                units,
+            )
+        )
+    return cases, len(encoded)
+
+
+def _loop(commit: Callable[[], None], commits: int) -> Callable[[], float]:
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in range(commits):
+            commit()
+        return time.perf_counter() - start
+
+    return run
+
+
+class _Raw:
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory / "raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def commit(self, data: bytes, synced: bool) -> None:
+        os.write(self._fd, data)
+        if synced:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _Writer:
+    """The log alone: rows, block, checksum, write, sync."""
+
+    def __init__(self, directory: Path, durability: str) -> None:
+        folder = directory / "wal"
+        folder.mkdir()
+        options = WriterOptions(compress_threshold_bytes=None)
+        self._synced = durability == "fsync"
+        self._writer = WalWriter(folder, uuid.uuid4(), AppendPoint(VClock()), options=options)
+        self._lsn = 0
+        self._inputs: dict[int, tuple[bytes, array[int]]] = {}
+
+    def encode(self, packed: bytes, count: int) -> bytes:
+        size = len(packed) // count
+        sizes = [size] * (count - 1) + [len(packed) - size * (count - 1)]
+        if count not in self._inputs:
+            parts = [packer()(one) for one in _tuples(count, 1)]
+            sizes = [len(part) for part in parts]
+            self._inputs[count] = (packed, array("Q", accumulate(sizes, initial=0)))
+        return bytes(self._rows(count))
+
+    def _rows(self, count: int) -> bytearray:
+        packed, bounds = self._inputs[count]
+        return encode_run(
+            type=RowType.INSERT,
+            replica_id=1,
+            first_lsn=self._lsn + 1,
+            timestamp=1700000000.5,
+            source=packed,
+            bounds=bounds,
+            prefix=_PREFIX,
+            one_transaction=True,
+        )
+
+    def commit(self, count: int) -> None:
+        rows = self._rows(count)
+        self._lsn += count
+        self._writer.write([rows], VClock({1: self._lsn}))
+        if self._synced:
+            self._writer.sync()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Store:
+    def __init__(self, directory: Path, durability: str) -> None:
+        self._log: Log = open_store(
+            directory / "store",
+            durability=durability,  # type: ignore[arg-type]
+            compress_threshold=None,
+            checkpoint_interval=0,
+        )
+        self._log.create_space(
+            "bench",
+            format=[
+                ("id", "unsigned"),
+                ("name", "string"),
+                ("text", "string"),
+                ("number", "unsigned"),
+                ("price", "number"),
+            ],
+        )
+        self._id = 0
+
+    def _next(self, count: int) -> list[tuple[Any, ...]]:
+        tuples = _tuples(count, self._id + 1)
+        self._id += count
+        return tuples
+
+    def commit(self, count: int) -> None:
+        self._log.append("bench", self._next(count))
+
+    def commit_packed(self, count: int) -> None:
+        self._log.append_packed("bench", b"".join(map(packer(), self._next(count))))
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class _Sqlite:
+    def __init__(self, directory: Path, durability: str) -> None:
+        self._db = sqlite3.connect(directory / "peer.sqlite", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA synchronous={'FULL' if durability == 'fsync' else 'NORMAL'}")
+        self._db.execute(
+            "CREATE TABLE bench (id INTEGER PRIMARY KEY, name TEXT, text TEXT, number INT, price)"
+        )
+        self._id = 0
+
+    def commit(self, count: int) -> None:
+        self._db.execute("BEGIN")
+        rows = _tuples(count, self._id + 1)
+        self._db.executemany("INSERT INTO bench VALUES (?, ?, ?, ?, ?)", rows)
+        self._db.execute("COMMIT")
+        self._id += count
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class _Lmdb:
+    def __init__(self, directory: Path, durability: str) -> None:
+        folder = directory / "lmdb"
+        synced = durability == "fsync"
+        self._env = lmdb.open(str(folder), map_size=2**33, sync=synced, metasync=synced)
+        self._id = 0
+        self._pack = packer()
+
+    def commit(self, count: int) -> None:
+        pairs = [
+            (one[0].to_bytes(8, "big"), self._pack(one)) for one in _tuples(count, self._id + 1)
+        ]
+        with self._env.begin(write=True) as txn, txn.cursor() as cursor:
+            cursor.putmulti(pairs, append=True)
+        self._id += count
+
+    def close(self) -> None:
+        self._env.close()

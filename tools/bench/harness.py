@@ -1,0 +1,72 @@
+"""Benchmarks as ratios: cases run in turns, in one process, on one disk.
+
+Absolute rates of a shared machine drift by a factor of two within minutes; the ratio of two cases
+that run right after one another does not. So every round runs all cases once, in turn, and what is
+reported is the median of the rounds' ratios to the baseline, with their spread.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Case", "Result", "compare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to time. `run`: does `units` of work and returns the seconds it took."""
+
+    name: str
+    run: Callable[[], float]
+    units: int
+
+
+@dataclass(slots=True)
+class Result:
+    """What one case took. `ratios`: rate over the baseline's rate, per round."""
+
+    name: str
+    rates: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Median units per second."""
+        return statistics.median(self.rates)
+
+    @property
+    def ratio(self) -> float:
+        """Median of the rounds' ratios to the baseline."""
+        return statistics.median(self.ratios)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "case": self.name,
+            "per_second": round(self.rate, 1),
+            "ratio": round(self.ratio, 3),
+            "ratio_low": round(min(self.ratios), 3),
+            "ratio_high": round(max(self.ratios), 3),
+            "rounds": len(self.ratios),
+        }
+
+
+def compare(
+    cases: Sequence[Case], *, rounds: int, progress: Callable[[int], None] | None = None
+) -> list[Result]:
+    """Time all cases in turn, `rounds` times; the first case is the baseline."""
+    results = [Result(case.name) for case in cases]
+    for number in range(rounds):
+        rates = []
+        for case in cases:
+            seconds = case.run()
+            rates.append(case.units / max(seconds, 1e-9))
+            if progress is not None:
+                progress(number * len(cases) + len(rates))
+        for result, rate in zip(results, rates, strict=True):
+            result.rates.append(rate)
+            result.ratios.append(rate / rates[0])
+    return results
