@@ -1,0 +1,186 @@
+"""Many tuples at once: where each begins, whether each fits its space, and their keys.
+
+A run of tuples is one `bytes` and an array of boundaries ("Q"): tuple r stands in
+`packed[bounds[r]:bounds[r + 1]]`. Keys come the same way. The work is done by `store.kernel`;
+tuples that it does not understand (decimals, collations, JSON paths) and those that fail a check
+go the ordinary way, one by one, through `store.format` and `store.keys`. Both give the same keys.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from logweir.errors import RequestError
+from logweir.store import kernel
+from logweir.store.definition import IndexDef, PartDef, SpaceDef
+from logweir.store.fieldtype import EXT_MASKS, PLAIN_MASKS, MpType
+from logweir.store.format import HEADER_BYTES, TupleFormat
+from logweir.store.keys import index_keys
+from logweir.store.values import invalid_msgpack, read_array
+
+__all__ = ["KeyPlan", "Keys", "split_tuples"]
+
+Bounds: TypeAlias = "array[int]"
+"""Boundaries in a buffer, format "Q": one number more than there are items."""
+
+_FIRST_ROOM: Final = 1024
+
+
+def split_tuples(packed: bytes, *, is_array: bool = False) -> Bounds:
+    """Where each of the values in `packed` begins, and behind the last one where it ends.
+
+    `packed`: values one behind the other; or, with `is_array`, one MsgPack array of them. Raises
+    `RequestError` 20 where one is cut short or malformed, 22 where there is no array.
+    """
+    at = 0
+    wanted = None
+    if is_array:
+        wanted, at = read_array(packed, 0)
+    bounds = array("Q", (at,))
+    end = len(packed)
+    while at < end:
+        room = max(_FIRST_ROOM, 2 * len(bounds))
+        found = array("Q", bytes(8 * (room + 1)))
+        count = kernel.split(packed, at, end, found)
+        bounds.extend(found[1 : count + 1])
+        at = bounds[-1]
+        if count < room and at < end:
+            raise invalid_msgpack()
+    if wanted is not None and wanted != len(bounds) - 1:
+        raise invalid_msgpack()
+    return bounds
+
+
+@dataclass(slots=True)
+class Keys:
+    """The keys of a run of tuples.
+
+    `data`: the keys one behind the other; `bounds`: their boundaries; `rows`: None where each
+    tuple has one key, else boundaries in the keys: those of tuple r are rows[r] … rows[r + 1] - 1.
+    """
+
+    data: bytes
+    bounds: Bounds
+    rows: Bounds | None = None
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        return self.data[self.bounds[number] : self.bounds[number + 1]]
+
+
+class KeyPlan:
+    """What the kernel must know to make the keys of one index. Make it once per definition.
+
+    The keys are those of `keys.index_keys`. With `check` each tuple is checked against the
+    space's format first; without, tuples are trusted to fit it (rows of the log).
+    """
+
+    __slots__ = ("_check", "_format", "_index", "_one", "_room", "_table")
+
+    def __init__(self, space: SpaceDef, index: IndexDef, *, check: bool = True) -> None:
+        self._check = check
+        self._format = space.format
+        self._index = index
+        self._table = _table(space.format, index, check)
+        self._room = bytearray(256)
+        self._one = (array("Q", (0, 0)), array("Q", (0, 0)))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the kernel is used at all, for the tuples that it understands."""
+        return self._table is not None
+
+    def key(self, data: bytes) -> list[bytes]:
+        """The keys of one tuple. Raises `RequestError` as `TupleFormat.check`."""
+        if self._table is None:
+            return self._ordinary(data)
+        bounds, ends = self._one
+        bounds[1] = len(data)
+        while True:
+            how = kernel.keys(data, bounds, 0, 1, self._table, self._room, ends) & 3
+            if how == kernel.DONE:
+                return [bytes(self._room[: ends[1]])]
+            if how != kernel.NO_ROOM:
+                return self._ordinary(data)
+            self._room = bytearray(4 * len(data) + 2 * len(self._room))
+
+    def keys(self, packed: bytes, bounds: Bounds) -> Keys:
+        """The keys of a run of tuples.
+
+        Raises the `RequestError` of the first tuple that fails, with its number as
+        `details["row"]`.
+        """
+        count = len(bounds) - 1
+        if self._table is None:
+            return self._one_by_one(packed, bounds)
+        out = bytearray(len(packed) + 32 * count + 64)
+        ends = array("Q", bytes(8 * (count + 1)))
+        row = 0
+        while row < count:
+            row, how = divmod(kernel.keys(packed, bounds, row, count, self._table, out, ends), 4)
+            if how == kernel.DONE:
+                break
+            if how == kernel.NO_ROOM:
+                out.extend(bytes(len(out) + 4 * (bounds[row + 1] - bounds[row]) + 1024))
+                continue
+            (key,) = self._row(packed, bounds, row)
+            ends[row + 1] = ends[row] + len(key)
+            out[ends[row] : ends[row + 1]] = key
+            row += 1
+        return Keys(bytes(memoryview(out)[: ends[count]]), ends)
+
+    def _one_by_one(self, packed: bytes, bounds: Bounds) -> Keys:
+        out = bytearray()
+        ends = array("Q", (0,))
+        rows = array("Q", (0,))
+        for row in range(len(bounds) - 1):
+            for key in self._row(packed, bounds, row):
+                out += key
+                ends.append(len(out))
+            rows.append(len(ends) - 1)
+        return Keys(bytes(out), ends, rows if self._index.is_multikey else None)
+
+    def _row(self, packed: bytes, bounds: Bounds, row: int) -> list[bytes]:
+        try:
+            return self._ordinary(packed[bounds[row] : bounds[row + 1]])
+        except RequestError as error:
+            error.details["row"] = row
+            raise
+
+    def _ordinary(self, data: bytes) -> list[bytes]:
+        if self._check:
+            self._format.check(data)
+        return index_keys(data, self._index)
+
+
+def _is_plain(part: PartDef) -> bool:
+    return part.path is None and part.field_no < kernel.PLACES
+
+
+def _table(format_: TupleFormat, index: IndexDef, check: bool) -> Bounds | None:
+    """The plan as the kernel takes it; None where the kernel can do nothing for this index."""
+    if (check and format_.has_paths) or not all(map(_is_plain, index.sort_parts)):
+        return None
+    own, all_parts = len(index.parts), len(index.sort_parts)
+    used = all_parts if index.is_nullable or not index.is_unique else own
+    head = [
+        format_.exact_count if check else 0,
+        len(format_.top),
+        max(format_.max_bytes - HEADER_BYTES - format_.offsets_bytes, 0) if check else 2**63 - 1,
+        used,
+        own if index.is_unique else all_parts,
+    ]
+    fields: list[int] = []
+    for node in format_.top:
+        nil = (1 << MpType.NIL) if node.is_nullable else 0
+        absent = 1 << kernel.ABSENT_BIT if node.is_nullable or node.children else 0
+        fields += (PLAIN_MASKS[node.type] | nil, EXT_MASKS[node.type] | absent)
+    parts: list[int] = []
+    for part in index.sort_parts[:used]:
+        ordered = kernel.COLLATED if part.order is not None else 0
+        parts += (part.field_no, part.type + ordered)
+    return array("Q", (*head, *fields, *parts))
