@@ -156,7 +156,7 @@ class AsyncLog(_AsyncStatements):
     ) -> int:
         """As `Log.append`."""
         packed = appending.pack_tuples(tuples)
-        apply = appending.append_job(space, packed, one_transaction=one_transaction)
+        apply = appending.append_job(space, packed, one_transaction=one_transaction, is_array=True)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         job = Job(apply, len(packed), finished=_resolver(loop, done))
@@ -183,7 +183,11 @@ class AsyncLog(_AsyncStatements):
         """As `Log.rows`."""
         loop = asyncio.get_running_loop()
         grown = asyncio.Event()
-        forget = self.sync.on_commit(lambda _: loop.call_soon_threadsafe(grown.set))
+
+        def wake(_: VClock) -> None:
+            loop.call_soon_threadsafe(grown.set)
+
+        forget = self.sync.on_commit(wake)
         position = None if after is None else VClock(after)
         try:
             while True:
@@ -234,7 +238,10 @@ def _resolver(
         else:
             future.set_result(job.result)
 
-    return lambda job: loop.call_soon_threadsafe(resolve, job) and None
+    def finished(job: Job) -> None:
+        loop.call_soon_threadsafe(resolve, job)
+
+    return finished
 
 
 class AsyncTransaction(_AsyncStatements):

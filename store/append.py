@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
+from logweir.limits import TRANSACTION_BYTES
 from logweir.store.bulk import split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.group import Group
 from logweir.store.request import Request
-from logweir.store.state import Tree
+from logweir.store.state import is_short
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
 
@@ -25,9 +25,13 @@ __all__ = ["append_job", "pack_tuples"]
 
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
-    """Tuples as MsgPack, one behind the other. Raises `RequestError` ILLEGAL_PARAMS."""
+    """Tuples as one MsgPack array. Raises `RequestError` ILLEGAL_PARAMS."""
+    rows = list(tuples)
     try:
-        return b"".join(map(packer(), tuples))
+        try:
+            return packer(strict_text=True)(rows)
+        except UnicodeEncodeError:  # text that came as bytes which are not UTF-8
+            return packer()(rows)
     except (TypeError, ValueError, OverflowError) as error:
         raise RequestError(
             ErrorCode.ILLEGAL_PARAMS,
@@ -36,13 +40,17 @@ def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
         ) from error
 
 
-def append_job(space: int | str, packed: bytes, *, one_transaction: bool) -> Callable[[Group], int]:
+def append_job(
+    space: int | str, packed: bytes, *, one_transaction: bool, is_array: bool
+) -> Callable[[Group], int]:
     """What inserts `packed` tuples in the group it is given and returns how many they are.
+
+    `is_array`: they are one MsgPack array, else they stand one behind the other.
 
     Raises, when it runs or at once, `RequestError` for a malformed tuple, one that does not fit
     the space, or a key that is taken or comes twice; then none is inserted.
     """
-    bounds = split_tuples(packed)
+    bounds = split_tuples(packed, is_array=is_array)
     if one_transaction and len(packed) > TRANSACTION_BYTES:
         raise LimitExceeded(
             "TRANSACTION_BYTES",
@@ -84,34 +92,25 @@ def _append_plain(
     one_transaction: bool,
 ) -> None:
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    ends = keys.bounds.tolist()
-    images = [keys.data[start:end] for start, end in pairwise(ends)]
-    tuples = [packed[start:end] for start, end in pairwise(bounds.tolist())]
-    pairs = list(zip(images, tuples, strict=True))
+    key_data = keys.data
+    images = [key_data[start:end] for start, end in pairwise(keys.bounds.tolist())]
     tree = group.engine.txn.tree(space.id, 0)
     assert tree is not None
-    ordered = images if _is_ascending(images) else sorted(images)
-    if ordered is not images:
-        if not _is_ascending(ordered):
-            raise duplicate_key(space, primary)
-        pairs.sort()
-    if any(len(image) >= STATE_KEY_BYTES - 1 for image in images):
-        for image, data in pairs:
-            if tree.get(image) is not None:
-                raise duplicate_key(space, primary)
-            tree.put(image, data)
-    else:
-        last = tree.last_key()
-        if last is not None and ordered[0] <= last and _has_any(tree, ordered):
-            raise duplicate_key(space, primary)
-        tree.add_new(pairs, at_end=last is None or ordered[0] > last)
     prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
+    last = tree.last_key()
+    distinct = len(set(images)) == len(images)
+    in_order = images == sorted(images)
+    if distinct and in_order and (last is None or images[0] > last) and is_short(images):
+        # Nothing can refuse these: LMDB may take them while the log is being synced.
+        group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
+        group.defer(lambda: tree.append(_pairs(images, packed, bounds)), len(packed))
+        return
+    pairs = _pairs(images, packed, bounds)
+    if not distinct or not tree.add_new(pairs if in_order else sorted(pairs)):
+        raise duplicate_key(space, primary)
     group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
 
 
-def _is_ascending(images: list[bytes]) -> bool:
-    return all(map(bytes.__lt__, images, images[1:]))
-
-
-def _has_any(tree: Tree, images: list[bytes]) -> bool:
-    return any(tree.get(image) is not None for image in images)
+def _pairs(images: list[bytes], packed: bytes, bounds: array[int]) -> list[tuple[bytes, bytes]]:
+    tuples = [packed[start:end] for start, end in pairwise(bounds.tolist())]
+    return list(zip(images, tuples, strict=True))

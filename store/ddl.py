@@ -75,9 +75,9 @@ def apply(
     else:
         for index_id in change.build:
             engine.txn.drop(space.id, index_id)
-            index = space.index(index_id)
-            assert index is not None
-            build_index(engine, space, index)
+            added = space.index(index_id)
+            assert added is not None
+            build_index(engine, space, added)
 
 
 def _has_rows(engine: Engine, space_id: int, index_id: int, key: list[Any]) -> bool:

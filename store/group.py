@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -68,6 +69,8 @@ class Group:
         self._bodies: list[bytes] = []
         self._bodies_bytes = 0
         self._blocks: list[bytes | bytearray] = []
+        self._deferred: list[Callable[[], None]] = []
+        self.deferred_bytes = 0
         self.touched = False
         """Whether anything changed, logged or not."""
 
@@ -212,6 +215,25 @@ class Group:
             )
         self._lsns[replica_id] += count
         self.touched = True
+
+    def defer(self, work: Callable[[], None], size: int) -> None:
+        """Have `work` on the state done while the log is being synced: nothing may refuse it.
+
+        `size`: about how many bytes it stores.
+        """
+        self._deferred.append(work)
+        self.deferred_bytes += size
+
+    def run_deferred(self) -> None:
+        """Do what was deferred."""
+        for work in self._deferred:
+            work()
+        self._deferred = []
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether anything was deferred and not yet done."""
+        return bool(self._deferred)
 
     def blocks(self) -> list[bytes | bytearray]:
         """The row bytes of all transactions ended so far, a block each."""

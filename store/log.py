@@ -40,6 +40,7 @@ from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.store.state import MapFull, Position, Spoiled, State
+from logweir.store.syncer import Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
 from logweir.wal.failpoint import failpoint
@@ -95,6 +96,7 @@ class Log(statements.Statements):
         self._grown = threading.Condition()
         self._durable: tuple[Path | None, int] = (opened.writer.path, opened.writer.size)
         self._queue = CommitQueue(self._commit, self._exclusive)
+        self._syncer = Syncer()
         self._failure: LogweirError | None = None
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
@@ -133,6 +135,7 @@ class Log(statements.Statements):
                 self._writer.close()
                 self._state.close(clean=clean)
             finally:
+                self._syncer.close()
                 self._lock_stack.close()
         with self._grown:
             self._grown.notify_all()
@@ -184,7 +187,11 @@ class Log(statements.Statements):
 
         Returns the new tuple; of a DELETE the old one; None where there is none, and for UPSERT.
         """
-        return self._run(lambda group: statements.result_of(request, group.execute(request)))
+        found: bytes | None = self._run(
+            lambda group: statements.result_of(request, group.execute(request)),
+            size=_size(request),
+        )
+        return found
 
     def submit(self, request: Request) -> Future[bytes | None]:
         """`execute` without waiting: the future is resolved, in another thread, once durable."""
@@ -207,13 +214,15 @@ class Log(statements.Statements):
         transaction of its own (for the caller it is all or nothing either way). Returns how many.
         """
         packed = append.pack_tuples(tuples)
-        return self.append_packed(space, packed, one_transaction=one_transaction)
+        job = append.append_job(space, packed, one_transaction=one_transaction, is_array=True)
+        count: int = self._run(job, size=len(packed))
+        return count
 
     def append_packed(
         self, space: int | str, packed: bytes, *, one_transaction: bool = True
     ) -> int:
         """`append` of tuples that are MsgPack already: arrays, one behind the other."""
-        job = append.append_job(space, packed, one_transaction=one_transaction)
+        job = append.append_job(space, packed, one_transaction=one_transaction, is_array=False)
         count: int = self._run(job, size=len(packed))
         return count
 
@@ -327,11 +336,15 @@ class Log(statements.Statements):
         txn = group.engine.txn
         blocks = group.blocks()
         vclock = self._vclock
+        if group.touched and not self._state.has_room(group.deferred_bytes):
+            raise MapFull
         if blocks:
             vclock = group.vclock
             unlogged = self.durability == "none"
-            if not unlogged:
-                self._write(blocks, vclock)
+            if unlogged:
+                group.run_deferred()
+            else:
+                self._write(group, blocks, vclock)
             path = self._writer.path
             txn.set_position(
                 Position(vclock, path.name if path else "", self._writer.size, unlogged)
@@ -353,14 +366,22 @@ class Log(statements.Statements):
         if blocks:
             self._publish(sum(map(len, blocks)))
 
-    def _write(self, blocks: list[bytes | bytearray], vclock: VClock) -> None:
-        self._writer.write(blocks, vclock)
-        if self.durability == "fsync":
-            try:
+    def _write(self, group: Group, blocks: list[bytes | bytearray], vclock: VClock) -> None:
+        try:
+            self._writer.write(blocks, vclock)
+            if self.durability != "fsync":
+                group.run_deferred()
+            elif group.has_deferred:
+                self._syncer.start(self._writer.sync)
+                try:
+                    group.run_deferred()
+                finally:
+                    self._syncer.wait()
+            else:
                 self._writer.sync()
-            except WriterPoisoned as error:
-                self._failure = error
-                raise
+        except WriterPoisoned as error:
+            self._failure = error
+            raise
 
     def _fail_after_write(self, error: BaseException) -> None:
         """The rows are in the log but not in the state: only opening again can tell and mend it."""

@@ -39,13 +39,14 @@ from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "is_short"]
 
 FORMAT: Final = 1
 _LONG_PREFIX: Final = STATE_KEY_BYTES - 1
 _DATABASES_MAX: Final = 65_000
 _READERS_MAX: Final = 1024
 _POSITION: Final = b"position"
+_ROOM_BYTES: Final = 64 * 1024 * 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full: abort the transaction, call `State.grow`, run it again."""
@@ -160,6 +161,12 @@ class State:
         self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
 
+    def has_room(self, wanted_bytes: int) -> bool:
+        """Whether a transaction that stores so much surely fits into the map."""
+        assert self._env is not None
+        used = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        return bool(used + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes)
+
     @property
     def map_bytes(self) -> int:
         """Size of the memory map."""
@@ -230,22 +237,26 @@ class Txn:
                 return None
             if self.is_write:
                 self._opened[name] = handle
-        return Tree(self.raw, handle, self._undo)
+        return Tree(self, handle, self._undo)
 
     def drop(self, space_id: int, index_id: int) -> None:
         """Remove all entries of an index. Only undone with the whole transaction."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
-        self._irreversible += 1
+        self.spoil()
         self.raw.drop(tree.handle, delete=False)
 
     def load(self, space_id: int, index_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries. Only undone with the whole transaction."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
-        self._irreversible += 1
+        self.spoil()
         if pairs:
             tree.load(pairs)
+
+    def spoil(self) -> None:
+        """From here on a rollback undoes the whole transaction or raises `Spoiled`."""
+        self._irreversible += 1
 
     def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
         """All entries of an index, in order; none where it was never written."""
@@ -312,10 +323,11 @@ class Txn:
 class Tree:
     """The entries of one index in one transaction: ordered bytes → bytes."""
 
-    __slots__ = ("_raw", "_undo", "handle")
+    __slots__ = ("_raw", "_txn", "_undo", "handle")
 
-    def __init__(self, raw: Any, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]) -> None:
-        self._raw = raw
+    def __init__(self, txn: Txn, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]) -> None:
+        self._txn = txn
+        self._raw = txn.raw
         self.handle = handle
         self._undo = undo
 
@@ -354,7 +366,7 @@ class Tree:
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
-        if any(len(key) >= _LONG_PREFIX for key, _ in pairs):
+        if not is_short([key for key, _ in pairs]):
             for key, value in pairs:
                 self.put(key, value)
             return
@@ -363,14 +375,27 @@ class Tree:
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=at_end)
 
-    def add_new(self, pairs: list[tuple[bytes, bytes]], *, at_end: bool) -> None:
-        """Add short keys known to be new, ascending; undone by `rollback`.
+    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> bool:
+        """Add many entries, ascending; False, with some of them added, if a key is there already.
 
-        `at_end`: all are above those that are there.
+        Only undone with the whole transaction.
         """
-        self._undo.extend((self.handle, key, None) for key, _ in pairs)
+        self._txn.spoil()
+        if not is_short([key for key, _ in pairs]):
+            for key, value in pairs:
+                if self.get(key) is not None:
+                    return False
+                self.put(key, value)
+            return True
         with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=at_end)
+            _, added = cursor.putmulti(pairs, overwrite=False)
+        return bool(added == len(pairs))
+
+    def append(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add many short keys, ascending and above all that are there. Undone as `add_new`."""
+        self._txn.spoil()
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs, append=True)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""
@@ -427,6 +452,11 @@ class Tree:
 
 def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
     return one[0] < other[0]
+
+
+def is_short(keys: list[bytes]) -> bool:
+    """Whether LMDB takes all these keys as they are."""
+    return max(map(len, keys), default=0) < _LONG_PREFIX
 
 
 def _stored(key: bytes) -> bytes:

@@ -152,10 +152,16 @@ def _ext(code: int, data: bytes) -> Value:
     return Ext(code, data)
 
 
-def packer() -> Callable[[Value], bytes]:
-    """A function that packs one value, faster than `pack` in a loop; for one thread only."""
+def packer(*, strict_text: bool = False) -> Callable[[Value], bytes]:
+    """A function that packs one value, faster than `pack` in a loop; for one thread only.
+
+    `strict_text`: faster still, but text with lone surrogates raises `UnicodeEncodeError`.
+    """
     pack_one: Callable[[Value], bytes] = msgpack.Packer(
-        default=_default, use_bin_type=True, strict_types=False, unicode_errors="surrogateescape"
+        default=_default,
+        use_bin_type=True,
+        strict_types=False,
+        unicode_errors=None if strict_text else "surrogateescape",
     ).pack
     return pack_one
 

@@ -1,0 +1,58 @@
+"""A thread that syncs the log while the thread that wrote it does something else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Syncer"]
+
+
+class Syncer:
+    """One helper thread, made when first used. `start`, then `wait`; one at a time."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._call: Callable[[], None] | None = None
+        self._error: BaseException | None = None
+        self._go = threading.Semaphore(0)
+        self._begun = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Run `call` in the thread. Returns when it has begun: a call that waits for the disk
+        then leaves the interpreter to the caller."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="logweir-sync", daemon=True)
+            self._thread.start()
+        self._call = call
+        self._go.release()
+        self._begun.acquire()
+
+    def wait(self) -> None:
+        """Return when the call is done. Raises what it raised."""
+        self._done.acquire()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._call = None
+            self._go.release()
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while True:
+            self._go.acquire()
+            call = self._call
+            if call is None:
+                return
+            self._begun.release()
+            try:
+                call()
+            except BaseException as error:  # raised again in the thread that waits
+                self._error = error
+            self._done.release()
