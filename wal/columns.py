@@ -203,11 +203,9 @@ class RowColumns:
         return None if self.type[index] == RowType.UPDATE else self._part("tuple", index)
 
     def ops_bytes(self, index: int) -> bytes | None:
-        """The stored bytes of the operations: body key 28, for an UPDATE else key 21."""
-        ops = self._part("ops", index)
-        if ops is None and self.type[index] == RowType.UPDATE:
-            return self._part("tuple", index)
-        return ops
+        """The stored bytes of the operations: body key 28, for an UPDATE key 21 first."""
+        ops = self._part("tuple", index) if self.type[index] == RowType.UPDATE else None
+        return self._part("ops", index) if ops is None else ops
 
     def row(self, index: int) -> Row:
         """One row as an object."""

@@ -35,6 +35,7 @@ __all__ = [
     "Ext",
     "MapPairs",
     "Value",
+    "decode_ext",
     "decode_uint",
     "encode_array_header",
     "encode_uint",
@@ -144,7 +145,8 @@ def _default(value: Value) -> Value:
     raise TypeError(f"a {type(value).__name__} has no MsgPack form: {value!r:.60}")
 
 
-def _ext(code: int, data: bytes) -> Value:
+def decode_ext(code: int, data: bytes) -> Value:
+    """An extension value: Decimal, UUID or `Ext`. Raises `DecodeError` for a malformed decimal."""
     if code == EXT_DECIMAL:
         return decode_decimal(data)
     if code == EXT_UUID and len(data) == 16:
@@ -223,7 +225,7 @@ _OPTIONS: Final[dict[str, Any]] = {
     "raw": False,
     "strict_map_key": False,
     "unicode_errors": "surrogateescape",
-    "ext_hook": _ext,
+    "ext_hook": decode_ext,
     "object_pairs_hook": map_of,
 }
 # msgpack makes time stamps of ext -1 and asks nobody; this finds what may be one.

@@ -139,14 +139,13 @@ class Row:
         for name in ("index_id", "index_base"):
             if value := getattr(body, name):
                 out[name] = value
-        ops = body.ops
-        for name, data in (("key", body.key), ("tuple", body.tuple)):
-            if data is not None and not (name == "tuple" and self.type == RowType.UPDATE):
-                out[name] = unpack(data)
-        if self.type == RowType.UPDATE and ops is None:
-            ops = body.tuple
-        if ops is not None:
-            out["ops"] = unpack(ops)
+        is_update = self.type == RowType.UPDATE and body.tuple is not None
+        if body.key is not None:
+            out["key"] = unpack(body.key)
+        if body.tuple is not None:
+            out["ops" if is_update else "tuple"] = unpack(body.tuple)
+        if body.ops is not None and not is_update:
+            out["ops"] = unpack(body.ops)
         return out
 
 
