@@ -5,11 +5,11 @@ Two states are kept of everything: what programs see, and what is on stable stor
 * `write` and `truncate` change what programs see; they become stable by `sync` of that file.
 * `create`, `rename` and `remove` change the names that programs see; they become stable by
   `sync_directory`.
-* `crash` gives a new disk as it is after a power cut. Of every write since the last sync of its
-  file, any of the pieces that lie in one 512-byte sector may have reached the disk, in any
-  combination; pieces that did not hold what was there before, or zeros. Any truncation since then
-  may have happened or not. The size is anything between the last stable one and what programs saw.
-  Every name that was changed since the last sync of its folder is the old or the new one.
+* `crash` gives a new disk as it is after a power cut. Each 512-byte sector of a file holds what it
+  held at the last sync or after any later change of the file, whatever the other sectors hold: the
+  system writes sectors back whenever it likes, in any order, a whole one at a time. The size is one
+  that the file had at the last sync or since; what was never written is zero. Every name that was
+  changed since the last sync of its folder is the old or the new one.
 * After a sync that failed (`fail_sync`) what was to be synced is doubtful for ever: programs go on
   seeing it, but no later sync makes it stable. That is what Linux does (pages are marked clean).
 
@@ -42,7 +42,8 @@ Buffer = bytes | bytearray | memoryview
 @dataclass(slots=True)
 class _Inode:
     """One file. `seen`: what programs see; `stable`: what survives for certain; `pending`: changes
-    since then, (offset, bytes) of a write or (size, None) of a truncation."""
+    since then in order, (offset, bytes) of a write or (size, None) of a truncation; `doubtful`:
+    those before them that a sync failed to save."""
 
     seen: bytearray = field(default_factory=bytearray)
     stable: bytes = b""
@@ -50,32 +51,42 @@ class _Inode:
     doubtful: list[tuple[int, bytes | None]] = field(default_factory=list)
 
     def sync(self) -> None:
-        if self.doubtful:  # a sync failed before: only what came later is made stable
-            data = bytearray(self.stable)
+        if self.doubtful:  # only sectors that were written to since then are saved again
+            image = bytearray(self.stable[: len(self.seen)].ljust(len(self.seen), b"\0"))
             for offset, piece in self.pending:
-                _apply(data, offset, piece)
-            self.stable = bytes(data)
+                for start in _sectors(offset, offset + len(piece or b"")):
+                    image[start : start + SECTOR_BYTES] = self.seen[start : start + SECTOR_BYTES]
+            self.stable = bytes(image)
         else:
             self.stable = bytes(self.seen)
         self.pending.clear()
 
     def survivor(self, rng: random.Random) -> bytes:
         """What is on the disk after a power cut."""
-        data = bytearray(self.stable)
-        largest = max(len(data), len(self.seen))
-        keep = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         changes = [*self.doubtful, *self.pending]
-        for offset, piece in changes:
-            if piece is None:
-                if rng.random() < keep:
-                    del data[offset:]
-                continue
-            for start, part in _sectors(offset, piece):
-                if rng.random() < keep:
-                    _apply(data, start, part)
-        if changes and len(data) < largest and rng.random() < 0.5:
-            data += bytes(rng.randint(0, largest - len(data)))
-        return bytes(data)
+        if not changes:
+            return self.stable
+        latest = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        image = bytearray(self.stable)
+        sizes = [len(image)]
+        sectors: dict[int, tuple[int, bytes]] = {}  # start: (when it was written, what it held)
+        wanted: dict[int, int] = {}
+        for now, (offset, piece) in enumerate(changes, 1):
+            before = len(image)
+            _apply(image, offset, piece)
+            sizes.append(len(image))
+            end = before if piece is None else offset + len(piece)
+            for start in _sectors(offset, end):
+                if start not in wanted:
+                    last = len(changes)
+                    wanted[start] = last if rng.random() < latest else rng.randint(0, last)
+                if now <= wanted[start]:
+                    sectors[start] = now, bytes(image[start : start + SECTOR_BYTES])
+        data = bytearray(self.stable)
+        for start, (_, held) in sorted(sectors.items()):
+            _apply(data, start, held.ljust(min(SECTOR_BYTES, max(sizes) - start), b"\0"))
+        size = rng.choice((rng.choice(sizes), sizes[-1], max(sizes)))
+        return bytes(data[:size].ljust(size, b"\0"))
 
 
 def _apply(data: bytearray, offset: int, piece: bytes | None) -> None:
@@ -87,13 +98,9 @@ def _apply(data: bytearray, offset: int, piece: bytes | None) -> None:
     data[offset : offset + len(piece)] = piece
 
 
-def _sectors(offset: int, piece: bytes) -> Iterator[tuple[int, bytes]]:
-    """The parts of a write that lie in one sector each."""
-    start = 0
-    while start < len(piece):
-        end = start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES
-        yield offset + start, piece[start:end]
-        start = end
+def _sectors(start: int, end: int) -> range:
+    """Where the sectors begin that hold the bytes start … end - 1."""
+    return range(start // SECTOR_BYTES * SECTOR_BYTES, end, SECTOR_BYTES)
 
 
 class SimFile:
