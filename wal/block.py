@@ -48,6 +48,8 @@ FIXHEADER_BYTES: Final = 19
 MAGIC_PLAIN: Final = bytes.fromhex("d5ba0bab")
 MAGIC_ZSTD: Final = bytes.fromhex("d5ba0bba")
 EOF_MARKER: Final = bytes.fromhex("d510aded")
+_SECTOR_BYTES: Final = 512
+_ZEROS: Final = bytes(_SECTOR_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,13 @@ def encode_block(
 ) -> tuple[bytes, bytes | bytearray | memoryview]:
     """Frame `rows` (one or more whole transactions) as one block.
 
-    `threshold_bytes`: compress from this size on, None never; `level`: of zstd, 1 … 22;
-    `unsynced_bytes`: as in `encode_fixheader`.
+    `threshold_bytes`: compress from this size on, None never (but rows with 512 zeros in a row are
+    always compressed: on a disk such zeros mean that a sector is missing); `level`: of zstd,
+    1 … 22; `unsynced_bytes`: as in `encode_fixheader`.
     Returns the fixheader and the payload, to be written one after the other.
     """
-    if threshold_bytes is not None and len(rows) >= threshold_bytes:
+    packs = threshold_bytes is not None and len(rows) >= threshold_bytes
+    if packs or (len(rows) >= _SECTOR_BYTES and _ZEROS in bytes(rows)):
         packed = _compress(rows, level)
         return encode_fixheader("zstd", len(packed), checksum(packed), unsynced_bytes), packed
     return encode_fixheader("plain", len(rows), checksum(rows), unsynced_bytes), rows

@@ -9,10 +9,12 @@ bit can make the rest of a file look like an unfinished write):
 * *torn tail*: the last block passes the file's end, **and** nothing valid follows it, **and** the
   bytes that are there do not match its checksum, **and** the file does not end in the EOF marker.
 * *zero tail*: only zeros up to the file's end.
-* *unsynced tail*: a disk may keep the 512-byte pieces of a write that was never synced in any
-  order. Some piece is missing (zeros), and every valid block behind it belongs to the same unsynced
-  write. logweir's own files say which these are: the field for the checksum of the block
-  before, which every reader ignores, holds the distance back to the end of what was synced.
+* *unsynced tail*: a disk may keep the 512-byte pieces of what was never synced in any order. Some
+  piece is missing (zeros), no EOF marker follows (it is written only behind what was synced), and
+  every valid block behind it was not synced either. logweir's own files say which these are: the
+  field for the checksum of the block before, which every reader ignores, holds the distance
+  back to the end of what was synced. So that zeros mean "missing", its writer packs rows that hold
+  a run of zeros as long as a piece.
 * anything else is corruption; reading can go on at the next valid block, or, where the length field
   alone is wrong, with the same block (`Damage.salvage`).
 """
@@ -47,7 +49,6 @@ from logweir.wal.xrow import Row, Transaction
 __all__ = ["Block", "WalReader", "read_meta"]
 
 _SECTOR_BYTES: Final = 512
-_ZERO_RUN_BYTES: Final = 32  # zeros at a file's end that say "this piece never arrived"
 _PROBE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -381,24 +382,28 @@ class WalReader:
         stop = self._size if following is None else following
         if closed or not self._has_missing_piece(at, stop, last=following is None):
             return False
-        while following is not None and following < self._size:
+        while following is not None:
             found = self.block_at(following)
-            if not isinstance(found, Block):
-                break
-            back = found.header.unsynced_bytes
-            if back == 0 or following - back > at:
-                return False
-            following = found.end
+            if isinstance(found, Block):
+                back = found.header.unsynced_bytes
+                if back == 0 or following - back > at:
+                    return False
+                following = found.end
+            if following >= self._size or not isinstance(self.block_at(following), Block):
+                following = self._find_block(following + 1)
         return True
 
     def _has_missing_piece(self, at: int, stop: int, *, last: bool) -> bool:
+        """Whether a sector behind `at` never arrived: zeros from `at`, or from its begin, on.
+
+        A sector that holds something behind `stop` did arrive. `last`: `stop` is the file's end.
+        """
         start = at
         while start < stop:
-            end = min((start // _SECTOR_BYTES + 1) * _SECTOR_BYTES, stop)
-            whole = end - start == _SECTOR_BYTES or start == at
-            if (whole or (last and end - start >= _ZERO_RUN_BYTES)) and not self._has_nonzero(
-                start, end
-            ):
+            end = (start // _SECTOR_BYTES + 1) * _SECTOR_BYTES
+            if end > stop and not last:
+                return False
+            if not self._has_nonzero(start, min(end, stop)):
                 return True
             start = end
         return False

@@ -290,8 +290,9 @@ class WalWriter:
         self._current = _Current(file, path, at.prev_vclock or VClock(), at.size)
 
     def _file_for_write(self) -> _Current:
-        if self._current is not None and self._current.file.size() >= self.options.max_bytes:
-            self._close_current()
+        current = self._current
+        if current is not None and current.file.size() >= self.options.max_bytes:
+            self.rotate()  # not of an empty file: the next one would have its name
         if self._current is None:
             self._current = self._create()
         return self._current
@@ -301,6 +302,8 @@ class WalWriter:
         if current is None:
             return
         before = current.file.size()
+        if current.synced != before:
+            self._sync(current)  # so that an EOF marker says: everything before it was synced
         try:
             current.file.write([EOF_MARKER])
         except OSError as error:
