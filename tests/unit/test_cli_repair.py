@@ -1,4 +1,4 @@
-"""`logweir repair` and `logweir restore`: what they say, and that they touch only the new folder."""
+"""`logweir repair` and `logweir restore`: what they say; they touch only the new folder."""
 
 from __future__ import annotations
 
