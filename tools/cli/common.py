@@ -14,8 +14,11 @@ from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
 
 __all__ = [
+    "FolderArgument",
+    "NewFolderOption",
     "PathArgument",
     "existing",
+    "log_bytes",
     "show_damage",
     "utc_text",
 ]
@@ -25,11 +28,29 @@ PathArgument = Annotated[
 ]
 """The argument of commands that take one file or folder."""
 
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a store.")]
+"""The argument of commands that take one folder."""
+
+NewFolderOption = Annotated[
+    Path, typer.Option("--to", metavar="NEW", help="The new folder; it must be empty or not exist.")
+]
+"""The option of commands that write a new folder."""
+
 
 def existing(path: Path) -> Path:
     """`path`, if something is there. Raises `OSError` as the system does."""
     os.stat(path)
     return path
+
+
+def log_bytes(directory: Path) -> int:
+    """Bytes in the logs and snapshots of a folder. Raises `OSError` as the system does."""
+    with os.scandir(directory) as entries:
+        return sum(
+            entry.stat(follow_symlinks=False).st_size
+            for entry in entries
+            if entry.name.endswith((".xlog", ".snap"))
+        )
 
 
 def utc_text(seconds: float | None) -> str | None:

@@ -38,7 +38,10 @@ __all__ = ["COMMANDS", "app", "load_command", "run"]
 
 COMMANDS: Final = {
     "info": "Show what a file or folder holds.",
+    "cat": "Print the rows of logs and snapshots.",
     "verify": "Check a file or folder and list all damage.",
+    "repair": "Save what is whole of a damaged folder.",
+    "restore": "Write the state at a point in time.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 

@@ -14,7 +14,7 @@ from logweir.recovery.report import (
     vclock_json,
 )
 from logweir.recovery.single import examine_file
-from logweir.tools.cli.common import PathArgument, existing
+from logweir.tools.cli.common import PathArgument, existing, log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.wal.damage import Damage
 
@@ -52,8 +52,7 @@ def command(out: Output, path: PathArgument) -> int:
 
 
 def _folder(out: Output, path: Path) -> int:
-    size = sum(one.stat().st_size for one in path.iterdir() if one.suffix in (".xlog", ".snap"))
-    with out.progress("Checking", size) as progress:
+    with out.progress("Checking", log_bytes(path)) as progress:
         report = examine(path, progress=lambda done, _: progress(done))
     if out.as_json:
         out.json(report.to_json())

@@ -1,0 +1,72 @@
+"""`logweir restore`: the state at an earlier position or time, as a new folder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from logweir.errors import ConfigError
+from logweir.recovery.report import vclock_json
+from logweir.recovery.restore import restore
+from logweir.tools.cli.common import FolderArgument, NewFolderOption, existing, log_bytes
+from logweir.tools.cli.output import Output
+from logweir.wal.selection import parse_bound, parse_time
+from logweir.wal.vclock import VClock
+
+
+def command(
+    out: Output,
+    directory: FolderArgument,
+    to: NewFolderOption,
+    at_vclock: Annotated[
+        str | None,
+        typer.Option("--at-vclock", metavar="VCLOCK", help="The state at this vclock."),
+    ] = None,
+    at_time: Annotated[
+        str | None,
+        typer.Option("--at-time", metavar="TIME", help="The state at this time (ISO 8601, UTC)."),
+    ] = None,
+) -> int:
+    """Write the state at a point in time into a new folder; without a point, the newest.
+
+    The cut is always between two transactions. The folder itself is not touched.
+    """
+    existing(directory)
+    with out.progress("Reading", log_bytes(directory)) as progress:
+        result = restore(
+            directory,
+            to,
+            at=_point(at_vclock, at_time),
+            progress=lambda done, total: progress(done),
+        )
+    if out.as_json:
+        out.json(
+            {
+                "to": str(result.to),
+                "vclock": vclock_json(result.vclock),
+                "is_exact": result.is_exact,
+                "snapshot": result.snapshot,
+                "rows": result.rows,
+                "files": list(result.files),
+            }
+        )
+        return 0
+    out.line(f"{result.to} holds the state at {result.vclock}")
+    out.message(f"it begins with {result.snapshot}; {result.rows} rows come after it")
+    if not result.is_exact:
+        out.message(f"{at_vclock} lies inside a transaction: this is the state before it")
+    return 0
+
+
+def _point(at_vclock: str | None, at_time: str | None) -> VClock | float | None:
+    if at_vclock is not None and at_time is not None:
+        raise ConfigError("--at-time", "cannot be given together with --at-vclock.")
+    if at_time is not None:
+        return parse_time(at_time, origin="--at-time")
+    if at_vclock is None:
+        return None
+    bound = parse_bound(at_vclock, origin="--at-vclock")
+    if not isinstance(bound, VClock):
+        raise ConfigError("--at-vclock", f"{at_vclock!r} is no vclock such as '{{1: 5}}'.")
+    return bound
