@@ -68,6 +68,13 @@ class Outbox:
         """Add `data` behind what waits."""
         self._parts.append(data)
 
+    def add(self, data: bytes) -> None:
+        """Keep `data` behind what is kept, without a look at it. Raises `LimitExceeded`."""
+        if self._size_bytes + len(data) > self.limit_bytes:
+            raise LimitExceeded(self.limit_name, self.limit_bytes, self._size_bytes + len(data))
+        self._parts.append(data)
+        self._size_bytes += len(data)
+
     def take(self) -> bytes:
         """All that waits, in one piece."""
         parts = self._parts
@@ -104,9 +111,7 @@ class InputBuffer:
         self._size_bytes += len(data)
         if self._size_bytes < self._needed_bytes:
             return b""
-        whole = b"".join(self._parts)
-        self.clear()
-        return whole
+        return self.take()
 
     def keep(self, rest: bytes, needed_bytes: int = 0) -> None:
         """Keep `rest`. `needed_bytes`: how long it must get before it is worth a look.
@@ -119,6 +124,19 @@ class InputBuffer:
         self._parts = [rest] if rest else []
         self._size_bytes = len(rest)
         self._needed_bytes = needed_bytes
+
+    def add(self, data: bytes) -> None:
+        """Keep `data` behind what is kept, without a look at it. Raises `LimitExceeded`."""
+        if self._size_bytes + len(data) > self.limit_bytes:
+            raise LimitExceeded(self.limit_name, self.limit_bytes, self._size_bytes + len(data))
+        self._parts.append(data)
+        self._size_bytes += len(data)
+
+    def take(self) -> bytes:
+        """What was kept, whether it is enough or not; nothing is kept any more."""
+        whole = b"".join(self._parts)
+        self.clear()
+        return whole
 
     def clear(self) -> None:
         """Forget what was kept."""
