@@ -111,3 +111,10 @@ IPROTO_FRAME_BYTES: Final = 64 * 1024 * 1024
 
 IPROTO_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's requests that may be unanswered; then it is not read until some are."""
+
+# --- followers ------------------------------------------------------------------------------------
+HUB_STEP_BYTES: Final = 1024 * 1024
+"""Bytes of rows that a follower is given in one step, about."""
+
+HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of scanned rows at the end of the log that followers share."""

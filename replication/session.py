@@ -68,13 +68,6 @@ class Outbox:
         """Add `data` behind what waits."""
         self._parts.append(data)
 
-    def add(self, data: bytes) -> None:
-        """Keep `data` behind what is kept, without a look at it. Raises `LimitExceeded`."""
-        if self._size_bytes + len(data) > self.limit_bytes:
-            raise LimitExceeded(self.limit_name, self.limit_bytes, self._size_bytes + len(data))
-        self._parts.append(data)
-        self._size_bytes += len(data)
-
     def take(self) -> bytes:
         """All that waits, in one piece."""
         parts = self._parts
