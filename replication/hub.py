@@ -105,7 +105,7 @@ class Hub:
         return self._open(after)
 
     def adopt(self, follower: Follower, at: VClock) -> int:
-        """`follower` has read everything up to `at`: the number of the window that it needs next."""
+        """`follower` has read all up to `at`: the number of the window that it needs next."""
         if self._tail is None:
             self._tail = follower
             self._tail_vclock = at
@@ -118,7 +118,7 @@ class Hub:
         return self.next_number
 
     def window(self, number: int) -> Window | None:
-        """The window of that number; None where there is none yet. Raises `LookupError`: dropped."""
+        """The window of that number, None if not there yet. Raises `LookupError` if dropped."""
         if number < self._first_number:
             raise LookupError(number)
         if number >= self.next_number:
