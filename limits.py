@@ -118,3 +118,6 @@ HUB_STEP_BYTES: Final = 1024 * 1024
 
 HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
 """Bytes of scanned rows at the end of the log that followers share."""
+
+UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Rows of one upstream that wait to be applied; then it is not read until some are."""
