@@ -121,3 +121,6 @@ HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
 
 UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 """Rows of one upstream that wait to be applied; then it is not read until some are."""
+
+UPSTREAM_STEP_BYTES: Final = 1024 * 1024
+"""Rows of one upstream that are applied in one commit, about."""

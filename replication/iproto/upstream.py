@@ -89,14 +89,9 @@ class Upstream:
                 self.link.resume_reading()
         return event
 
-    def next_now(self) -> Event | None:
-        """The next event if it is there already."""
-        if not self._waiting:
-            return None
-        event = self._waiting[0]
-        if isinstance(event, Rows):
-            self._waiting_bytes -= len(event.data)
-        return self._waiting.popleft()
+    def peek(self) -> Event | None:
+        """The next event if it is there already; it stays."""
+        return self._waiting[0] if self._waiting else None
 
     async def expect(self, kind: type[EventT]) -> EventT:
         """The next event, which must be of that kind. A refusal raises: see `refusal`."""
