@@ -1,9 +1,10 @@
 """Following a real master: its rows become rows here, with their own replica id, lsn and time.
 
 One source is one master; several may run at once, and the vclock keeps their rows apart: a
-transaction that came over another one already is passed over. A transaction is applied and logged in
-one commit, whole or not at all, and acknowledged when it is durable. One that cannot be applied (a
-duplicate key, an unknown space) stops its source for good, with what and why; nothing is skipped.
+transaction that came over another one already is passed over. A transaction is applied and logged
+in one commit, whole or not at all, and acknowledged when it is durable. One that cannot be applied
+(a duplicate key, an unknown space) stops its source for good, with what and why; nothing is
+skipped.
 
 The store must belong to the master's replica set already: `logweir.replication.iproto.join` makes
 such a folder. Our own rows are not asked for, unless the master has some that we have lost. A
