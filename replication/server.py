@@ -21,6 +21,7 @@ from logweir.replication.iproto.endpoint import IprotoService
 from logweir.replication.iproto.functions import Functions, load_functions
 from logweir.replication.iproto.service import Options, Shared
 from logweir.replication.iproto.source import TarantoolSource
+from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
@@ -63,7 +64,7 @@ class Server:
             log,
             self.hub,
             metrics=self.metrics,
-            functions=Functions({**functions, "logweir.status": self.status}, log),
+            functions=Functions({**functions, STATUS_FUNCTION: self.status}, log),
             options=Options(
                 guest=guest_grants(options.guest),
                 read_only=options.read_only,

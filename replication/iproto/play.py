@@ -45,7 +45,7 @@ async def play(
     *,
     system: bool = False,
     local: bool = False,
-    progress: Callable[[int], None] = lambda rows: None,
+    progress: Callable[[int], None] = lambda done_bytes: None,
 ) -> Played:
     """Send the rows of `paths`, in their order, to the server at `url`.
 
@@ -54,9 +54,16 @@ async def play(
     `CorruptBlock` at damage, `Unreachable`.
     """
     played = Played()
+    before = 0
+
+    def advance(offset: int) -> None:
+        progress(before + offset)
+
     async with open_client(url) as client:
         for path in paths:
-            await _play_file(path, client, played, system=system, local=local, progress=progress)
+            before += await _play_file(
+                path, client, played, system=system, local=local, progress=advance
+            )
     return played
 
 
@@ -68,12 +75,13 @@ async def _play_file(
     system: bool,
     local: bool,
     progress: Callable[[int], None],
-) -> None:
+) -> int:
+    """Send one file. Returns its size in bytes."""
     with WalReader(path) as reader:
         for block in reader.blocks():
             if isinstance(block, Damage):
                 if block.kind in TAIL_KINDS:
-                    return
+                    break
                 raise CorruptBlock(
                     block.message, path=block.file, offset=block.offset, hint=block.hint
                 )
@@ -93,7 +101,8 @@ async def _play_file(
                     await _settle(client, waiting, str(path), block.offset, played)
                     waiting = []
             await _settle(client, waiting, str(path), block.offset, played)
-            progress(played.sent)
+            progress(block.end)
+        return reader.size
 
 
 async def _settle(
