@@ -1,6 +1,6 @@
 """Runs of pipelined INSERT or REPLACE requests, handled as columns instead of objects.
 
-`take_run` finds the run at the beginning of what arrived (the form is in `kernel`); its tuples stand
+`take_run` finds the run that comes first (its form is in `kernel`); its tuples stand
 one behind the other in `packed`, tuple i from bounds[i] to bounds[i + 1]. `answers` makes the bytes
 of all answers, which hold the tuples again. One request, or a short run, is not worth it.
 """

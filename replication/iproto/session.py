@@ -4,6 +4,7 @@
 state        what arrives                           what happens
 ===========  =====================================  ==============================================
 REQUESTS     a well-formed request                  event `Request`; PING is answered here
+REQUESTS     many alike INSERTs or REPLACEs         one event `StoreRun`
 REQUESTS     a malformed one, an unknown type       answered here, the connection goes on
 REQUESTS     JOIN, SUBSCRIBE, FETCH_SNAPSHOT,       event `Request`, then state STREAM: what comes
              REGISTER                               after it waits
@@ -44,6 +45,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
     encode_greeting,
 )
+from logweir.replication.iproto.runs import StoreRun, take_run
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.vclock import VClock
 
@@ -57,7 +59,7 @@ class Ack:
     vclock: VClock
 
 
-Event = Request | Ack
+Event = Request | StoreRun | Ack
 
 
 class State(Enum):
@@ -149,6 +151,9 @@ class ServerSession:
         events: list[Event] = []
         spans: list[tuple[int, int]] = []
         rest_at, needed = 0, 0
+        while self._state == State.REQUESTS and (run := take_run(data)) is not None:
+            self._take_run(run, events)
+            data = data[run.stop :]
         try:
             spans, rest_at, needed = self._splitter.split(data)
         except BrokenStream as error:
@@ -176,17 +181,22 @@ class ServerSession:
             self._frame_began = now
         return events
 
+    def _take_run(self, run: StoreRun, events: list[Event]) -> None:
+        if run.schema_version not in (0, self._schema_version()):
+            self.malformed += run.count
+            error = _wrong_version(run.schema_version, self._schema_version())
+            for number in range(run.count):
+                self.put_error(run.sync(number), error)
+        else:
+            events.append(run)
+
     def _take_request(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
         request = Request(-1)
         try:
             decode_request(data, start, end, request)
             version = request.schema_version
             if version and version != self._schema_version():
-                raise RequestError(
-                    ErrorCode.WRONG_SCHEMA_VERSION,
-                    f"Wrong schema version, current: {version}, "
-                    f"in request: {self._schema_version()}",
-                )
+                raise _wrong_version(version, self._schema_version())
         except RequestError as error:
             self.malformed += 1
             self.put_error(request.sync, error)
@@ -243,3 +253,11 @@ class ServerSession:
     def _take_waiting(self, now: float) -> Sequence[Event]:
         waiting = self._input.take()
         return self._read(waiting, now) if waiting else ()
+
+
+def _wrong_version(asked: int, ours: int) -> RequestError:
+    """Error 109. Tarantool 2.6.0 puts the two numbers the wrong way round, and so do we."""
+    return RequestError(
+        ErrorCode.WRONG_SCHEMA_VERSION,
+        f"Wrong schema version, current: {asked}, in request: {ours}",
+    )
