@@ -67,9 +67,8 @@ def read_directory(log: Log) -> Directory:
     """All users and grants."""
     with log.read_view() as view:
         schema = view.engine.schema
-        spaces = [schema.space(name) for name in (_USER, _PRIV)]
         users, privileges = (
-            [unpack(row) for row in view.tuples(space)] for space in spaces if space is not None
+            [unpack(row) for row in view.tuples(schema.space(name))] for name in (_USER, _PRIV)
         )
     return Directory(users, privileges)
 
@@ -142,10 +141,7 @@ def _object_id(log: Log, target: Target) -> int | str:
     if not target.name:
         return ""
     if target.type == "space":
-        space = log.schema.space(target.name)
-        if space is None:
-            raise RequestError(ErrorCode.NO_SUCH_SPACE, f"Space '{target.name}' does not exist")
-        return space.id
+        return log.schema.space(target.name).id
     found = log.get(OBJECT_SPACES[target.type], target.name, index="name")
     if found is None:
         text = f"{target.type.capitalize()} '{target.name}' does not exist"

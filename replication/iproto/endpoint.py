@@ -39,13 +39,15 @@ from logweir.replication.iproto.codec import (
     encode_answer,
     encode_error,
 )
+from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.sysview import VIEWS, row_filter
 from logweir.replication.link import Link
+from logweir.store.append import store_run
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine, find_space
+from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
 from logweir.store.select import Select, select
@@ -60,6 +62,7 @@ _SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())
 _NO_TUPLE: Final = b"\x90"
 _FUNC_ID: Final = 296
+_ACCESS_IDS: Final = frozenset((304, 312))
 
 
 class IprotoService:
@@ -113,6 +116,9 @@ class Conversation:
                     self.shared.acknowledged(self.follower, event.vclock, self.link.time())
                 continue
             self._begin(event.size_bytes)
+            if isinstance(event, StoreRun):
+                self._take_run(event)
+                continue
             try:
                 self._dispatch(event)
             except RequestError as error:
@@ -158,14 +164,10 @@ class Conversation:
         if request.type == RowType.SELECT and request.iterator > 11:
             text = "Illegal parameters, Invalid iterator type"
             raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
-        space = find_space(self.shared.log.schema, request.space_id)
         access = self.shared.access(self.user_id)
         is_select = request.type == RowType.SELECT
-        if not is_select and self.shared.options.read_only and not _is_private(space):
-            text = "Can't modify data because this instance is in read-only mode."
-            raise RequestError(ErrorCode.READONLY, text)
         wanted = Privilege.READ if is_select else Privilege.WRITE
-        access.check(wanted, "space", space.id, space.owner, space.name)
+        space = self._check_space(request.space_id, access, wanted)
         if is_select and not self._batch.requests and not self._unfinished:
             with self.shared.log.read_view() as view:
                 body = data_body(list(_select(view.engine, request, access)))
@@ -178,35 +180,90 @@ class Conversation:
         if not is_select and space.id < _SYSTEM_END:
             self._submit()
 
+    def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
+        """The space, if the user may use it so. Raises errors 36, 7, 42."""
+        space = self.shared.log.schema.space(space_id)
+        if wanted == Privilege.WRITE and self.shared.options.read_only and not _is_private(space):
+            text = "Can't modify data because this instance is in read-only mode."
+            raise RequestError(ErrorCode.READONLY, text)
+        access.check(wanted, "space", space.id, space.owner, space.name)
+        return space
+
+    def _take_run(self, run: StoreRun) -> None:
+        """Many alike changes of one space: checked once, applied and answered together."""
+        self._submit()
+        try:
+            access = self.shared.access(self.user_id)
+            self._check_space(run.space_id, access, Privilege.WRITE)
+        except RequestError as error:
+            self._finish(run.size_bytes)
+            self.shared.metrics.answered("tarantool", 0, run.count)
+            for number in range(run.count):
+                self.session.put_error(run.sync(number), error)
+            return
+        batch = _Batch(size_bytes=run.size_bytes)
+
+        def apply(group: Group) -> None:
+            batch.requests, batch.results = [], []
+            try:
+                if store_run(group, run.space_id, RowType(run.type), run.packed, run.bounds):
+                    return
+            except RequestError:
+                pass  # one of them is refused: the others are not
+            batch.requests = _one_by_one(run)
+            batch.results = list(_apply(group, batch.requests, access))
+
+        def done(job: Job) -> None:
+            if job.error is None and not batch.requests:
+                self._deliver_run(run)
+                return
+            batch.requests = batch.requests or _one_by_one(run)
+            self._deliver(batch, job)
+
+        self._put_in_line(Job(apply, run.size_bytes), done)
+
+    def _deliver_run(self, run: StoreRun) -> None:
+        self._settle(run.size_bytes)
+        if self.link.is_open:
+            self.shared.metrics.answered("tarantool", run.count, 0)
+            self.session.put(run.answers(self.shared.schema_version()))
+            self.link.flush()
+
     def _submit(self) -> None:
         batch = self._batch
         if not batch.requests:
             return
         self._batch = _Batch()
-        self._unfinished += 1
-        self._settled.clear()
         access = self.shared.access(self.user_id)
-        alone = len(batch.requests) == 1
 
         def apply(group: Group) -> None:
-            batch.results = list(_apply(group, batch.requests, access, alone=alone))
+            if len(batch.requests) == 1:
+                batch.results = [_execute(group, batch.requests[0], access)]
+            else:
+                batch.results = list(_apply(group, batch.requests, access))
 
-        def done(job: Job) -> None:
-            self._deliver(batch, job)
+        self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
 
+    def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        self._unfinished += 1
+        self._settled.clear()
         try:
-            self.shared.submit(Job(apply, batch.size_bytes), done)
+            self.shared.submit(job, done)
         except LogweirError as error:
-            failed = Job(apply)
-            failed.error = error
-            self._deliver(batch, failed)
+            job.error = error
+            done(job)
 
-    def _deliver(self, batch: _Batch, job: Job) -> None:
-        """Answer a batch that is durable, or was refused."""
+    def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1
         if not self._unfinished:
             self._settled.set()
-        self._finish(batch.size_bytes)
+        self._finish(size_bytes)
+
+    def _deliver(self, batch: _Batch, job: Job) -> None:
+        """Answer a batch that is durable, or was refused."""
+        self._settle(batch.size_bytes)
+        if any(request.space_id in _ACCESS_IDS for request in batch.requests):
+            self.shared.forget_users()
         if not self.link.is_open:
             return
         version = self.shared.schema_version()
@@ -263,6 +320,7 @@ class Conversation:
             values = await asyncio.to_thread(
                 self.shared.functions.call, request.name, arguments, as_tuples=as_tuples
             )
+            self.shared.forget_users()  # the function may have changed them
         except RequestError as error:
             self._answer_error(request, error)
         else:
@@ -299,14 +357,23 @@ def _is_private(space: SpaceDef) -> bool:
     return space.is_temporary or space.is_local
 
 
+def _one_by_one(run: StoreRun) -> list[Request]:
+    return [
+        Request(
+            run.type,
+            run.sync(number),
+            space_id=run.space_id,
+            tuple=run.tuple_bytes(number),
+        )
+        for number in range(run.count)
+    ]
+
+
 def _apply(
-    group: Group, requests: Iterable[Request], access: Access, *, alone: bool
+    group: Group, requests: Iterable[Request], access: Access
 ) -> Iterator[bytes | RequestError]:
-    """Run requests in a group, each a transaction. `alone`: the job is that one request."""
+    """Run requests in a group, each a transaction; one that fails is undone alone."""
     for request in requests:
-        if alone:
-            yield _execute(group, request, access)
-            return
         mark = group.mark()
         try:
             result = _execute(group, request, access)
@@ -314,7 +381,7 @@ def _apply(
             group.rollback(mark)
             yield error
         else:
-            group.end_transaction()
+            group.divide()
             yield result
 
 

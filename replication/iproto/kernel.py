@@ -47,7 +47,7 @@ _RUN_HEAD = RUN_HEAD
 _ANSWER_BYTES = ANSWER_BYTES
 
 
-def read_store(data, at, end, fields, owed):
+def read_store(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
     """Read the payload of one request from `at` to `end` into `fields`.
 
     `fields`: type, sync, version, space, start and end of the tuple. Returns False where it is not
@@ -110,7 +110,7 @@ def read_store(data, at, end, fields, owed):
     return at == end
 
 
-def take_run(data, at, table, capacity, out):
+def take_run(data: bytes, at: int, table: Table, capacity: int, out: bytearray) -> int:
     """Find the run that begins at `at`. Returns how many requests it has.
 
     `table`: RUN_HEAD numbers (type, space, version, where the run stops, bytes of all tuples), then
@@ -168,7 +168,9 @@ def take_run(data, at, table, capacity, out):
     return count
 
 
-def answers(table, capacity, count, packed, version, out):
+def answers(
+    table: Table, capacity: int, count: int, packed: bytes, version: int, out: bytearray
+) -> int:
     """Write the answers to a run: each with its sync and its tuple. Returns how many bytes.
 
     `table`: as `take_run` filled it; `packed`: the tuples; `out`: room for ANSWER_BYTES and the
@@ -210,7 +212,7 @@ def answers(table, capacity, count, packed, version, out):
     return at
 
 
-def put(out, at, value, width):
+def put(out: bytearray, at: int, value: int, width: int) -> None:
     """Write a big-endian number of `width` bytes. Unchecked."""
     for i in range(width):
         out[at + width - 1 - i] = value & 0xFF

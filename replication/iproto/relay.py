@@ -124,8 +124,7 @@ def _check(conversation: Conversation, request: Request) -> None:
 
 
 def _replica_ids(view: ReadView) -> dict[uuid.UUID, int]:
-    space = view.engine.schema.space(_CLUSTER_ID)
-    rows = [] if space is None else [unpack(row) for row in view.tuples(space)]
+    rows = [unpack(row) for row in view.tuples(view.engine.schema.space(_CLUSTER_ID))]
     return {uuid.UUID(row[1]): row[0] for row in rows}
 
 
@@ -149,7 +148,6 @@ async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
 
     def apply(group: Group) -> None:
         space = group.schema.space(_CLUSTER_ID)
-        assert space is not None
         assert space.primary is not None
         rows = group.engine.entries(space, space.primary, b"", None, reverse=False)
         taken = {uuid.UUID(row[1]): row[0] for row in map(unpack, rows)}

@@ -23,7 +23,6 @@ from logweir.replication.iproto.functions import Functions
 from logweir.replication.metrics import Metrics
 from logweir.store.commit import Job
 from logweir.store.log import Log
-from logweir.wal.directory import scan_directory
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -104,12 +103,15 @@ class Shared:
             with self.log.read_view() as view:
                 spaces = view.engine.schema
                 users, privileges = (
-                    [unpack(row) for row in view.tuples(space)]
+                    [unpack(row) for row in view.tuples(spaces.space(number))]
                     for number in (_USER_ID, _PRIV_ID)
-                    if (space := spaces.space(number)) is not None
                 )
             self._directory = Directory(users, privileges, self.options.guest)
         return self._directory
+
+    def forget_users(self) -> None:
+        """Rows of `_user` or `_priv` have changed."""
+        self._directory = None
 
     def access(self, user_id: int) -> Access:
         """What a user may do. Raises error 45 for one that was dropped."""
@@ -136,8 +138,7 @@ class Shared:
 
     def oldest(self) -> VClock:
         """The position behind which the log still holds every row."""
-        logs = scan_directory(self.log.path).xlogs
-        return logs[0].vclock if logs else self.log.vclock
+        return self.log.oldest_position
 
     def acknowledged(self, status: FollowerStatus, vclock: VClock, now: float) -> None:
         """A replica has written everything up to `vclock`: older logs need not be kept for it."""

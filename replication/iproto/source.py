@@ -39,6 +39,7 @@ from logweir.wal.vclock import VClock
 
 __all__ = ["TarantoolSource"]
 
+_ACCESS_IDS: Final = frozenset((304, 312))
 _REJOIN: Final = "copy it anew: `logweir follow --rejoin URL DIR` puts the old folder aside"
 
 
@@ -96,18 +97,20 @@ class TarantoolSource:
             )
         return subscribed
 
-    async def apply(self, data: bytes, columns: RowColumns) -> None:
+    async def apply(self, columns: RowColumns) -> None:
         """Apply and log whole transactions; return when they are durable.
 
         Raises `SourceStopped` for the first one that cannot be applied; those before it are.
         """
         spans = columns.transactions()
         done = await self._apply_spans(columns, spans)
+        if any(space_id in _ACCESS_IDS for space_id in columns.space_id):
+            self._shared.forget_users()
         if done == len(spans):
             return
         for span in spans[done:]:  # one by one, to know which it is
             try:
-                await self._shared.run(_job(columns, [span], len(data)))
+                await self._shared.run(_job(columns, [span]))
             except RequestError as error:
                 first, last = span
                 row = columns.row(last - 1)
@@ -121,7 +124,7 @@ class TarantoolSource:
     async def _apply_spans(self, columns: RowColumns, spans: list[tuple[int, int]]) -> int:
         """All in one commit. Returns how many transactions that were: all, or none."""
         try:
-            await self._shared.run(_job(columns, spans, len(columns.data)))
+            await self._shared.run(_job(columns, spans))
         except RequestError as error:
             if error.code == ErrorCode.SESSION_CLOSED:
                 raise SourceStopped("the store was closed") from error
@@ -138,12 +141,12 @@ class TarantoolSource:
         return self._shared.log.vclock
 
 
-def _job(columns: RowColumns, spans: list[tuple[int, int]], size: int) -> Job:
+def _job(columns: RowColumns, spans: list[tuple[int, int]]) -> Job:
     def apply(group: Group) -> None:
         for first, last in spans:
             group.add_replicated(columns, first, last)
 
-    return Job(apply, size)
+    return Job(apply, len(columns.data))
 
 
 class _Following:
@@ -208,7 +211,7 @@ class _Following:
             raise RemoteProtocolError(
                 f"{self._source.url} sent rows that cannot be read: {error}"
             ) from error
-        await self._source.apply(data, columns)
+        await self._source.apply(columns)
         lag = self._source.lag_seconds(columns.timestamp[whole - 1])
         self._progress.applied(whole, str(self._source.vclock), lag)
         self._acknowledge()

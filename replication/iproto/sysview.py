@@ -71,7 +71,7 @@ def row_filter(view_id: int, access: Access, schema: Schema) -> Callable[[bytes]
             return me in (row[0], row[1])
         owner = row[1]
         if view_id == 289:
-            space = schema.space(row[0])
+            space = schema.get(row[0])
             if space is None:
                 return False
             owner = space.owner

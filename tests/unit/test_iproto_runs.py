@@ -16,10 +16,9 @@ from logweir.replication.iproto import codec, kernel, runs
 from logweir.replication.iproto.codec import Request, Splitter, decode_request, encode_request
 
 
-def interpreted() -> ModuleType:
-    """The same kernel as plain Python."""
-    source = Path(codec.__file__).with_name("kernel.py")
-    spec = importlib.util.spec_from_file_location("interpreted_iproto_kernel", source)
+def interpreted(name: str, source: Path) -> ModuleType:
+    """A kernel as plain Python."""
+    spec = importlib.util.spec_from_file_location(name, source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +26,11 @@ def interpreted() -> ModuleType:
     return module
 
 
-PLAIN = interpreted()
+HERE = Path(codec.__file__).parent
+PLAIN = interpreted("interpreted_iproto_kernel", HERE / "kernel.py")
+PLAIN.__dict__["rows"] = interpreted(
+    "interpreted_wal_kernel", HERE.parents[1] / "wal" / "kernel.py"
+)
 
 
 def store(sync: int, *row: object, kind: int = 3, space: int = 512) -> bytes:

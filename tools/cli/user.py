@@ -121,7 +121,7 @@ def _grant(log: logweir.Log, one: Grant, names: dict[int, str]) -> str:
     if one.object_type == "role":
         return f"role {names.get(int(one.object_id), one.object_id)}"
     name = str(one.object_id) if one.object_type != "universe" else ""
-    if one.object_type == "space" and (space := log.schema.space(one.object_id)) is not None:
+    if one.object_type == "space" and (space := log.schema.get(one.object_id)) is not None:
         name = space.name
     return f"{','.join(_rights(one.bits))} on {one.object_type} {name}".rstrip()
 
