@@ -18,6 +18,7 @@
     │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
     ├─ LimitExceeded              limit_name, limit, got  see `logweir.limits`
     ├─ PositionUnavailable        wanted, oldest, newest  the log no longer holds that position
+    ├─ SourceStopped                                      an upstream that only an operator can mend
     ├─ ConfigError                key, origin             a setting
     └─ Unreachable                url                     a peer that does not answer
 
@@ -48,6 +49,7 @@ __all__ = [
     "RecoveryRefused",
     "RemoteProtocolError",
     "RequestError",
+    "SourceStopped",
     "Unreachable",
     "WalError",
     "WriteFailed",
@@ -347,6 +349,10 @@ class PositionUnavailable(LogweirError):
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest
+
+
+class SourceStopped(LogweirError):
+    """Following an upstream ended, and another attempt would end the same way."""
 
 
 class ConfigError(LogweirError):

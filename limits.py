@@ -70,3 +70,57 @@ STATE_KEY_BYTES: Final = 511
 
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Largest group of requests that shares one sync; what is over goes into the next group."""
+
+# --- connections ----------------------------------------------------------------------------------
+CONNECTIONS: Final = 4096
+"""Connections that one server keeps open at a time; one more is refused."""
+
+LISTEN_BACKLOG: Final = 512
+"""Connections that wait to be accepted."""
+
+TLS_HANDSHAKE_SECONDS: Final = 10.0
+"""A TLS handshake that takes longer is given up."""
+
+FRAME_SECONDS: Final = 60.0
+"""The rest of a message that has begun to arrive must be there after this time."""
+
+OUTPUT_HIGH_BYTES: Final = 4 * 1024 * 1024
+"""Unsent bytes of one connection from which on nothing more is produced for it, nor read."""
+
+OUTPUT_LOW_BYTES: Final = 1024 * 1024
+"""Unsent bytes at which that ends."""
+
+OUTPUT_STALL_SECONDS: Final = 60.0
+"""A peer above the high mark that takes nothing for so long is disconnected as a slow reader."""
+
+OUTPUT_MAX_BYTES: Final = 256 * 1024 * 1024
+"""Unsent bytes (one huge answer) at which a connection is cut at once."""
+
+CONNECT_SECONDS: Final = 30.0
+"""Longest wait for a connection to an upstream. Source: 2.6.0 replication_connect_timeout."""
+
+BACKOFF_FIRST_SECONDS: Final = 0.5
+"""Wait before the second attempt to reach an upstream; it doubles each time."""
+
+BACKOFF_MAX_SECONDS: Final = 30.0
+"""Longest wait between two attempts, before jitter."""
+
+# --- iproto ---------------------------------------------------------------------------------------
+IPROTO_FRAME_BYTES: Final = 64 * 1024 * 1024
+"""Largest request or replication frame that is taken. (Tarantool's own limit is 2^31.)"""
+
+IPROTO_PIPELINE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of one connection's requests that may be unanswered; then it is not read until some are."""
+
+# --- followers ------------------------------------------------------------------------------------
+HUB_STEP_BYTES: Final = 1024 * 1024
+"""Bytes of rows that a follower is given in one step, about."""
+
+HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of scanned rows at the end of the log that followers share."""
+
+UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Rows of one upstream that wait to be applied; then it is not read until some are."""
+
+UPSTREAM_STEP_BYTES: Final = 1024 * 1024
+"""Rows of one upstream that are applied in one commit, about."""

@@ -21,7 +21,7 @@ from logweir.store.state import is_short
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
 
-__all__ = ["append_job", "pack_tuples"]
+__all__ = ["append_job", "pack_tuples", "store_run"]
 
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
@@ -62,14 +62,7 @@ def append_job(
     def apply(group: Group) -> int:
         found = group.schema.space(space)
         count = len(bounds) - 1
-        plain = (
-            len(found.indexes) == 1
-            and found.sequence is None
-            and not found.is_system
-            and not found.is_view
-            and not found.is_temporary
-        )
-        if plain and count:
+        if _is_plain(found) and count:
             _append_plain(
                 group, found, group.schema.index(found, 0), packed, bounds, one_transaction
             )
@@ -81,6 +74,41 @@ def append_job(
         return count
 
     return apply
+
+
+def store_run(
+    group: Group, space_id: int, kind: RowType, packed: bytes, bounds: array[int]
+) -> bool:
+    """INSERT or REPLACE many tuples, each a transaction, where nothing hinders doing so at once.
+
+    `kind`: INSERT or REPLACE; tuple i is packed[bounds[i]:bounds[i + 1]]. False, and nothing done,
+    where the space needs more than its primary index. Raises `RequestError`, with nothing done,
+    where one of them cannot be stored: then they have to be tried one by one.
+    """
+    space = group.schema.space(space_id)
+    if not _is_plain(space):
+        return False
+    primary = group.schema.index(space, 0)
+    if kind == RowType.INSERT:
+        _append_plain(group, space, primary, packed, bounds, one_transaction=False)
+        return True
+    keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
+    ends = bounds.tolist()
+    latest = {keys[row]: packed[start:end] for row, (start, end) in enumerate(pairwise(ends))}
+    group.engine.txn.load(space.id, 0, sorted(latest.items()))
+    prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
+    group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
+    return True
+
+
+def _is_plain(space: SpaceDef) -> bool:
+    return (
+        len(space.indexes) == 1
+        and space.sequence is None
+        and not space.is_system
+        and not space.is_view
+        and not space.is_temporary
+    )
 
 
 def _append_plain(

@@ -22,15 +22,18 @@ from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
-from logweir.store.sequence import fill_sequence
+from logweir.store.sequence import fill_sequence, learn_sequence
 from logweir.store.state import Txn
-from logweir.wal.columns import encode_columns, encode_run
+from logweir.wal.columns import RowColumns, encode_columns, encode_run
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
 __all__ = ["Group", "Mark"]
 
 _COLUMNS: Final = 7
+_APPLIED: Final = frozenset(
+    (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,55 @@ class Group:
         del self._borders[mark.borders :]
         self._pending_bytes = mark.bytes
 
+    def add_replicated(self, columns: RowColumns, first: int, last: int) -> bool:
+        """Apply one transaction of another instance and log its rows as they are.
+
+        Rows first … last - 1 of `columns`, with their own replica id, lsn and time. False, and
+        nothing done, where its rows are here already. Raises `RequestError`; then the group is to
+        be rolled back to a mark. Nothing of it can be rolled back later.
+        """
+        replica_id, lsn = columns.replica_id[last - 1], columns.lsn[last - 1]
+        if not 0 < replica_id < VCLOCK_COMPONENTS:
+            text = f"a row of replica {replica_id} cannot come from another instance"
+            raise RequestError(ErrorCode.INVALID_MSGPACK, text)
+        if lsn <= self._lsns[replica_id]:
+            return False
+        for row in range(first, last):
+            if columns.type[row] != RowType.NOP:
+                self._apply_replicated(columns, row)
+        names = ("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags")
+        for column, name in zip(self._columns, names, strict=True):
+            column.extend(columns.column(name)[first:last])
+        bodies = [columns.body_bytes(row) for row in range(first, last)]
+        self._bodies += bodies
+        self._bodies_bytes += sum(map(len, bodies))
+        self._lsns[replica_id] = lsn
+        self.touched = True
+        if self._bodies_bytes >= BLOCK_TARGET_BYTES:
+            self._flush()
+        return True
+
+    def _apply_replicated(self, columns: RowColumns, row: int) -> None:
+        kind = columns.type[row]
+        if kind not in _APPLIED:
+            raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
+        space = self.schema.space(columns.space_id[row])
+        request = Request(
+            RowType(kind),
+            space.id,
+            key=columns.key_bytes(row),
+            tuple=columns.tuple_bytes(row),
+            ops=columns.ops_bytes(row),
+            index_base=columns.index_base[row],
+        )
+        if space.sequence is not None and request.type in (RowType.INSERT, RowType.REPLACE):
+            learn_sequence(self.engine, space, request)
+        old, new, _ = self.engine.execute(space, request)
+        if space.is_system and ddl.defines(space.id):
+            is_insert = request.type == RowType.INSERT
+            ddl.apply(self.engine, space.id, old, new, is_insert=is_insert, trusted=True)
+            self.changed_schema = True
+
     # --- transactions -----------------------------------------------------------------------------
 
     def divide(self) -> None:
@@ -188,9 +240,13 @@ class Group:
         bounds: array[int],
         prefix: bytes,
         *,
+        kind: RowType = RowType.INSERT,
         one_transaction: bool,
     ) -> None:
-        """Log many INSERT rows whose effect is already applied: prefix + slices of `source`."""
+        """Log many rows whose effect is already applied: prefix + slices of `source`.
+
+        `kind`: INSERT or REPLACE.
+        """
         self._flush()
         count = len(bounds) - 1
         replica_id = 0 if space.is_local else self.replica_id
@@ -202,7 +258,7 @@ class Group:
         for at in range(0, count, per_block):
             self._blocks.append(
                 encode_run(
-                    type=RowType.INSERT,
+                    type=kind,
                     replica_id=replica_id,
                     first_lsn=first + at,
                     timestamp=self.now,

@@ -1,0 +1,687 @@
+"""The iproto protocol: bytes ↔ messages. No I/O, no clock.
+
+**Greeting**, server to client, 128 bytes: two lines of 64, filled with spaces up to byte 62, ended
+by LF. First ``Tarantool 2.6.0 (Binary) <instance uuid>``, then 44 letters of base64 of 32 random
+bytes, of which the first 20 are the salt of AUTH.
+
+**Frame**: length, header map, and mostly a body map. The length counts what comes after itself; we
+write it as ``ce`` and 4 bytes, and take any unsigned form. Anything else there is error 20 "packet
+length", and the connection ends, since nothing after it can be found.
+
+====  ================  =====  =====================================================================
+key   in the header     type   notes
+====  ================  =====  =====================================================================
+00    request type      uint   answers: 0, or 8000 + number of the error; 80: out of band
+01    sync              uint   chosen by the client, repeated in the answer
+02    replica id        uint   rows; answer to SUBSCRIBE: id of the server
+03    lsn               uint   rows
+04    timestamp         f64    rows, heartbeats
+05    schema version    uint   request: 0 or absent: do not compare
+====  ================  =====  =====================================================================
+
+An answer's header always has the same 23 bytes, ``83 00 ce <code> 01 cf <sync> 05 ce <version>``,
+and its body is ``80``, or ``81 30 dd <count> <tuples>``, or the error: 31 the message, 52 the stack
+``{0: [{0: type, 2: line, 1: file, 3: message, 4: errno, 5: number}]}``.
+Frames of a replication stream have the shortest header, with absent zero keys.
+
+What is refused, and with which words, is as Tarantool 2.6.0 does it (observed): the header is not a
+map with unsigned keys below 53, or a known key has another type: 20 "packet header"; the body is
+not one map, or a key that the request knows has another type: 20 "packet body"; a mandatory key is
+missing: 69; keys that the request does not know are passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
+from logweir.limits import IPROTO_FRAME_BYTES, VCLOCK_COMPONENTS
+from logweir.wal.mp import Value, decode_uint, encode_uint, pack, skip, unpack, unpack_at
+from logweir.wal.vclock import VClock
+
+__all__ = [
+    "GREETING_BYTES",
+    "Answer",
+    "Ballot",
+    "Greeting",
+    "Header",
+    "IprotoKey",
+    "Request",
+    "RequestType",
+    "Splitter",
+    "data_body",
+    "decode_answer",
+    "decode_ballot",
+    "decode_greeting",
+    "decode_request",
+    "encode_ack",
+    "encode_answer",
+    "encode_error",
+    "encode_greeting",
+    "encode_heartbeat",
+    "encode_request",
+    "encode_row_frame",
+    "encode_vclock_answer",
+]
+
+GREETING_BYTES: Final = 128
+SALT_BYTES: Final = 20
+VERSION: Final = (2, 6, 0)
+VERSION_ID: Final = VERSION[0] << 16 | VERSION[1] << 8 | VERSION[2]
+ERROR_BIT: Final = 0x8000
+HEADER_KEY_END: Final = 0x53
+_U32: Final = 0xFFFFFFFF
+
+
+class RequestType(IntEnum):
+    """Kinds of requests that have a name here; all others are answered with error 48."""
+
+    OK = 0
+    SELECT = 1
+    INSERT = 2
+    REPLACE = 3
+    UPDATE = 4
+    DELETE = 5
+    CALL_16 = 6
+    AUTH = 7
+    EVAL = 8
+    UPSERT = 9
+    CALL = 10
+    NOP = 12
+    RAFT = 30
+    PING = 64
+    JOIN = 65
+    SUBSCRIBE = 66
+    VOTE = 68
+    FETCH_SNAPSHOT = 69
+    REGISTER = 70
+
+
+class IprotoKey(IntEnum):
+    """Keys of header and body maps."""
+
+    TYPE = 0x00
+    SYNC = 0x01
+    REPLICA_ID = 0x02
+    LSN = 0x03
+    TIMESTAMP = 0x04
+    SCHEMA_VERSION = 0x05
+    SERVER_VERSION = 0x06
+    GROUP_ID = 0x07
+    TSN = 0x08
+    FLAGS = 0x09
+    SPACE_ID = 0x10
+    INDEX_ID = 0x11
+    LIMIT = 0x12
+    OFFSET = 0x13
+    ITERATOR = 0x14
+    INDEX_BASE = 0x15
+    KEY = 0x20
+    TUPLE = 0x21
+    FUNCTION_NAME = 0x22
+    USER_NAME = 0x23
+    INSTANCE_UUID = 0x24
+    REPLICASET_UUID = 0x25
+    VCLOCK = 0x26
+    EXPR = 0x27
+    OPS = 0x28
+    BALLOT = 0x29
+    DATA = 0x30
+    ERROR = 0x31
+    REPLICA_ANON = 0x50
+    ID_FILTER = 0x51
+    ERROR_STACK = 0x52
+
+
+# --- greeting -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A server's first 128 bytes. `salt`: the 20 bytes that AUTH uses."""
+
+    version: tuple[int, ...]
+    instance: uuid.UUID
+    salt: bytes
+
+
+def encode_greeting(instance: uuid.UUID, noise: bytes) -> bytes:
+    """The greeting of a server. `noise`: 32 random bytes, of which the first 20 are the salt."""
+    assert len(noise) == 32
+    version = ".".join(map(str, VERSION))
+    first = f"Tarantool {version} (Binary) {instance}".ljust(63).encode() + b"\n"
+    return first + base64.b64encode(noise).ljust(63) + b"\n"
+
+
+def decode_greeting(data: bytes) -> Greeting:
+    """Read a greeting. `data`: 128 bytes. Raises `RemoteProtocolError`."""
+    words = data[:63].decode("latin-1").split()
+    try:
+        if len(data) != GREETING_BYTES or data[63] != 0x0A or data[127] != 0x0A:
+            raise ValueError("its lines do not end where they must")
+        if len(words) < 4 or words[0] != "Tarantool" or words[2] != "(Binary)":
+            raise ValueError("it is not the greeting of Tarantool's binary protocol")
+        version = tuple(int(part.split("-")[0]) for part in words[1].split(".")[:3])
+        salt = base64.b64decode(data[64:108], validate=True)[:SALT_BYTES]
+        if len(version) != 3 or len(salt) != SALT_BYTES:
+            raise ValueError("version or salt is too short")
+        return Greeting(version, uuid.UUID(words[3]), salt)
+    except (ValueError, binascii.Error) as error:
+        raise RemoteProtocolError(
+            f"invalid greeting {data[:63]!r}: {error}",
+            hint="check that the address is Tarantool's listen address",
+        ) from error
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def _bad(where: str, code: ErrorCode = ErrorCode.INVALID_MSGPACK) -> RequestError:
+    return RequestError(code, f"Invalid MsgPack - {where}")
+
+
+class Splitter:
+    """Cuts a stream of bytes into frames. `limit_bytes`: the largest frame that is taken."""
+
+    __slots__ = ("_limit_bytes",)
+
+    def __init__(self, limit_bytes: int = IPROTO_FRAME_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+
+    def split(self, data: bytes) -> tuple[list[tuple[int, int]], int, int]:
+        """The whole frames in `data`.
+
+        Returns (start, end) of each without its length, where the first incomplete one begins,
+        and how many bytes are needed from there on (0: not known yet).
+        Raises `RequestError` 20 where a length is none; the frames before it are in `spans`.
+        """
+        spans: list[tuple[int, int]] = []
+        at, size = 0, len(data)
+        while at < size:
+            first = data[at]
+            if first == 0xCE:
+                if size - at < 5:
+                    return spans, at, 5
+                start = at + 5
+                length = int.from_bytes(data[at + 1 : start], "big")
+            elif first < 0x80:
+                start, length = at + 1, first
+            elif 0xCC <= first <= 0xCF:
+                start = at + 1 + (1 << first - 0xCC)
+                if size < start:
+                    return spans, at, start - at
+                length = int.from_bytes(data[at + 1 : start], "big")
+            else:
+                raise BrokenStream(_bad("packet length"), spans)
+            end = start + length
+            if length > self._limit_bytes:
+                what = f"too big packet size in the header: {length}"
+                raise BrokenStream(_bad(what), spans)
+            if end > size:
+                return spans, at, end - at
+            spans.append((start, end))
+            at = end
+        return spans, at, 0
+
+
+class BrokenStream(Exception):
+    """Nothing behind this place can be found. `spans`: the whole frames before it."""
+
+    def __init__(self, cause: RequestError, spans: list[tuple[int, int]]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.spans = spans
+
+
+@dataclass(slots=True)
+class Header:
+    """A decoded header. `body_at`: where the body begins in the buffer."""
+
+    type: int = 0
+    sync: int = 0
+    replica_id: int = 0
+    lsn: int = 0
+    timestamp: float = 0.0
+    schema_version: int = 0
+    body_at: int = 0
+
+
+_HEADER_FIELDS: Final = {
+    0x00: "type",
+    0x01: "sync",
+    0x02: "replica_id",
+    0x03: "lsn",
+    0x05: "schema_version",
+}
+_FLOAT64: Final = struct.Struct(">d")
+
+
+def decode_header(data: bytes, start: int, end: int, header: Header) -> None:
+    """Read the header at `start` into `header`, as far as it goes. Raises `RequestError` 20."""
+    try:
+        stop = skip(memoryview(data)[start:end]) + start
+    except (DecodeError, LimitExceeded) as error:
+        raise _bad("packet header") from error
+    first = data[start]
+    if 0x80 <= first < 0x90:
+        count, at = first & 0x0F, start + 1
+    elif first in (0xDE, 0xDF):
+        width = 2 if first == 0xDE else 4
+        count, at = int.from_bytes(data[start + 1 : start + 1 + width], "big"), start + 1 + width
+    else:
+        raise _bad("packet header")
+    for _ in range(count):
+        key = decode_uint(data, at)
+        if key is None or key[0] >= HEADER_KEY_END:
+            raise _bad("packet header")
+        code, at = key
+        if code == 0x04:
+            if data[at] != 0xCB:
+                raise _bad("packet header")
+            (header.timestamp,) = _FLOAT64.unpack_from(data, at + 1)
+            at += 9
+            continue
+        number = decode_uint(data, at)
+        if number is None or code > 0x1F:
+            raise _bad("packet header")
+        if code in _HEADER_FIELDS:
+            setattr(header, _HEADER_FIELDS[code], number[0])
+        at = number[1]
+    header.body_at = stop
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
+
+    `size_bytes`: of its frame; `name`: function, user or expression; `vclock` … `id_filter`: of
+    JOIN, SUBSCRIBE and REGISTER.
+    """
+
+    type: int
+    sync: int = 0
+    schema_version: int = 0
+    size_bytes: int = 0
+    space_id: int = 0
+    index_id: int = 0
+    limit: int = _U32
+    offset: int = 0
+    iterator: int = 0
+    index_base: int = 0
+    key: bytes | None = None
+    tuple: bytes | None = None
+    ops: bytes | None = None
+    name: str = ""
+    instance: uuid.UUID | None = None
+    replicaset: uuid.UUID | None = None
+    vclock: VClock | None = None
+    server_version: int = 0
+    anonymous: bool = False
+    id_filter: Sequence[int] = ()
+
+
+_UINT_FIELDS: Final = {
+    0x10: "space_id",
+    0x11: "index_id",
+    0x12: "limit",
+    0x13: "offset",
+    0x14: "iterator",
+    0x15: "index_base",
+}
+_ARRAY_FIELDS: Final = {0x20: "key", 0x21: "tuple", 0x28: "ops"}
+
+# What a request must have, in the order in which a missing one is noticed: (key, its name).
+_SPACE: Final = (0x10, "space id")
+_LIMIT: Final = (0x12, "limit")
+_KEY: Final = (0x20, "key")
+_TUPLE: Final = (0x21, "tuple")
+_OPS: Final = (0x28, "operations")
+_MANDATORY: Final[Mapping[int, Sequence[tuple[int, str]]]] = {
+    RequestType.SELECT: (_SPACE, _LIMIT, _KEY),
+    RequestType.INSERT: (_SPACE, _TUPLE),
+    RequestType.REPLACE: (_SPACE, _TUPLE),
+    RequestType.UPDATE: (_SPACE, _KEY, _TUPLE),
+    RequestType.DELETE: (_SPACE, _KEY),
+    RequestType.UPSERT: (_SPACE, _TUPLE, _OPS),
+    RequestType.CALL: ((0x22, "function name"),),
+    RequestType.CALL_16: ((0x22, "function name"),),
+    RequestType.EVAL: ((0x27, "expression"),),
+    RequestType.AUTH: ((0x23, "user name"), _TUPLE),
+}
+_NAME_KEYS: Final = {
+    RequestType.CALL: 0x22,
+    RequestType.CALL_16: 0x22,
+    RequestType.EVAL: 0x27,
+    RequestType.AUTH: 0x23,
+}
+DML_TYPES: Final = frozenset((1, 2, 3, 4, 5, 9))
+STREAM_TYPES: Final = frozenset(
+    (RequestType.JOIN, RequestType.SUBSCRIBE, RequestType.FETCH_SNAPSHOT, RequestType.REGISTER)
+)
+
+
+def _is_array(data: bytes, at: int) -> bool:
+    return 0x90 <= data[at] < 0xA0 or data[at] in (0xDC, 0xDD)
+
+
+def _body_items(data: bytes, start: int, end: int) -> Iterable[tuple[int, int, int]]:
+    """Keys of a body map with start and end of their values. Raises `RequestError` 20."""
+    try:
+        stop = skip(memoryview(data)[start:end]) + start
+    except (DecodeError, LimitExceeded) as error:
+        raise _bad("packet body") from error
+    first = data[start]
+    if 0x80 <= first < 0x90:
+        count, at = first & 0x0F, start + 1
+    elif first in (0xDE, 0xDF):
+        width = 2 if first == 0xDE else 4
+        count, at = int.from_bytes(data[start + 1 : start + 1 + width], "big"), start + 1 + width
+    else:
+        raise _bad("packet body")
+    if stop != end:
+        raise _bad("packet body")
+    for _ in range(count):
+        key = decode_uint(data, at)
+        value_at = skip(data, at) if key is None else key[1]
+        at = skip(data, value_at)
+        if key is not None:
+            yield key[0], value_at, at
+
+
+def _dml_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
+    seen: set[int] = set()
+    for key, at, stop in _body_items(data, start, end):
+        if (name := _UINT_FIELDS.get(key)) is not None:
+            number = decode_uint(data, at)
+            if number is None:
+                raise _bad("packet body")
+            setattr(request, name, number[0])
+        elif (name := _ARRAY_FIELDS.get(key)) is not None:
+            if not _is_array(data, at):
+                raise _bad("packet body")
+            setattr(request, name, data[at:stop])
+        elif key == 0x2A and not (0x80 <= data[at] < 0x90 or data[at] in (0xDE, 0xDF)):
+            raise _bad("packet body")
+        seen.add(key)
+    request.limit &= _U32
+    request.offset &= _U32
+    return seen
+
+
+def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
+    name_key = _NAME_KEYS[RequestType(request.type)]
+    seen: set[int] = set()
+    if start == end:
+        raise _bad("missing request body")
+    for key, at, stop in _body_items(data, start, end):
+        if key == name_key:
+            if not (0xA0 <= data[at] < 0xC0 or data[at] in (0xD9, 0xDA, 0xDB)):
+                raise _bad("packet body")
+            request.name = unpack(data[at:stop])
+        elif key == 0x21:
+            if not _is_array(data, at):
+                raise _bad("packet body")
+            request.tuple = data[at:stop]
+        seen.add(key)
+    return seen
+
+
+def _read_uuid(value: Value, what: str) -> uuid.UUID:
+    try:
+        if isinstance(value, str) and len(value) == 36:
+            return uuid.UUID(value)
+    except ValueError:
+        pass
+    raise _bad(f"invalid {what}")
+
+
+def _read_vclock(value: Value) -> VClock:
+    if not isinstance(value, dict):
+        raise _bad("invalid VCLOCK")
+    if not all(type(key) is int and type(lsn) is int for key, lsn in value.items()):
+        raise _bad("invalid VCLOCK")
+    try:
+        return VClock(value).without_local()
+    except ValueError as error:
+        raise _bad("invalid VCLOCK") from error
+
+
+def _stream_body(request: Request, data: bytes, start: int, end: int) -> None:
+    if start == end:
+        if request.type != RequestType.FETCH_SNAPSHOT:
+            raise _bad("request body")
+        return
+    try:
+        for key, at, stop in _body_items(data, start, end):
+            if key not in (0x06, 0x24, 0x25, 0x26, 0x50, 0x51):
+                continue
+            value = unpack(data[at:stop])
+            if key == 0x24:
+                request.instance = _read_uuid(value, "UUID")
+            elif key == 0x25:
+                request.replicaset = _read_uuid(value, "UUID")
+            elif key == 0x26:
+                request.vclock = _read_vclock(value)
+            elif key == 0x06:
+                if type(value) is not int or value < 0:
+                    raise _bad("invalid VERSION")
+                request.server_version = value
+            elif key == 0x50:
+                if type(value) is not bool:
+                    raise _bad("invalid REPLICA_ANON flag")
+                request.anonymous = value
+            else:
+                if not isinstance(value, list) or not all(
+                    type(one) is int and 0 <= one < VCLOCK_COMPONENTS for one in value
+                ):
+                    raise _bad("invalid ID_FILTER")
+                request.id_filter = value
+    except (DecodeError, LimitExceeded) as error:
+        raise _bad("request body") from error
+
+
+def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
+    """Read one frame (without its length) into `request`.
+
+    What was read before an error is in `request`, so that the answer can carry its sync. Raises
+    `RequestError`: 20 malformed, 48 unknown type, 69 a mandatory key is missing.
+    """
+    header = Header()
+    request.size_bytes = end - start
+    try:
+        decode_header(data, start, end, header)
+    finally:
+        request.type, request.sync = header.type, header.sync
+        request.schema_version = header.schema_version
+    kind, at = header.type, header.body_at
+    if kind in DML_TYPES:
+        seen = _dml_body(request, data, at, end) if at < end else set()
+    elif kind in _NAME_KEYS:
+        seen = _named_body(request, data, at, end)
+    elif kind in STREAM_TYPES:
+        _stream_body(request, data, at, end)
+        return
+    elif kind in (RequestType.PING, RequestType.VOTE):
+        return
+    else:
+        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
+    for key, name in _MANDATORY[kind]:
+        if key not in seen:
+            raise RequestError(
+                ErrorCode.MISSING_REQUEST_FIELD, f"Missing mandatory field '{name}' in request"
+            )
+
+
+def encode_request(kind: int, sync: int, body: Mapping[int, Value] | None = None) -> bytes:
+    """A request frame, as a client or a replica sends it; sync 0 is left out."""
+    head = {0: kind, 1: sync} if sync else {0: kind}
+    return frame(pack(head) + (b"" if body is None else pack(dict(body))))
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+_ANSWER: Final = struct.Struct(">BIBBBIBBQBBI")
+"""``ce`` length ``83 00 ce`` code ``01 cf`` sync ``05 ce`` version, before the body."""
+_ANSWER_HEADER_BYTES: Final = 23
+EMPTY_BODY: Final = b"\x80"
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` with its length before it."""
+    return b"\xce" + len(payload).to_bytes(4, "big") + payload
+
+
+def encode_answer(sync: int, schema_version: int, body: bytes, code: int = 0) -> bytes:
+    """An answer with a body that is already encoded. `code`: 0, or 8000 + error number."""
+    return (
+        _ANSWER.pack(
+            0xCE,
+            _ANSWER_HEADER_BYTES + len(body),
+            0x83,
+            0x00,
+            0xCE,
+            code,
+            0x01,
+            0xCF,
+            sync,
+            0x05,
+            0xCE,
+            schema_version & _U32,
+        )
+        + body
+    )
+
+
+def data_body(tuples: Sequence[bytes]) -> bytes:
+    """The body of an answer that carries data. `tuples`: values already encoded."""
+    return b"\x81\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
+
+
+def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:
+    """The answer to a request that failed."""
+    type_name = "AccessDeniedError" if error.code == ErrorCode.ACCESS_DENIED else "ClientError"
+    entry = {0: type_name, 2: 0, 1: "logweir", 3: error.message, 4: 0, 5: int(error.code)}
+    body = pack({0x31: error.message, 0x52: {0: [entry]}})
+    return encode_answer(sync, schema_version, body, ERROR_BIT | int(error.code))
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """What a server says of itself before it is joined. `gc_vclock`: of the oldest row it holds."""
+
+    is_ro: bool = False
+    vclock: VClock = VClock()  # noqa: RUF009 - immutable
+    gc_vclock: VClock = VClock()  # noqa: RUF009 - immutable
+    is_loading: bool = False
+
+    def body(self) -> bytes:
+        """The body of the answer to VOTE."""
+        inner = {
+            1: self.is_ro,
+            4: self.is_loading,
+            2: dict(self.vclock.without_local()),
+            3: dict(self.gc_vclock.without_local()),
+        }
+        return pack({int(IprotoKey.BALLOT): inner})
+
+
+def decode_ballot(body: Mapping[int, Value]) -> Ballot:
+    """Read the body of an answer to VOTE; what is missing has its default."""
+    inner = body.get(IprotoKey.BALLOT)
+    if not isinstance(inner, dict):
+        return Ballot()
+    return Ballot(
+        bool(inner.get(1, False)),
+        _read_vclock(inner.get(2, {})),
+        _read_vclock(inner.get(3, {})),
+        bool(inner.get(4, False)),
+    )
+
+
+# --- replication streams --------------------------------------------------------------------------
+
+
+def encode_vclock_answer(
+    vclock: VClock,
+    *,
+    sync: int = 0,
+    replica_id: int = 0,
+    replicaset: uuid.UUID | None = None,
+) -> bytes:
+    """The OK frames of JOIN (only the vclock) and of SUBSCRIBE (with id and replica set)."""
+    head = {0: 0} | ({1: sync} if sync else {}) | ({2: replica_id} if replica_id else {})
+    body: dict[int, Value] = {int(IprotoKey.VCLOCK): dict(vclock.without_local())}
+    if replicaset is not None:
+        body[int(IprotoKey.REPLICASET_UUID)] = str(replicaset)
+    return frame(pack(head) + pack(body))
+
+
+def encode_heartbeat(replica_id: int, timestamp: float, *, sync: int = 0) -> bytes:
+    """A frame that only says: I live, and it is this time."""
+    head: dict[int, Value] = {0: 0} | ({1: sync} if sync else {})
+    head |= {2: replica_id, 4: timestamp} if replica_id else {4: timestamp}
+    return frame(pack(head))
+
+
+def encode_ack(vclock: VClock) -> bytes:
+    """What a replica sends after each transaction that it has written, and each heartbeat."""
+    return frame(b"\x81\x00\x00" + pack({int(IprotoKey.VCLOCK): dict(vclock.without_local())}))
+
+
+def encode_row_frame(row: bytes, *, sync: int = 0) -> bytes:
+    """A stored row (header and body maps) as a frame; `sync` of the request goes into its header.
+
+    The header of a stored row has less than 15 keys, so one more is one more in its first byte.
+    """
+    if sync:
+        key = encode_uint(sync)
+        row = bytes((row[0] + 1, 0x01)) + key + row[1:]
+    return frame(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A frame that came from a server: header and decoded body. `code`: 0 or an error number."""
+
+    header: Header
+    body: dict[int, Value]
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the request failed."""
+        return bool(self.header.type & ERROR_BIT)
+
+    def error(self) -> RequestError:
+        """The failure as an error of ours; an unknown number becomes `UNKNOWN`."""
+        number = self.header.type & (ERROR_BIT - 1)
+        message = self.body.get(IprotoKey.ERROR, "")
+        text = message if isinstance(message, str) else repr(message)
+        try:
+            return RequestError(ErrorCode(number), text)
+        except ValueError:
+            return RequestError(ErrorCode.UNKNOWN, f"error {number}: {text}")
+
+
+def decode_answer(data: bytes, start: int, end: int) -> Answer:
+    """Read a frame of a server (without its length). Raises `RemoteProtocolError`."""
+    header = Header()
+    try:
+        decode_header(data, start, end, header)
+        body: Value = {}
+        if header.body_at < end:
+            body, stop = unpack_at(memoryview(data)[:end], header.body_at)
+            if stop != end or not isinstance(body, dict):
+                raise DecodeError("the body is not one map", offset=header.body_at)
+    except (RequestError, DecodeError, LimitExceeded) as error:
+        raise RemoteProtocolError(f"malformed answer: {error}") from error
+    return Answer(header, body)

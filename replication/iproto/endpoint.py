@@ -1,0 +1,432 @@
+"""Serving iproto: what one connection's requests do to the store.
+
+The requests of one read are handled together. Runs of changes become one job of the commit queue,
+in which each is a transaction of its own: one that fails is undone alone. Changes of definitions
+are jobs by themselves. A SELECT behind a change that is not finished runs inside the job, so that a
+client which sends both at once reads what it wrote; any other runs at once, on a view of what is
+durable. An answer to a change is sent when it is durable.
+
+Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
+then what the store says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.limits import IPROTO_PIPELINE_BYTES
+from logweir.replication.iproto import auth, relay
+from logweir.replication.iproto.access import (
+    GUEST_ID,
+    Access,
+    Privilege,
+    denied,
+)
+from logweir.replication.iproto.codec import (
+    DML_TYPES,
+    EMPTY_BODY,
+    Request,
+    RequestType,
+    data_body,
+    encode_answer,
+    encode_error,
+)
+from logweir.replication.iproto.runs import StoreRun
+from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
+from logweir.replication.iproto.session import Ack, Event, ServerSession
+from logweir.replication.iproto.sysview import VIEWS, row_filter
+from logweir.replication.link import Link
+from logweir.store.append import store_run
+from logweir.store.commit import Job
+from logweir.store.definition import SpaceDef
+from logweir.store.engine import Engine
+from logweir.store.group import Group
+from logweir.store.request import Request as Change
+from logweir.store.select import Select, select
+from logweir.wal.mp import unpack
+from logweir.wal.xrow import RowType
+
+__all__ = ["Conversation", "IprotoService"]
+
+_log = structlog.stdlib.get_logger("logweir.replication.iproto")
+
+_SYSTEM_END: Final = 512
+_NO_DATA: Final = data_body(())
+_NO_TUPLE: Final = b"\x90"
+_FUNC_ID: Final = 296
+_ACCESS_IDS: Final = frozenset((304, 312))
+
+
+class IprotoService:
+    """The protocol, for a `Listener`."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+
+    def begin(self, link: Link) -> Conversation:
+        """See `Service`."""
+        return Conversation(self.shared, link)
+
+    def refusal(self, reason: str) -> bytes:
+        """See `Service`: a greeting cannot say why, so nothing is sent."""
+        del reason
+        return b""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Requests that are answered together. `results`: encoded body or error, one per request."""
+
+    requests: list[Request] = field(default_factory=list)
+    size_bytes: int = 0
+    results: list[bytes | RequestError] = field(default_factory=list)
+
+
+class Conversation:
+    """One connection."""
+
+    def __init__(self, shared: Shared, link: Link) -> None:
+        self.shared = shared
+        self.link = link
+        self.session = ServerSession(shared.log.instance, os.urandom(32), shared.schema_version)
+        self.user_id = GUEST_ID
+        self.follower: FollowerStatus | None = None
+        self._batch = _Batch()
+        self._unfinished = 0
+        self._unanswered_bytes = 0
+        self._held = False
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        for event in events:
+            if isinstance(event, Ack):
+                if self.follower is not None:
+                    self.shared.acknowledged(self.follower, event.vclock, self.link.time())
+                continue
+            self._begin(event.size_bytes)
+            if isinstance(event, StoreRun):
+                self._take_run(event)
+                continue
+            try:
+                self._dispatch(event)
+            except RequestError as error:
+                self._answer_error(event, error)
+        self._submit()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        if self.session.malformed:
+            _log.warning(
+                "iproto.malformed",
+                peer=self.link.peer,
+                requests=self.session.malformed,
+                reason=reason,
+            )
+
+    def _dispatch(self, request: Request) -> None:
+        kind = request.type
+        if kind in DML_TYPES:
+            self._take_dml(request)
+            return
+        self._submit()
+        if kind == RequestType.AUTH:
+            self._authenticate(request)
+        elif kind == RequestType.VOTE:
+            self._answer(request, self.shared.ballot().body())
+        elif kind in (RequestType.CALL, RequestType.CALL_16):
+            access = self.shared.access(self.user_id)
+            self._check_call(access, request.name)
+            self.link.spawn(self._call(request))
+        elif kind == RequestType.EVAL:
+            raise denied(Privilege.EXECUTE, "universe", "", self._user_name())
+        else:
+            self._finish(request.size_bytes)
+            self.link.spawn(relay.serve(self, request))
+
+    def _user_name(self) -> str:
+        return self.shared.access(self.user_id).user.name
+
+    # --- changes and reads ------------------------------------------------------------------------
+
+    def _take_dml(self, request: Request) -> None:
+        if request.type == RowType.SELECT and request.iterator > 11:
+            text = "Illegal parameters, Invalid iterator type"
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        access = self.shared.access(self.user_id)
+        is_select = request.type == RowType.SELECT
+        wanted = Privilege.READ if is_select else Privilege.WRITE
+        space = self._check_space(request.space_id, access, wanted)
+        if is_select and not self._batch.requests and not self._unfinished:
+            with self.shared.log.read_view() as view:
+                body = data_body(list(_select(view.engine, request, access)))
+            self._answer(request, body)
+            return
+        if not is_select and space.id < _SYSTEM_END:
+            self._submit()
+        self._batch.requests.append(request)
+        self._batch.size_bytes += request.size_bytes
+        if not is_select and space.id < _SYSTEM_END:
+            self._submit()
+
+    def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
+        """The space, if the user may use it so. Raises errors 36, 7, 42."""
+        space = self.shared.log.schema.space(space_id)
+        if wanted == Privilege.WRITE and self.shared.options.read_only and not _is_private(space):
+            text = "Can't modify data because this instance is in read-only mode."
+            raise RequestError(ErrorCode.READONLY, text)
+        access.check(wanted, "space", space.id, space.owner, space.name)
+        return space
+
+    def _take_run(self, run: StoreRun) -> None:
+        """Many alike changes of one space: checked once, applied and answered together."""
+        self._submit()
+        try:
+            access = self.shared.access(self.user_id)
+            self._check_space(run.space_id, access, Privilege.WRITE)
+        except RequestError as error:
+            self._finish(run.size_bytes)
+            self.shared.metrics.answered("tarantool", 0, run.count)
+            for number in range(run.count):
+                self.session.put_error(run.sync(number), error)
+            return
+        batch = _Batch(size_bytes=run.size_bytes)
+
+        def apply(group: Group) -> None:
+            batch.requests, batch.results = [], []
+            try:
+                if store_run(group, run.space_id, RowType(run.type), run.packed, run.bounds):
+                    return
+            except RequestError:
+                pass  # one of them is refused: the others are not
+            batch.requests = _one_by_one(run)
+            batch.results = list(_apply(group, batch.requests, access))
+
+        def done(job: Job) -> None:
+            if job.error is None and not batch.requests:
+                self._deliver_run(run)
+                return
+            batch.requests = batch.requests or _one_by_one(run)
+            self._deliver(batch, job)
+
+        self._put_in_line(Job(apply, run.size_bytes), done)
+
+    def _deliver_run(self, run: StoreRun) -> None:
+        self._settle(run.size_bytes)
+        if self.link.is_open:
+            self.shared.metrics.answered("tarantool", run.count, 0)
+            self.session.put(run.answers(self.shared.schema_version()))
+            self.link.flush()
+
+    def _submit(self) -> None:
+        batch = self._batch
+        if not batch.requests:
+            return
+        self._batch = _Batch()
+        access = self.shared.access(self.user_id)
+
+        def apply(group: Group) -> None:
+            if len(batch.requests) == 1:
+                batch.results = [_execute(group, batch.requests[0], access)]
+            else:
+                batch.results = list(_apply(group, batch.requests, access))
+
+        self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
+
+    def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        self._unfinished += 1
+        self._settled.clear()
+        try:
+            self.shared.submit(job, done)
+        except LogweirError as error:
+            job.error = error
+            done(job)
+
+    def _settle(self, size_bytes: int) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._settled.set()
+        self._finish(size_bytes)
+
+    def _deliver(self, batch: _Batch, job: Job) -> None:
+        """Answer a batch that is durable, or was refused."""
+        self._settle(batch.size_bytes)
+        if any(request.space_id in _ACCESS_IDS for request in batch.requests):
+            self.shared.forget_users()
+        if not self.link.is_open:
+            return
+        version = self.shared.schema_version()
+        if job.error is not None:
+            error = as_request_error(job.error)
+            batch.results = [error] * len(batch.requests)
+        parts: list[bytes] = []
+        failed = 0
+        for request, result in zip(batch.requests, batch.results, strict=True):
+            if isinstance(result, RequestError):
+                failed += 1
+                parts.append(encode_error(request.sync, version, result))
+            else:
+                parts.append(encode_answer(request.sync, version, result))
+        self.shared.metrics.answered("tarantool", len(parts) - failed, failed)
+        self.session.put(b"".join(parts))
+        self.link.flush()
+
+    # --- other requests ---------------------------------------------------------------------------
+
+    def _authenticate(self, request: Request) -> None:
+        proof = auth.read_scramble(request.tuple or _NO_TUPLE)
+        user = self.shared.user(request.name)
+        is_guest = user.id == GUEST_ID and not proof
+        if not is_guest and not auth.check(user.kept, self.session.salt, proof or bytes(20)):
+            _log.warning("iproto.wrong_password", peer=self.link.peer, user=user.name)
+            raise RequestError(
+                ErrorCode.PASSWORD_MISMATCH, f"Incorrect password supplied for user '{user.name}'"
+            )
+        self.shared.access(user.id).check_universe(Privilege.SESSION)
+        self.user_id = user.id
+        self._answer(request, EMPTY_BODY)
+
+    def _check_call(self, access: Access, name: str) -> None:
+        """Execute of everything, of all functions, or of that one if it has a row in `_func`."""
+        if access.is_admin:
+            return
+        function_id: int | str = ""
+        owner = -1
+        with self.shared.log.read_view() as view:
+            row = view.get(_FUNC_ID, [name], index=2)
+        if row is not None:
+            function_id, owner = unpack(row)[:2]
+        if owner == access.user.id:
+            return
+        if not access.bits("function", function_id) & Privilege.EXECUTE:
+            raise denied(Privilege.EXECUTE, "function", name, access.user.name)
+
+    async def _call(self, request: Request) -> None:
+        await self._settled.wait()
+        arguments = unpack(request.tuple) if request.tuple is not None else []
+        as_tuples = request.type == RequestType.CALL_16
+        try:
+            values = await asyncio.to_thread(
+                self.shared.functions.call, request.name, arguments, as_tuples=as_tuples
+            )
+            self.shared.forget_users()  # the function may have changed them
+        except RequestError as error:
+            self._answer_error(request, error)
+        else:
+            self._answer(request, data_body(values))
+        self.link.flush()
+
+    # --- answers and back-pressure ----------------------------------------------------------------
+
+    def _answer(self, request: Request, body: bytes) -> None:
+        self._finish(request.size_bytes)
+        self.shared.metrics.answered("tarantool", 1, 0)
+        self.session.put_answer(request.sync, body)
+
+    def _answer_error(self, request: Request, error: RequestError) -> None:
+        self._finish(request.size_bytes)
+        self.shared.metrics.answered("tarantool", 0, 1)
+        self.session.put_error(request.sync, error)
+
+    def _begin(self, size_bytes: int) -> None:
+        self._unanswered_bytes += size_bytes
+        if self._unanswered_bytes > IPROTO_PIPELINE_BYTES and not self._held:
+            self._held = True
+            self.link.hold_reading()
+
+    def _finish(self, size_bytes: int) -> None:
+        self._unanswered_bytes -= size_bytes
+        if self._held and self._unanswered_bytes <= IPROTO_PIPELINE_BYTES // 2:
+            self._held = False
+            self.link.resume_reading()
+
+
+def _is_private(space: SpaceDef) -> bool:
+    """Whether a space may be written on a read-only instance."""
+    return space.is_temporary or space.is_local
+
+
+def _one_by_one(run: StoreRun) -> list[Request]:
+    return [
+        Request(
+            run.type,
+            run.sync(number),
+            space_id=run.space_id,
+            tuple=run.tuple_bytes(number),
+        )
+        for number in range(run.count)
+    ]
+
+
+def _apply(
+    group: Group, requests: Iterable[Request], access: Access
+) -> Iterator[bytes | RequestError]:
+    """Run requests in a group, each a transaction; one that fails is undone alone."""
+    for request in requests:
+        mark = group.mark()
+        try:
+            result = _execute(group, request, access)
+        except RequestError as error:
+            group.rollback(mark)
+            yield error
+        else:
+            group.divide()
+            yield result
+
+
+def _execute(group: Group, request: Request, access: Access) -> bytes:
+    """Run one request in a group. Returns the body of its answer. Raises `RequestError`."""
+    kind = request.type
+    if kind == RowType.SELECT:
+        return data_body(list(_select(group.engine, request, access)))
+    ops = request.tuple if kind == RowType.UPDATE else request.ops
+    change = Change(
+        RowType(kind),
+        request.space_id,
+        key=request.key,
+        tuple=None if kind == RowType.UPDATE else request.tuple,
+        ops=ops,
+        index_id=request.index_id,
+        index_base=request.index_base,
+    )
+    old, new = group.execute(change)
+    if kind == RowType.UPSERT:
+        return _NO_DATA
+    found = old if kind == RowType.DELETE else new
+    return _NO_DATA if found is None else data_body((found,))
+
+
+def _select(engine: Engine, request: Request, access: Access) -> Iterator[bytes]:
+    """The tuples that a SELECT gives; of a system view those that the user may know."""
+    view = VIEWS.get(request.space_id)
+    shown: Callable[[bytes], bool] | None = None
+    space_id = request.space_id
+    if view is not None:
+        space_id = view.source_id
+        shown = row_filter(request.space_id, access, engine.schema)
+    wanted = Select.packed(
+        engine.schema,
+        space_id,
+        request.key or _NO_TUPLE,
+        request.iterator,
+        index=request.index_id,
+        limit=None if shown else request.limit,
+        offset=0 if shown else request.offset,
+    )
+    found = select(engine, wanted)
+    if shown is None:
+        return found
+    return islice(
+        (row for row in found if shown(row)), request.offset, request.offset + request.limit
+    )

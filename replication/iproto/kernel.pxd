@@ -1,0 +1,30 @@
+# The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
+cimport cython
+cimport logweir.wal.kernel as rows
+
+ctypedef unsigned long long u64
+
+cdef Py_ssize_t _RUN_TYPE, _RUN_SPACE, _RUN_VERSION, _RUN_STOP, _RUN_BYTES, _RUN_HEAD
+cdef Py_ssize_t _ANSWER_BYTES
+
+@cython.locals(stop=Py_ssize_t, left=u64, seen=u64, key=u64, place=Py_ssize_t)
+cdef bint read_store(
+    const unsigned char* data, Py_ssize_t at, Py_ssize_t end, u64* fields,
+    Py_ssize_t* owed) noexcept
+
+@cython.locals(raw="const unsigned char*", to="unsigned char*", owed="Py_ssize_t[512]",
+               fields="unsigned long long[6]", end=Py_ssize_t, room=Py_ssize_t, count=Py_ssize_t,
+               size=Py_ssize_t, syncs=Py_ssize_t, bounds=Py_ssize_t, stop=Py_ssize_t, length=u64,
+               last=Py_ssize_t, start=Py_ssize_t, i=Py_ssize_t)
+cpdef Py_ssize_t take_run(
+    bytes data, Py_ssize_t at, u64[::1] table, Py_ssize_t capacity, bytearray out) except? -2
+
+@cython.locals(raw="const unsigned char*", to="unsigned char*", at=Py_ssize_t, room=Py_ssize_t,
+               syncs=Py_ssize_t, bounds=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64,
+               length=u64, sync=u64, i=Py_ssize_t)
+cpdef Py_ssize_t answers(
+    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, bytes packed, u64 version,
+    bytearray out) except? -2
+
+@cython.locals(i=Py_ssize_t)
+cdef void put(unsigned char* out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept

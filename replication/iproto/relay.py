@@ -1,0 +1,356 @@
+"""Serving replicas: JOIN, FETCH_SNAPSHOT, REGISTER, SUBSCRIBE.
+
+JOIN: OK with the start vclock; every tuple of a consistent view as an INSERT without lsn; then the
+replica gets its place (lowest free id) in `_cluster`; OK with the vclock behind that; the rows of
+the log between the two, which hold at least that place; OK. The logs from the start vclock on stay
+while this goes on, and behind the replica's position afterwards.
+
+SUBSCRIBE: OK with our id, vclock and replica set; a heartbeat with our clock; then rows as they
+stand in the log, but those of local spaces, of ids that the replica does not want, and of its own
+id as far as we did not have them when it subscribed (it must have them). A heartbeat whenever
+nothing was sent for the replication timeout; a replica that says nothing for four of them is told
+"timed out" (115) and dropped. A position that is no longer in the log is error 32 and the end.
+Source: Tarantool 2.6.0, observed between two servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from logweir.errors import (
+    ChainGap,
+    ErrorCode,
+    LogweirError,
+    PositionUnavailable,
+    RequestError,
+    WalError,
+)
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.replication.iproto.access import Privilege
+from logweir.replication.iproto.codec import (
+    Request,
+    RequestType,
+    encode_heartbeat,
+    encode_vclock_answer,
+)
+from logweir.replication.iproto.service import FollowerStatus, as_request_error
+from logweir.store.commit import Job
+from logweir.store.definition import SpaceDef
+from logweir.store.group import Group
+from logweir.store.request import Request as Change
+from logweir.store.view import ReadView
+from logweir.wal.follow import Follower
+from logweir.wal.mp import encode_uint, pack, unpack
+from logweir.wal.snapshot import insert_prefix
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING:
+    from logweir.replication.iproto.endpoint import Conversation
+
+__all__ = ["follower_name", "serve"]
+
+_log = structlog.stdlib.get_logger("logweir.replication.iproto")
+
+_CLUSTER_ID: Final = 320
+_STEP_BYTES: Final = 256 * 1024
+_SILENCE: Final = 4
+
+
+def follower_name(instance: uuid.UUID) -> str:
+    """The name under which a replica's logs are kept."""
+    return f"tarantool:{instance}"
+
+
+async def serve(conversation: Conversation, request: Request) -> None:
+    """Answer one request that opens a stream; then the connection goes on, or ends."""
+    link, session = conversation.link, conversation.session
+    try:
+        if request.type == RequestType.SUBSCRIBE:
+            await _subscribe(conversation, request)
+            return
+        if request.type == RequestType.JOIN:
+            await _join(conversation, request)
+        elif request.type == RequestType.FETCH_SNAPSHOT:
+            await _fetch(conversation, request)
+        else:
+            await _register(conversation, request)
+    except LogweirError as error:
+        refusal = _refusal(error)
+        _log.warning(
+            "iproto.replica_refused",
+            peer=link.peer,
+            request=RequestType(request.type).name,
+            reason=refusal.message,
+        )
+        session.put_error(request.sync, refusal)
+        if request.type == RequestType.SUBSCRIBE:
+            session.close(f"the subscription ended: {refusal.message}")
+            link.flush()
+            return
+    conversation.handle(session.end_stream(link.time()))
+    link.flush()
+
+
+def _refusal(error: LogweirError) -> RequestError:
+    """What a replica is told. A gap in the log is error 32, which stops it until it rejoins."""
+    if isinstance(error, PositionUnavailable | ChainGap):
+        return RequestError(ErrorCode.PROC_LUA, f"Missing .xlog file: {error.message}")
+    if isinstance(error, WalError):
+        return RequestError(ErrorCode.SYSTEM, error.args[0])
+    return as_request_error(error)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check(conversation: Conversation, request: Request) -> None:
+    """What every stream needs: read of everything, a log, and another UUID than ours."""
+    shared = conversation.shared
+    shared.access(conversation.user_id).check_universe(Privilege.READ)
+    if shared.log.durability == "none":
+        raise RequestError(ErrorCode.UNSUPPORTED, "Replication does not support wal_mode = 'none'")
+    if request.instance == shared.log.instance:
+        raise RequestError(ErrorCode.CONNECTION_TO_SELF, "Remote and local addresses are the same")
+    if request.instance is None and request.type != RequestType.FETCH_SNAPSHOT:
+        text = "Invalid UUID: 00000000-0000-0000-0000-000000000000"
+        raise RequestError(ErrorCode.INVALID_UUID, text)
+
+
+def _replica_ids(view: ReadView) -> dict[uuid.UUID, int]:
+    rows = [unpack(row) for row in view.tuples(view.engine.schema.space(_CLUSTER_ID))]
+    return {uuid.UUID(row[1]): row[0] for row in rows}
+
+
+def _known_id(conversation: Conversation, instance: uuid.UUID) -> int:
+    """The id of a replica in `_cluster`; 0 where it has none."""
+    with conversation.shared.log.read_view() as view:
+        return _replica_ids(view).get(instance, 0)
+
+
+def _check_may_register(conversation: Conversation) -> None:
+    shared = conversation.shared
+    if shared.options.read_only:
+        text = "Can't modify data because this instance is in read-only mode."
+        raise RequestError(ErrorCode.READONLY, text)
+    access = shared.access(conversation.user_id)
+    access.check(Privilege.WRITE, "space", _CLUSTER_ID, 1, "_cluster")
+
+
+async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
+    """Insert a replica into `_cluster` with the lowest free id, unless it is there."""
+
+    def apply(group: Group) -> None:
+        space = group.schema.space(_CLUSTER_ID)
+        assert space.primary is not None
+        rows = group.engine.entries(space, space.primary, b"", None, reverse=False)
+        taken = {uuid.UUID(row[1]): row[0] for row in map(unpack, rows)}
+        if instance in taken:
+            return
+        free = sorted(set(range(1, VCLOCK_COMPONENTS)) - set(taken.values()))
+        if not free:
+            text = f"Replica count limit reached: {VCLOCK_COMPONENTS}"
+            raise RequestError(ErrorCode.REPLICA_MAX, text)
+        row = pack([free[0], str(instance)])
+        group.execute(Change(RowType.INSERT, _CLUSTER_ID, tuple=row))
+
+    await conversation.shared.run(Job(apply, 100))
+
+
+# --- first and last stage of a join ---------------------------------------------------------------
+
+
+def _frames(view: ReadView, space: SpaceDef, sync: int) -> Iterator[bytes]:
+    """All tuples of a space as INSERT frames, in portions."""
+    header = b"\x82\x00\x02\x01" + encode_uint(sync) if sync else b"\x81\x00\x02"
+    front = header + insert_prefix(space.id)
+    heads: dict[int, bytes] = {}
+    parts: list[bytes] = []
+    size = 0
+    for row in view.tuples(space):
+        length = len(row)
+        head = heads.get(length)
+        if head is None:
+            head = b"\xce" + (len(front) + length).to_bytes(4, "big") + front
+            if len(heads) < 4096:
+                heads[length] = head
+        parts += (head, row)
+        size += len(head) + length
+        if size >= _STEP_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join(parts)
+
+
+async def _send_view(conversation: Conversation, view: ReadView, sync: int) -> None:
+    link = conversation.link
+    for space in view.snapshot_spaces():
+        if space.is_local:
+            continue
+        for portion in _frames(view, space, sync):
+            link.write(portion)
+            await link.drained()
+            await asyncio.sleep(0)
+            if not link.is_open:
+                return
+
+
+async def _send_log(conversation: Conversation, after: VClock, upto: VClock, sync: int) -> None:
+    """The rows of the log between two positions."""
+    log, link = conversation.shared.log, conversation.link
+    limits = {i: upto.lsn(i) for i in range(VCLOCK_COMPONENTS)}
+    start = after.with_lsn(0, log.vclock.lsn(0))
+    with Follower(log.path, start, durable=lambda: log.durable_end) as follower:
+        for block in follower.poll():
+            columns = block.columns
+            packets = columns.packets(0, len(columns), after=after, upto=limits, sync=sync)
+            link.write(bytes(packets))
+            await link.drained()
+            if follower.vclock.covers(upto):
+                return
+
+
+async def _join(conversation: Conversation, request: Request) -> None:
+    _check(conversation, request)
+    assert request.instance is not None
+    if not _known_id(conversation, request.instance):
+        _check_may_register(conversation)
+    shared, link, sync = conversation.shared, conversation.link, request.sync
+    name = follower_name(request.instance)
+    shared.log.retain(name, shared.log.vclock)
+    with shared.log.read_view() as view:
+        start = view.vclock
+        link.write(encode_vclock_answer(start, sync=sync))
+        await _send_view(conversation, view, sync)
+    if not link.is_open:
+        return
+    await _give_place(conversation, request.instance)
+    end = shared.log.vclock
+    link.write(encode_vclock_answer(end, sync=sync))
+    await _send_log(conversation, start, end, sync)
+    link.write(encode_vclock_answer(end, sync=sync))
+    _log.info("iproto.joined", peer=link.peer, instance=str(request.instance), vclock=str(end))
+
+
+async def _fetch(conversation: Conversation, request: Request) -> None:
+    _check(conversation, request)
+    link, sync = conversation.link, request.sync
+    with conversation.shared.log.read_view() as view:
+        answer = encode_vclock_answer(view.vclock, sync=sync)
+        link.write(answer)
+        await _send_view(conversation, view, sync)
+        link.write(answer)
+
+
+async def _register(conversation: Conversation, request: Request) -> None:
+    _check(conversation, request)
+    assert request.instance is not None
+    if not _known_id(conversation, request.instance):
+        _check_may_register(conversation)
+    shared, link = conversation.shared, conversation.link
+    after = request.vclock or VClock()
+    await _give_place(conversation, request.instance)
+    end = shared.log.vclock
+    await _send_log(conversation, after, end, request.sync)
+    link.write(encode_vclock_answer(end, sync=request.sync))
+
+
+# --- following ------------------------------------------------------------------------------------
+
+
+async def _subscribe(conversation: Conversation, request: Request) -> None:
+    _check(conversation, request)
+    shared, link, session = conversation.shared, conversation.link, conversation.session
+    instance = request.instance
+    assert instance is not None
+    replica_id = 0 if request.anonymous else _known_id(conversation, instance)
+    replicaset = shared.replicaset()
+    if not replica_id and not request.anonymous:
+        raise RequestError(
+            ErrorCode.UNKNOWN_REPLICA,
+            f"Replica {instance} is not registered with replica set {replicaset}",
+        )
+    if instance in shared.followers:
+        raise RequestError(
+            ErrorCode.CFG,
+            "Incorrect value for option 'replication': duplicate connection with the same "
+            "replica UUID",
+        )
+    after = request.vclock or VClock()
+    ours = shared.log.vclock
+    upto = {number: 0 for number in request.id_filter}
+    if replica_id:
+        upto.setdefault(replica_id, ours.lsn(replica_id))
+    status = FollowerStatus(
+        link.peer,
+        instance,
+        replica_id,
+        follower_name(instance) if replica_id else "",
+        sent=after,
+        acknowledged=after,
+    )
+    shared.followers[instance] = status
+    conversation.follower = status
+    try:
+        answer = encode_vclock_answer(
+            ours, sync=request.sync, replica_id=shared.log.replica_id, replicaset=replicaset
+        )
+        link.write(answer)
+        _beat(conversation, request.sync)
+        shared.keep(status, link.time())
+        conversation.handle(session.begin_relay(link.time()))
+        await _relay(conversation, status, upto, request.sync)
+    finally:
+        conversation.follower = None
+        del shared.followers[instance]
+        with contextlib.suppress(LogweirError):
+            shared.keep(status, link.time())
+
+
+def _beat(conversation: Conversation, sync: int) -> None:
+    shared = conversation.shared
+    beat = encode_heartbeat(shared.log.replica_id, shared.options.clock(), sync=sync)
+    conversation.link.write(beat)
+
+
+async def _relay(
+    conversation: Conversation, status: FollowerStatus, upto: dict[int, int], sync: int
+) -> None:
+    shared, link = conversation.shared, conversation.link
+    pause = shared.options.replication_timeout_seconds
+    reader = shared.hub.reader(status.sent.with_lsn(0, shared.log.vclock.lsn(0)))
+    sent_at = link.time()
+    try:
+        while link.is_open:
+            now = link.time()
+            if now - link.last_received > _SILENCE * pause:
+                conversation.session.put_error(sync, RequestError(ErrorCode.SYSTEM, "timed out"))
+                conversation.session.close("the replica said nothing for too long")
+                link.flush()
+                return
+            before = reader.vclock
+            window = reader.take()
+            if window is not None:
+                packets = window.packets(before, upto, sync)
+                status.sent = reader.vclock
+                if packets:
+                    link.write(packets)
+                    sent_at = now
+                    await link.drained()
+                else:
+                    await asyncio.sleep(0)
+                continue
+            if now - sent_at >= pause:
+                _beat(conversation, sync)
+                sent_at = now
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(sent_at + pause - now):
+                    await reader.wait()
+    finally:
+        reader.close()

@@ -1,0 +1,383 @@
+"""One TCP connection under one session: the only place where sessions meet sockets and timers.
+
+A `Link` is an asyncio protocol, for accepted connections (`logweir.replication.listener`) and for
+those that were opened (`dial`). Every read is given whole to the session, its events as one batch
+to the `Conversation`, and what the session then has to send is written in one piece.
+
+Back-pressure: above `limits.OUTPUT_HIGH_BYTES` of unsent bytes `writable` is false, nothing more is
+read from the peer, and producers wait in `drained`; at `limits.OUTPUT_LOW_BYTES` they go on. A peer
+that takes nothing for `limits.OUTPUT_STALL_SECONDS` meanwhile is disconnected as a slow reader, and
+one for which `limits.OUTPUT_MAX_BYTES` are unsent at once. Both are told in the log with the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from logweir.errors import LogweirError, Unreachable
+from logweir.limits import (
+    CONNECT_SECONDS,
+    OUTPUT_HIGH_BYTES,
+    OUTPUT_LOW_BYTES,
+    OUTPUT_MAX_BYTES,
+    OUTPUT_STALL_SECONDS,
+    TLS_HANDSHAKE_SECONDS,
+)
+from logweir.replication.session import Session
+from logweir.replication.urls import Url
+
+__all__ = ["Conversation", "Link", "dial"]
+
+_log = structlog.stdlib.get_logger("logweir.replication")
+
+
+class Conversation(Protocol):
+    """What acts on the events of one session. Made once per connection."""
+
+    @property
+    def session(self) -> Session[Any]:
+        """The state machine of this connection."""
+        ...
+
+    def handle(self, events: Sequence[Any]) -> None:
+        """Act on events; answers go into the session, long work into `Link.spawn`."""
+        ...
+
+    def closed(self, reason: str) -> None:
+        """The connection is gone."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One connection. `begin`: makes the conversation, once the connection stands."""
+
+    def __init__(
+        self,
+        scheme: str,
+        begin: Callable[[Link], Conversation],
+        *,
+        on_closed: Callable[[Link], None] = lambda link: None,
+        stall_seconds: float = OUTPUT_STALL_SECONDS,
+    ) -> None:
+        self.scheme = scheme
+        self.peer = "?"
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.last_received = 0.0
+        self.close_reason = ""
+        self._begin = begin
+        self._on_closed = on_closed
+        self._stall_seconds = stall_seconds
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._conversation: Conversation | None = None
+        self._session: Session[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._reading_holds = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.gone: asyncio.Future[str] = self._loop.create_future()
+
+    # --- what conversations use -------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The clock of this link's session, in seconds."""
+        return self._loop.time()
+
+    @property
+    def writable(self) -> bool:
+        """Whether more may be produced for this peer now."""
+        return self._room.is_set() and not self.close_reason
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection stands and is not being closed."""
+        return self._transport is not None and not self.close_reason
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet, as far as this process knows."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS is spoken."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("ssl_object") is not None
+
+    async def drained(self) -> None:
+        """Wait until `writable`, or until the connection is gone."""
+        await self._room.wait()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes as they are, behind what the session had to send."""
+        self.flush()
+        self._write(data)
+
+    def flush(self) -> None:
+        """Send what the session has to send, set its timer, close if it wants that."""
+        session = self._session
+        if session is None or self._transport is None:
+            return
+        data = session.data_to_send()
+        if data:
+            self._write(data)
+        if session.close_reason:
+            self.close(session.close_reason)
+        elif (deadline := session.next_deadline()) is not None:
+            self._set_timer(deadline)
+
+    def hold_reading(self) -> None:
+        """Read nothing more from the peer until `resume_reading` was called as often as this."""
+        self._reading_holds += 1
+        if self._reading_holds == 1 and self._transport is not None and not self.close_reason:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """End one `hold_reading`."""
+        self._reading_holds -= 1
+        if self._reading_holds == 0 and self._transport is not None and not self.close_reason:
+            self._transport.resume_reading()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` beside the connection; it is cancelled when the connection is gone.
+
+        An error of the tree in `logweir.errors`, or of the socket, closes the connection.
+        """
+        task = self._loop.create_task(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def close(self, reason: str) -> None:
+        """Send what is still to be sent, then close. `reason`: one sentence for the log."""
+        if self.close_reason:
+            return
+        self.close_reason = reason or "closed"
+        self._cancel_timer()
+        if self._transport is not None:
+            self._transport.close()
+            self._watch_output()
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection; what is unsent is lost."""
+        self.close_reason = self.close_reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- what asyncio calls -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        plain = transport.get_extra_info("socket")
+        if plain is not None:
+            _prepare(plain)
+        transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES, low=OUTPUT_LOW_BYTES)
+        self.last_received = self.time()
+        with self._outermost():
+            self._conversation = self._begin(self)
+            self._session = self._conversation.session
+            self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        session, conversation = self._session, self._conversation
+        if session is None or conversation is None or self.close_reason:
+            return
+        self.received_bytes += len(data)
+        self.last_received = now = self.time()
+        with self._outermost():
+            events = session.receive_data(data, now)
+            if events:
+                conversation.handle(events)
+            self.flush()
+
+    def eof_received(self) -> bool:
+        session, conversation = self._session, self._conversation
+        if session is not None and conversation is not None and not self.close_reason:
+            with self._outermost():
+                events = session.receive_eof(self.time())
+                if events:
+                    conversation.handle(events)
+                self.flush()
+        return False
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+        self.hold_reading()
+        self._watch_output()
+
+    def resume_writing(self) -> None:
+        if not self._room.is_set():
+            self._room.set()
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
+                self._stall_timer = None
+            self.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = self.close_reason or (
+            f"connection broke: {exc}" if exc is not None else "the peer closed the connection"
+        )
+        self.close_reason = reason
+        self._cancel_timer()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._transport = None
+        self._room.set()
+        for task in tuple(self._tasks):
+            task.cancel()
+        _log.info("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
+        if self._conversation is not None:
+            self._conversation.closed(reason)
+        self._conversation = self._session = None
+        self._on_closed(self)
+        if not self.gone.done():
+            self.gone.set_result(reason)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(data)
+        self.sent_bytes += len(data)
+        if transport.get_write_buffer_size() > OUTPUT_MAX_BYTES:
+            self.abort(f"slow reader: {transport.get_write_buffer_size()} bytes are unsent")
+
+    def _watch_output(self) -> None:
+        if self._stall_timer is None and self._transport is not None:
+            self._stall_timer = self._loop.call_later(
+                self._stall_seconds, self._check_stall, self.unsent_bytes + 1, self.sent_bytes
+            )
+
+    def _check_stall(self, unsent_before: int, sent_before: int) -> None:
+        self._stall_timer = None
+        if self._transport is None:
+            return
+        taken = unsent_before + (self.sent_bytes - sent_before) - self.unsent_bytes
+        if taken <= 1:
+            self.abort(
+                f"slow reader: it took nothing of {self.unsent_bytes} bytes in "
+                f"{self._stall_seconds:g} seconds"
+            )
+        else:
+            self._watch_output()
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= deadline:
+                return  # it rings early, and is set anew then
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._ring)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        session, conversation = self._session, self._conversation
+        if session is None or conversation is None or self.close_reason:
+            return
+        with self._outermost():
+            events = session.deadline_passed(self.time())
+            if events:
+                conversation.handle(events)
+            self.flush()
+
+    def _outermost(self) -> contextlib.AbstractContextManager[None]:
+        return _Outermost(self)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        with self._outermost():
+            await work
+
+
+class _Outermost:
+    """The outermost place of a connection: what went wrong closes it and is told in the log."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if error is None:
+            return False
+        link = self._link
+        if isinstance(error, LogweirError | OSError):
+            link.close(str(error))
+            return True
+        if isinstance(error, Exception):
+            _log.error(
+                "link.failed", scheme=link.scheme, peer=link.peer, exc_info=(kind, error, trace)
+            )
+            link.abort(f"internal error: {type(error).__name__}")
+            return True
+        return False
+
+
+def _prepare(plain: socket.socket) -> None:
+    """Small answers go out at once; a peer that vanished is noticed after about two minutes."""
+    with contextlib.suppress(OSError, AttributeError):
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def client_tls(url: Url) -> ssl.SSLContext | None:
+    """The TLS settings that an upstream's address asks for; None for plain TCP."""
+    if not url.flag("tls"):
+        return None
+    return ssl.create_default_context(cafile=url.option("ca") or None)
+
+
+async def dial(
+    url: Url,
+    begin: Callable[[Link], Conversation],
+    *,
+    timeout_seconds: float = CONNECT_SECONDS,
+    stall_seconds: float = OUTPUT_STALL_SECONDS,
+) -> Link:
+    """Connect to an upstream. Returns the link; raises `Unreachable`."""
+    loop = asyncio.get_running_loop()
+    try:
+        context = client_tls(url)
+        async with asyncio.timeout(timeout_seconds):
+            _, link = await loop.create_connection(
+                lambda: Link(url.scheme, begin, stall_seconds=stall_seconds),
+                url.host,
+                url.port,
+                ssl=context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
+            )
+    except TimeoutError as error:
+        raise Unreachable(
+            str(url), f"no connection after {timeout_seconds:g} s", hint="check host and firewall"
+        ) from error
+    except OSError as error:
+        raise Unreachable(
+            str(url), error.strerror or str(error), hint="check that it runs and listens there"
+        ) from error
+    return link

@@ -1,0 +1,96 @@
+"""What a server counts, in the form that Prometheus reads.
+
+Names are `logweir_<area>_<what>_<unit>[_total]`; durations are histograms that double from 1 ms.
+One `Metrics` per server; its registry is its own, so that several servers can live in one process.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+__all__ = ["Metrics"]
+
+_SECONDS = tuple(0.001 * 2**i for i in range(16))
+
+
+class Metrics:
+    """The counters of one server. `registry`: where they stand; a new one unless given."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._open = self._gauge("link_open_connections", "connections that are open", "scheme")
+        self._accepted = self._counter("link_accepted_total", "connections accepted", "scheme")
+        self._refused = self._counter("link_refused_total", "connections refused", "scheme")
+        self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
+        self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
+        self._requests = self._counter("request_total", "requests answered", "scheme", "outcome")
+        self._commit = Histogram(
+            "logweir_commit_seconds",
+            "from the request to the durable answer",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._follower_lag = self._gauge(
+            "follower_lag_rows", "rows that a follower has not acknowledged", "scheme", "follower"
+        )
+        self._source_state = self._gauge(
+            "source_state", "1 for the state an upstream is in", "url", "state"
+        )
+        self._source_rows = self._counter("source_rows_total", "rows taken from upstreams", "url")
+        self._oldest = self._gauge(
+            "retention_pinned_bytes", "bytes of old logs kept for the follower named", "follower"
+        )
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge("logweir_" + name, text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter("logweir_" + name, text, labels, registry=self.registry)
+
+    def opened(self, scheme: str) -> None:
+        """A connection was accepted."""
+        self._open.labels(scheme).inc()
+        self._accepted.labels(scheme).inc()
+
+    def refused(self, scheme: str) -> None:
+        """A connection was one too many."""
+        self._refused.labels(scheme).inc()
+
+    def closed(self, scheme: str, received_bytes: int, sent_bytes: int) -> None:
+        """A connection is gone; `received_bytes`, `sent_bytes`: of its whole life."""
+        self._open.labels(scheme).dec()
+        self._received.labels(scheme).inc(received_bytes)
+        self._sent.labels(scheme).inc(sent_bytes)
+
+    def answered(self, scheme: str, done: int, failed: int) -> None:
+        """Requests were answered: `done` of them well, `failed` with an error."""
+        if done:
+            self._requests.labels(scheme, "done").inc(done)
+        if failed:
+            self._requests.labels(scheme, "failed").inc(failed)
+
+    def committed(self, seconds: float) -> None:
+        """A group of changes became durable `seconds` after it was asked for."""
+        self._commit.observe(seconds)
+
+    def follower_lag(self, scheme: str, follower: str, rows: int) -> None:
+        """How far a follower is behind."""
+        self._follower_lag.labels(scheme, follower).set(rows)
+
+    def pinned(self, follower: str, size_bytes: int) -> None:
+        """Bytes of log files that are kept only because `follower` has not read them."""
+        self._oldest.labels(follower).set(size_bytes)
+
+    def source_state(self, url: str, state: str, states: tuple[str, ...]) -> None:
+        """An upstream's state changed to `state`, one of `states`."""
+        for name in states:
+            self._source_state.labels(url, name).set(1 if name == state else 0)
+
+    def source_rows(self, url: str, rows: int) -> None:
+        """Rows of an upstream were applied."""
+        self._source_rows.labels(url).inc(rows)
+
+    def render(self) -> bytes:
+        """Everything in the text form that Prometheus fetches."""
+        text: bytes = generate_latest(self.registry)
+        return text

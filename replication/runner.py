@@ -1,0 +1,224 @@
+"""Keeping one upstream followed: connect, follow, back off and connect again, or stop and say why.
+
+States::
+
+    CONNECTING ─► SYNCING ─► FOLLOWING        each may fall back to WAITING, or to STOPPED
+        ▲                        │
+        └────── WAITING ◄────────┘
+
+`WAITING` is the pause after a failure that another attempt may mend: the first is
+`limits.BACKOFF_FIRST_SECONDS`, each next one twice as long up to `limits.BACKOFF_MAX_SECONDS`, and
+each is multiplied with a random number from 0.5 to 1, so that many followers of one master do not
+come back together. It starts anew once an attempt reached FOLLOWING. `STOPPED` is final: only an
+operator can mend what is named in `last_error`.
+
+An attempt that shows no life (`Progress.alive`) for `stall_seconds` is ended as stalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, Protocol
+
+import structlog
+
+from logweir.errors import LogweirError, SourceStopped
+from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
+from logweir.replication.metrics import Metrics
+
+__all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
+
+_log = structlog.stdlib.get_logger("logweir.replication")
+
+
+class SourceState(StrEnum):
+    """Where the following of an upstream stands."""
+
+    CONNECTING = "connecting"
+    SYNCING = "syncing"
+    FOLLOWING = "following"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+
+
+STATES: Final = tuple(str(state) for state in SourceState)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """What an operator sees. `rows`: applied since the start; `lag_seconds`: None if not known."""
+
+    url: str
+    state: SourceState = SourceState.CONNECTING
+    last_error: str = ""
+    attempts: int = 0
+    rows: int = 0
+    position: str = ""
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Clock, pause and chance of a runner, replaceable in tests. Times in seconds."""
+
+    now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    chance: Callable[[], float] = random.random
+    first_seconds: float = BACKOFF_FIRST_SECONDS
+    max_seconds: float = BACKOFF_MAX_SECONDS
+    stall_seconds: float = 30.0
+
+    def backoff_seconds(self, failures: int) -> float:
+        """How long to wait after so many failures in a row (1 …)."""
+        whole = min(self.max_seconds, self.first_seconds * 2.0 ** min(failures - 1, 30))
+        return whole * (0.5 + 0.5 * self.chance())
+
+
+class Progress(Protocol):
+    """What an attempt tells its runner."""
+
+    def alive(self) -> None:
+        """Something came from the upstream."""
+        ...
+
+    def state(self, state: SourceState) -> None:
+        """SYNCING or FOLLOWING was reached."""
+        ...
+
+    def applied(self, rows: int, position: str, lag_seconds: float | None) -> None:
+        """`rows` more are durable here; `position`: where we stand now."""
+        ...
+
+
+class Source(Protocol):
+    """One upstream in one protocol."""
+
+    @property
+    def url(self) -> str:
+        """Its address, without a password."""
+        ...
+
+    async def attempt(self, progress: Progress) -> None:
+        """Connect and follow until the connection ends.
+
+        Raises `SourceStopped` where another attempt cannot help, any other `LogweirError` or
+        `OSError` where it may.
+        """
+        ...
+
+
+class Runner:
+    """Follows one source until it is stopped or cancelled. Implements `Progress` for it."""
+
+    def __init__(self, source: Source, *, metrics: Metrics, timing: Timing | None = None) -> None:
+        self._source = source
+        self._metrics = metrics
+        self._timing = timing or Timing()
+        self._status = SourceStatus(source.url)
+        self._failures = 0
+        self._last_life = 0.0
+        self._changed = asyncio.Event()
+
+    @property
+    def status(self) -> SourceStatus:
+        """How it stands now."""
+        return self._status
+
+    async def changed(self) -> SourceStatus:
+        """Wait for the next change of the status and return it."""
+        await self._changed.wait()
+        return self._status
+
+    def alive(self) -> None:
+        """See `Progress`."""
+        self._last_life = self._timing.now()
+
+    def state(self, state: SourceState) -> None:
+        """See `Progress`."""
+        self.alive()
+        if state == SourceState.FOLLOWING:
+            self._failures = 0
+            self._set(state=state, last_error="")
+        else:
+            self._set(state=state)
+
+    def applied(self, rows: int, position: str, lag_seconds: float | None) -> None:
+        """See `Progress`."""
+        self.alive()
+        self._metrics.source_rows(self._source.url, rows)
+        self._status = replace(
+            self._status, rows=self._status.rows + rows, position=position, lag_seconds=lag_seconds
+        )
+        self._wake()
+
+    async def run(self) -> SourceStatus:
+        """Follow until the source stops for good; returns the last status."""
+        while self._status.state != SourceState.STOPPED:
+            self._set(state=SourceState.CONNECTING, attempts=self._status.attempts + 1)
+            try:
+                await self._attempt()
+                problem = "the upstream closed the connection"
+            except SourceStopped as error:
+                self._set(state=SourceState.STOPPED, last_error=str(error))
+                _log.error("source.stopped", url=self._source.url, reason=str(error))
+                break
+            except (LogweirError, OSError) as error:
+                problem = str(error) or type(error).__name__
+            self._failures += 1
+            pause_seconds = self._timing.backoff_seconds(self._failures)
+            self._set(state=SourceState.WAITING, last_error=problem)
+            _log.warning(
+                "source.waiting", url=self._source.url, reason=problem, seconds=pause_seconds
+            )
+            await self._timing.pause(pause_seconds)
+        return self._status
+
+    async def _attempt(self) -> None:
+        self.alive()
+        work = asyncio.ensure_future(self._source.attempt(self))
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise TimeoutError(
+                    f"stalled: nothing came for {self._timing.stall_seconds:g} seconds"
+                )
+            work.result()
+        finally:
+            for task in (work, watch):
+                task.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            left = self._last_life + self._timing.stall_seconds - self._timing.now()
+            if left <= 0:
+                return
+            await self._timing.pause(left)
+
+    def _set(
+        self,
+        *,
+        state: SourceState,
+        last_error: str | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        before = self._status
+        self._status = replace(
+            before,
+            state=state,
+            last_error=before.last_error if last_error is None else last_error,
+            attempts=before.attempts if attempts is None else attempts,
+        )
+        self._metrics.source_state(self._source.url, state, STATES)
+        if state != before.state:
+            _log.info("source.state", url=self._source.url, state=str(state))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

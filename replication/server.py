@@ -1,0 +1,176 @@
+"""One server: a store, the addresses it listens on, the upstreams it follows.
+
+`SERVICES` names the protocols that can be served and `SOURCES` those that can be followed, by the
+scheme of their addresses; each is made from the `Server` it belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from logweir.errors import ConfigError, LogweirError
+from logweir.replication.hub import Hub
+from logweir.replication.iproto.access import guest_grants
+from logweir.replication.iproto.endpoint import IprotoService
+from logweir.replication.iproto.functions import Functions, load_functions
+from logweir.replication.iproto.service import Options, Shared
+from logweir.replication.iproto.source import TarantoolSource
+from logweir.replication.iproto.status import STATUS_FUNCTION
+from logweir.replication.listener import Listener, Service
+from logweir.replication.metrics import Metrics
+from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.urls import Url
+from logweir.store.log import Log
+from logweir.wal.follow import Follower
+
+__all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "run"]
+
+_log = structlog.stdlib.get_logger("logweir.replication")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Settings. `guest`: what a user who has not said who he is may do (see
+    `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
+    every address that is listened on; `replication_timeout_seconds`: see `iproto.service`."""
+
+    listen: Sequence[Url] = ()
+    follow: Sequence[Url] = ()
+    guest: str = "none"
+    functions: str = ""
+    read_only: bool = False
+    replication_timeout_seconds: float = 1.0
+    tls: ssl.SSLContext | None = field(default=None, compare=False)
+
+
+class Server:
+    """Everything that runs on one store. Make it, `start` and `stop` it in one event loop."""
+
+    def __init__(self, log: Log, options: ServerOptions) -> None:
+        self.log = log
+        self.options = options
+        self.metrics = Metrics()
+        self.hub = Hub(self._follow)
+        functions = load_functions(options.functions) if options.functions else {}
+        self.iproto = Shared(
+            log,
+            self.hub,
+            metrics=self.metrics,
+            functions=Functions({**functions, STATUS_FUNCTION: self.status}, log),
+            options=Options(
+                guest=guest_grants(options.guest),
+                read_only=options.read_only,
+                replication_timeout_seconds=options.replication_timeout_seconds,
+            ),
+        )
+        self.listener = Listener(metrics=self.metrics)
+        self.runners: list[Runner] = []
+        self._tasks: list[asyncio.Task[SourceStatus]] = []
+        self._stop_listening: Callable[[], None] = lambda: None
+
+    def _follow(self, after: Any) -> Follower:
+        log = self.log
+        return Follower(log.path, after, durable=lambda: log.durable_end)
+
+    async def start(self) -> Sequence[Url]:
+        """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
+        self._stop_listening = self.log.on_commit(lambda vclock: self.hub.committed())
+        try:
+            for url in self.options.listen:
+                service = _named(SERVICES, url, "listened on")(self)
+                await self.listener.listen(url, service, tls=self.options.tls)
+            for url in self.options.follow:
+                source = _named(SOURCES, url, "followed")(self, url)
+                runner = Runner(source, metrics=self.metrics)
+                self.runners.append(runner)
+                self._tasks.append(asyncio.create_task(runner.run()))
+        except LogweirError:
+            await self.stop()
+            raise
+        return self.listener.urls
+
+    async def stop(self) -> None:
+        """End every connection and source. The store stays open."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.listener.close()
+        self.hub.close()
+        self._stop_listening()
+
+    async def caught_up(self) -> None:
+        """Wait until every upstream is followed to its end, or one of them has stopped."""
+        while any(
+            runner.status.state not in (SourceState.FOLLOWING, SourceState.STOPPED)
+            for runner in self.runners
+        ):
+            await asyncio.wait(
+                [asyncio.ensure_future(runner.changed()) for runner in self.runners],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+
+    def status(self) -> dict[str, Any]:
+        """What an operator could wonder about, in plain values."""
+        ours = self.log.vclock.without_local().signature
+        return {
+            **self.log.status(),
+            "listen": [str(url) for url in self.listener.urls],
+            "connections": len(self.listener.links),
+            "sources": [
+                {
+                    "url": runner.status.url,
+                    "state": str(runner.status.state),
+                    "last_error": runner.status.last_error,
+                    "attempts": runner.status.attempts,
+                    "rows": runner.status.rows,
+                    "position": runner.status.position,
+                    "lag_seconds": runner.status.lag_seconds,
+                }
+                for runner in self.runners
+            ],
+            "replicas": [
+                {
+                    "instance": str(one.instance),
+                    "replica_id": one.replica_id,
+                    "peer": one.peer,
+                    "acknowledged": dict(one.acknowledged),
+                    "lag_rows": max(ours - one.acknowledged.without_local().signature, 0),
+                }
+                for one in self.iproto.followers.values()
+            ],
+        }
+
+
+def _named(table: Mapping[str, T], url: Url, what: str) -> T:
+    try:
+        return table[url.scheme]
+    except KeyError:
+        raise ConfigError(
+            str(url), f"{url.scheme} cannot be {what}", hint=f"one of {', '.join(table)}"
+        ) from None
+
+
+SERVICES: Final[Mapping[str, Callable[[Server], Service]]] = {
+    "tarantool": lambda server: IprotoService(server.iproto),
+}
+
+SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
+    "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
+}
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run an event loop: uvloop's where that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)

@@ -1,0 +1,137 @@
+"""The contract that the state machine of every protocol keeps. No I/O, no clock.
+
+A session is fed with what came from the peer and with clock readings (seconds of any monotonic
+clock, always the same one), and gives back *events*: values of the protocol's own event types, in
+the order in which they happened. What it wants to send it keeps until it is fetched::
+
+    events = session.receive_data(data, now)     # or receive_eof(now), or deadline_passed(now)
+    …                                            # the owner acts, calls session.answer_…(…)
+    transport.write(session.data_to_send())
+    timer at session.next_deadline()             # None: nothing is waited for
+    if session.close_reason: close once everything is written
+
+Rules: after `close_reason` is set, `receive_data` returns no events; errors of the peer become an
+answer in the protocol's own form and a `close_reason`, never an exception; nothing in a session
+grows without a limit of `logweir.limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from logweir.errors import LimitExceeded
+
+__all__ = ["InputBuffer", "Outbox", "Session"]
+
+Event_co = TypeVar("Event_co", covariant=True)
+
+
+class Session(Protocol[Event_co]):
+    """One conversation with one peer; see the module's text."""
+
+    @property
+    def close_reason(self) -> str:
+        """Why the connection has to be closed after what is still to be sent; "" while it lives."""
+        ...
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event_co]:
+        """Take bytes of the peer, in any portions. `now`: seconds."""
+        ...
+
+    def receive_eof(self, now: float) -> Sequence[Event_co]:
+        """The peer sends nothing more."""
+        ...
+
+    def data_to_send(self) -> bytes:
+        """What is to go out, which is thereby taken; b"" for nothing."""
+        ...
+
+    def next_deadline(self) -> float | None:
+        """When `deadline_passed` wants to be called, in seconds of the same clock."""
+        ...
+
+    def deadline_passed(self, now: float) -> Sequence[Event_co]:
+        """The time of `next_deadline` has come. Calling it early changes nothing."""
+        ...
+
+
+class Outbox:
+    """Bytes that wait to be sent."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def put(self, data: bytes) -> None:
+        """Add `data` behind what waits."""
+        self._parts.append(data)
+
+    def take(self) -> bytes:
+        """All that waits, in one piece."""
+        parts = self._parts
+        if not parts:
+            return b""
+        self._parts = []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class InputBuffer:
+    """The beginning of a message whose rest has not come. `limit_bytes`: the most it keeps.
+
+    What is kept is joined only when all that is needed is there, so that a large message which
+    comes in small portions costs no repeated copying.
+    """
+
+    __slots__ = ("_needed_bytes", "_parts", "_size_bytes", "limit_bytes", "limit_name")
+
+    def __init__(self, limit_name: str, limit_bytes: int) -> None:
+        self.limit_name = limit_name
+        self.limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._needed_bytes = 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def join(self, data: bytes) -> bytes:
+        """What was kept with `data` behind it; b"" while less than is needed is there."""
+        if not self._parts:
+            return data
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes < self._needed_bytes:
+            return b""
+        return self.take()
+
+    def keep(self, rest: bytes, needed_bytes: int = 0) -> None:
+        """Keep `rest`. `needed_bytes`: how long it must get before it is worth a look.
+
+        Raises `LimitExceeded` where either is over the limit.
+        """
+        size = max(len(rest), needed_bytes)
+        if size > self.limit_bytes:
+            raise LimitExceeded(self.limit_name, self.limit_bytes, size)
+        self._parts = [rest] if rest else []
+        self._size_bytes = len(rest)
+        self._needed_bytes = needed_bytes
+
+    def add(self, data: bytes) -> None:
+        """Keep `data` behind what is kept, without a look at it. Raises `LimitExceeded`."""
+        if self._size_bytes + len(data) > self.limit_bytes:
+            raise LimitExceeded(self.limit_name, self.limit_bytes, self._size_bytes + len(data))
+        self._parts.append(data)
+        self._size_bytes += len(data)
+
+    def take(self) -> bytes:
+        """What was kept, whether it is enough or not; nothing is kept any more."""
+        whole = b"".join(self._parts)
+        self.clear()
+        return whole
+
+    def clear(self) -> None:
+        """Forget what was kept."""
+        self._parts = []
+        self._size_bytes = self._needed_bytes = 0

@@ -1,0 +1,161 @@
+"""Addresses of upstreams and listeners.
+
+``scheme://[user[:password]@]host[:port][/path…][?name=value&…]``
+
+=================  ======  =========================================================================
+scheme             port    path
+=================  ======  =========================================================================
+`tarantool`        3301    none
+`tank`             11011   `/topic` or `/topic/partition`; none when listening
+`tap`              11210   `/bucket`, may be missing
+`memcached`        11210   `/bucket`, may be missing
+`greenstack`       11210   `/bucket`, may be missing
+`synapse`          9092    none
+`synapse+redis`    6379    `/server_name`
+=================  ======  =========================================================================
+
+Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
+brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
+reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
+(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`).
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from logweir.errors import ConfigError
+
+__all__ = ["SCHEMES", "Scheme", "Url", "parse_listen_url", "parse_url"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One kind of address. `path_names`: what the path holds; `required`: how many parts."""
+
+    name: str
+    port: int
+    path_names: tuple[str, ...] = ()
+    required: int = 0
+
+
+SCHEMES: Final[Mapping[str, Scheme]] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("tarantool", 3301),
+        Scheme("tank", 11011, ("topic", "partition"), 1),
+        Scheme("tap", 11210, ("bucket",)),
+        Scheme("memcached", 11210, ("bucket",)),
+        Scheme("greenstack", 11210, ("bucket",)),
+        Scheme("synapse", 9092),
+        Scheme("synapse+redis", 6379, ("server_name",), 1),
+    )
+}
+
+OPTIONS: Final = frozenset({"tls", "ca", "anonymous"})
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """One address. Its text (`str`) never shows the password."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str = ""
+    password: str = field(default="", repr=False)
+    path: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        who = urllib.parse.quote(self.user, safe="") + "@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        path = "".join("/" + urllib.parse.quote(part, safe="") for part in self.path)
+        query = "?" + urllib.parse.urlencode(self.options) if self.options else ""
+        return f"{self.scheme}://{who}{host}:{self.port}{path}{query}"
+
+    def option(self, name: str) -> str:
+        """The value of one option; "" where it is not given."""
+        return dict(self.options).get(name, "")
+
+    def flag(self, name: str) -> bool:
+        """Whether an option is switched on."""
+        return self.option(name).lower() in ("1", "on", "true", "yes")
+
+
+def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:
+    shown = text if "@" not in text else text.split("://")[0] + "://…@" + text.rsplit("@", 1)[1]
+    return ConfigError(f"address {shown!r}", message, origin=origin, hint=hint)
+
+
+def _parse(text: str, origin: str, default_host: str, path_required: bool) -> Url:
+    name, separator, _ = text.partition("://")
+    scheme = SCHEMES.get(name)
+    if not separator or scheme is None:
+        known = ", ".join(SCHEMES)
+        raise _refuse(text, origin, "the scheme is not known", f"begin it with one of {known}, ://")
+    form = f"write {scheme.name}://host:{scheme.port}" + "".join(
+        f"/{part}" for part in scheme.path_names
+    )
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port = parts.port
+        options = urllib.parse.parse_qsl(
+            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
+        )
+    except ValueError as error:
+        raise _refuse(text, origin, str(error), form) from error
+    if parts.fragment or any(letter.isspace() or letter < " " for letter in text):
+        raise _refuse(text, origin, "it holds a letter that an address cannot have", form)
+    host = parts.hostname or default_host
+    if not host:
+        raise _refuse(text, origin, "it names no host", form)
+    path = tuple(urllib.parse.unquote(part) for part in parts.path.split("/")[1:])
+    if path and path[-1] == "":
+        path = path[:-1]
+    least = scheme.required if path_required else 0
+    if not least <= len(path) <= len(scheme.path_names) or "" in path:
+        raise _refuse(text, origin, "its path does not fit", form)
+    unknown = sorted({key for key, _ in options} - OPTIONS)
+    if unknown:
+        known = ", ".join(sorted(OPTIONS))
+        raise _refuse(text, origin, f"option {unknown[0]!r} is not known", f"known are {known}")
+    return Url(
+        scheme=scheme.name,
+        host=host,
+        port=scheme.port if port is None else port,
+        user=urllib.parse.unquote(parts.username or ""),
+        password=urllib.parse.unquote(parts.password or ""),
+        path=path,
+        options=tuple(options),
+    )
+
+
+def parse_url(text: str, *, origin: str = "argument") -> Url:
+    """Read the address of an upstream. `origin`: where it was written, for the error.
+
+    Raises `ConfigError`, in which a password is not shown.
+    """
+    url = _parse(text, origin, "", path_required=True)
+    if url.port == 0:
+        raise _refuse(text, origin, "port 0 cannot be connected to", "name the port")
+    return url
+
+
+def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
+    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any.
+
+    Raises `ConfigError`.
+    """
+    url = _parse(text, origin, "127.0.0.1", path_required=False)
+    if url.user or url.password or url.path or url.options:
+        raise _refuse(
+            text,
+            origin,
+            "a listener has only a scheme, a host and a port",
+            f"write {url.scheme}://{url.host}:{url.port}",
+        )
+    return url

@@ -1,0 +1,204 @@
+"""Followers of one log: what they get, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logweir import limits
+from logweir.errors import PositionUnavailable
+from logweir.replication import hub as hub_module
+from logweir.replication.hub import Hub, Window
+from logweir.wal.follow import Follower
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
+from logweir.wal.xrow import Row, encode_row
+
+UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")
+
+
+class Log:
+    """A log on disk that grows row by row."""
+
+    def __init__(self, path: Path, start: VClock | None = None, max_bytes: int = 4096) -> None:
+        self.path = path
+        self.vclock = start or VClock()
+        self.opened: list[Follower] = []
+        self.writer = WalWriter(
+            path, UUID, AppendPoint(self.vclock), options=WriterOptions(max_bytes=max_bytes)
+        )
+
+    def write(self, replica_id: int, count: int = 1, size: int = 10) -> None:
+        for _ in range(count):
+            lsn = self.vclock.lsn(replica_id) + 1
+            self.vclock = self.vclock.with_lsn(replica_id, lsn)
+            body = b"\x82\x10\xcd\x02\x00\x21\x91\xda" + size.to_bytes(2, "big") + bytes(size)
+            row = Row(2, replica_id, lsn, 1.5, lsn, body=body)
+            self.writer.write([encode_row(row)], self.vclock)
+        self.writer.sync()
+
+    def follow(self, after: VClock) -> Follower:
+        self.opened.append(Follower(self.path, after))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    made = Log(tmp_path)
+    yield made
+    made.writer.close()
+
+
+def rows(window: Window | None) -> list[tuple[int, int]]:
+    assert window is not None
+    return [
+        (block.columns.replica_id[i], block.columns.lsn[i])
+        for block in window.blocks
+        for i in range(len(block.columns))
+    ]
+
+
+def test_reader_catches_up_and_then_shares_windows(log: Log) -> None:
+    """Two readers at the end are given the very same object; the log is read by one of them."""
+    log.write(1, 5)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        first, second = hub.reader(VClock()), hub.reader(VClock({1: 3}))
+        assert rows(first.take()) == [(1, lsn) for lsn in range(1, 6)]
+        assert first.take() is None
+        assert rows(second.take()) == [(1, 4), (1, 5)]
+        assert second.take() is None
+        assert first.is_at_end
+        assert second.is_at_end
+        log.write(1, 2)
+        log.write(2)
+        window = first.take()
+        assert rows(window) == [(1, 6), (1, 7), (2, 1)]
+        assert second.take() is window
+        assert first.vclock == second.vclock == VClock({1: 7, 2: 1})
+        assert first.take() is None
+        hub.close()
+        assert hub.readers == 0
+
+    asyncio.run(main())
+    assert len(log.opened) == 2
+
+
+def test_waiting_reader_is_woken_by_a_commit_from_another_thread(log: Log) -> None:
+    """Commits happen in the writer's thread."""
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock())
+        assert reader.take() is None
+        waiting = asyncio.ensure_future(reader.wait())
+        await asyncio.sleep(0)
+
+        def commit() -> None:
+            log.write(1)
+            hub.committed()
+
+        await asyncio.to_thread(commit)
+        await asyncio.wait_for(waiting, 10)
+        assert rows(reader.take()) == [(1, 1)]
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_packets_are_made_once_for_all_that_want_the_same(log: Log) -> None:
+    """A filter for an id that is not in the window does not count as another wish."""
+    log.write(1)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock())
+        reader.take()
+        assert reader.take() is None
+        log.write(1, 2)
+        log.write(2, 1)
+        window = reader.take()
+        assert window is not None
+        every = window.packets(window.start, {})
+        assert window.packets(window.start, {5: 0}) is every
+        without = window.packets(window.start, {2: 0})
+        assert len(without) < len(every)
+        assert every.startswith(without)
+        later = window.packets(VClock({1: 3}), {})
+        assert every.endswith(later)
+        assert len(later) < len(without)
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_reader_that_falls_behind_reads_by_itself_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is skipped and nothing comes twice; what is kept is bounded."""
+    monkeypatch.setattr(hub_module, "HUB_WINDOWS_BYTES", 3000)
+    monkeypatch.setattr(hub_module, "HUB_STEP_BYTES", 1000)
+    assert limits.HUB_STEP_BYTES > 1000
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        quick, slow = hub.reader(VClock()), hub.reader(VClock())
+        for reader in (quick, slow):
+            assert reader.take() is None
+        for _ in range(10):
+            log.write(1, 10, size=100)
+            while quick.take() is not None:
+                pass
+        assert quick.vclock == VClock({1: 100})
+        got: list[tuple[int, int]] = []
+        while (window := slow.take()) is not None:
+            got += rows(window)
+        assert got == [(1, lsn) for lsn in range(1, 101)]
+        assert slow.is_at_end
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_reader_ahead_of_the_log_shares_too_and_gets_only_what_it_lacks(log: Log) -> None:
+    """A follower may know rows that we do not have yet, or ids that we never heard of."""
+    log.write(1, 3)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        plain, ahead = hub.reader(VClock()), hub.reader(VClock({1: 5, 7: 9}))
+        plain.take()
+        assert plain.take() is None
+        assert ahead.take() is None
+        log.write(1, 4)
+        window = plain.take()
+        assert window is not None
+        before = ahead.vclock
+        assert ahead.take() is window
+        assert window.packets(before, {}) != window.packets(window.start, {})
+        assert window.packets(window.start, {}).endswith(window.packets(before, {}))
+        assert ahead.vclock == VClock({1: 7, 7: 9})
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_position_that_is_gone_is_told(tmp_path: Path) -> None:
+    """The first `take` says what is missing."""
+    log = Log(tmp_path, VClock({1: 50}))
+    log.write(1)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock({1: 3}))
+        with pytest.raises(PositionUnavailable):
+            reader.take()
+        hub.close()
+
+    asyncio.run(main())
+    log.writer.close()

@@ -1,0 +1,107 @@
+"""Addresses of upstreams and listeners."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logweir.errors import ConfigError
+from logweir.replication.urls import SCHEMES, Url, parse_listen_url, parse_url
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("tarantool://host", Url("tarantool", "host", 3301)),
+        (
+            "tarantool://me:p%40ss@10.0.0.1:3302",
+            Url("tarantool", "10.0.0.1", 3302, "me", "p@ss"),
+        ),
+        ("tarantool://[::1]:1", Url("tarantool", "::1", 1)),
+        ("tank://h/topic", Url("tank", "h", 11011, path=("topic",))),
+        ("tank://h/topic/3", Url("tank", "h", 11011, path=("topic", "3"))),
+        ("tap://h:1/", Url("tap", "h", 1)),
+        ("memcached://h", Url("memcached", "h", 11210)),
+        ("greenstack://h", Url("greenstack", "h", 11210)),
+        ("synapse://h", Url("synapse", "h", 9092)),
+        ("synapse+redis://h/matrix.org", Url("synapse+redis", "h", 6379, path=("matrix.org",))),
+        ("tarantool://h?anonymous=1", Url("tarantool", "h", 3301, options=(("anonymous", "1"),))),
+    ],
+)
+def test_address_is_read(text: str, url: Url) -> None:
+    """Every scheme, its default port and its path."""
+    assert parse_url(text) == url
+    assert parse_url(text).password == url.password
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host:3301",
+        "http://host",
+        "tarantool://",
+        "tarantool://h:99999",
+        "tarantool://h:x",
+        "tarantool://h:0",
+        "tarantool://h/path",
+        "tarantool://h?what=1",
+        "tarantool://h#part",
+        "tank://h",
+        "tank://h/a/b/c",
+        "tank://h//1",
+        "tarantool://u:secret@h:x y",
+        "tarantool://[::1",
+        "synapse+redis://h",
+    ],
+)
+def test_bad_address_is_refused_without_its_password(text: str) -> None:
+    """A typed error with a hint; the password never shows."""
+    with pytest.raises(ConfigError) as caught:
+        parse_url(text, origin="--follow")
+    assert caught.value.origin == "--follow"
+    assert caught.value.hint
+    assert "secret" not in str(caught.value)
+
+
+def test_listener_is_on_loopback_unless_told() -> None:
+    """No host means 127.0.0.1; any other host has to be written."""
+    assert parse_listen_url("tarantool://:0") == Url("tarantool", "127.0.0.1", 0)
+    assert parse_listen_url("tank://0.0.0.0") == Url("tank", "0.0.0.0", 11011)
+
+
+@pytest.mark.parametrize("text", ["tarantool://u@h", "tank://h/topic", "tarantool://h?tls=1"])
+def test_listener_has_no_user_path_or_option(text: str) -> None:
+    """What a listener cannot honour is refused."""
+    with pytest.raises(ConfigError):
+        parse_listen_url(text)
+
+
+def test_password_is_never_printed() -> None:
+    """Neither `str` nor `repr` shows it."""
+    url = parse_url("tarantool://me:geheim@h")
+    assert "geheim" not in str(url)
+    assert "geheim" not in repr(url)
+
+
+@given(
+    st.sampled_from(sorted(SCHEMES)),
+    st.integers(1, 65535),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1),
+)
+def test_text_of_an_address_reads_back(scheme: str, port: int, user: str) -> None:
+    """`parse_url(str(url))` is the same address, but for the password."""
+    path = ("part",) * SCHEMES[scheme].required
+    url = Url(scheme, "host", port, user, path=path)
+    assert parse_url(str(url)) == url
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
+    """Garbage gives a value or our error only."""
+    for candidate in (text, "tarantool://" + text):
+        with contextlib.suppress(ConfigError):
+            assert isinstance(parse_url(candidate), Url)

@@ -1,0 +1,109 @@
+"""`logweir follow`: copy one upstream into a folder and keep the copy up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import logweir
+from logweir.errors import ConfigError
+from logweir.replication import server as serving
+from logweir.replication.iproto.join import join
+from logweir.replication.runner import SourceState
+from logweir.replication.urls import Url, parse_url
+from logweir.tools.cli.output import Output
+from logweir.wal.directory import scan_directory
+
+
+def command(
+    out: Output,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The upstream to follow.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the copy.")],
+    rejoin: Annotated[
+        bool, typer.Option("--rejoin", help="Put the old copy aside and copy everything anew.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when the end of the upstream is reached.")
+    ] = False,
+) -> int:
+    """Copy one upstream into a folder and keep the copy up to date.
+
+    The first time everything is copied (JOIN); later the copy goes on where it stopped. Exit code 1
+    if following ended with an error that needs attention.
+    """
+    source = parse_url(url, origin="argument")
+    instance = _put_aside(out, directory) if rejoin else None
+    if not _is_store(directory):
+        if source.scheme != "tarantool":
+            raise ConfigError("URL", f"{source.scheme} cannot be copied as a whole")
+        joined = serving.run(join(source, directory, instance=instance))
+        out.message(f"copied {joined.rows} rows up to {joined.vclock}")
+    with logweir.open(directory, create=False) as log:
+        return serving.run(_follow(out, log, source, once))
+
+
+def _is_store(directory: Path) -> bool:
+    return directory.is_dir() and bool(scan_directory(directory).snaps)
+
+
+def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
+    """Rename the old copy. Returns its UUID, so that it keeps its place in `_cluster`."""
+    if not directory.exists():
+        return None
+    instance = scan_directory(directory).instance
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.before-rejoin-{number}")).exists():
+        number += 1
+    directory.rename(aside)
+    out.message(f"the old copy is now {aside}")
+    return instance
+
+
+async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    server = serving.Server(log, serving.ServerOptions(follow=[source]))
+    await server.start()
+    try:
+        asked = asyncio.ensure_future(stop.wait())
+        ended = asyncio.ensure_future(_watch(server, out, once))
+        await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+        for task in (asked, ended):
+            task.cancel()
+    finally:
+        await server.stop()
+    status = server.runners[0].status
+    if out.as_json:
+        out.json({"state": str(status.state), "rows": status.rows, "vclock": dict(log.vclock)})
+    else:
+        out.message(f"{status.state}: {status.rows} rows, now at {log.vclock}")
+    if status.state == SourceState.STOPPED:
+        out.warning(status.last_error)
+        return 1
+    return 0
+
+
+async def _watch(server: serving.Server, out: Output, once: bool) -> None:
+    """Until the source stops for good; with `once` until it has caught up."""
+    runner = server.runners[0]
+    shown = ""
+    while True:
+        status = runner.status
+        said = f"{status.state}" + (f": {status.last_error}" if status.last_error else "")
+        if said != shown:
+            shown = said
+            out.message(said)
+        if status.state == SourceState.STOPPED:
+            return
+        if once and status.state == SourceState.FOLLOWING:
+            return
+        await runner.changed()

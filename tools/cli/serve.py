@@ -1,0 +1,136 @@
+"""`logweir serve`: a server on a store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import logweir
+from logweir.errors import ConfigError
+from logweir.replication import server as serving
+from logweir.replication.listener import server_tls
+from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.tools.cli.output import Output
+
+Guest = Literal["none", "read", "replicate", "write", "all"]
+
+
+def command(
+    out: Output,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.")],
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(envvar="LOGWEIR_LISTEN", help="Address to serve; may stand several times."),
+    ] = None,
+    follow: Annotated[
+        list[str] | None,
+        typer.Option(envvar="LOGWEIR_FOLLOW", help="Upstream to follow; may stand several times."),
+    ] = None,
+    allow_guest: Annotated[
+        Guest,
+        typer.Option(
+            envvar="LOGWEIR_ALLOW_GUEST",
+            help="What a client that has not said who it is may do, besides what it was granted.",
+        ),
+    ] = "none",
+    functions: Annotated[
+        str,
+        typer.Option(envvar="LOGWEIR_FUNCTIONS", help="Module whose functions CALL may call."),
+    ] = "",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse changes by clients (error 7).")
+    ] = False,
+    durability: Annotated[
+        Literal["fsync", "write", "none"],
+        typer.Option(envvar="LOGWEIR_DURABILITY", help="When a change counts as durable."),
+    ] = "fsync",
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Speak TLS with this PEM certificate.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, if it is in another file.")] = None,
+    metrics: Annotated[
+        str, typer.Option(envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus.")
+    ] = "",
+    replication_timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between heartbeats to replicas.")
+    ] = 1.0,
+) -> int:
+    """Serve a store to Tarantool clients and replicas, and follow upstreams.
+
+    Without --listen it listens on tarantool://127.0.0.1:3301. A folder that is not there is made.
+    Stop it with Ctrl-C or SIGTERM.
+    """
+    default = [] if follow else ["tarantool://127.0.0.1:3301"]
+    options = serving.ServerOptions(
+        listen=[parse_listen_url(url, origin="--listen") for url in listen or default],
+        follow=[parse_url(url, origin="--follow") for url in follow or ()],
+        guest=allow_guest,
+        functions=functions,
+        read_only=read_only,
+        replication_timeout_seconds=replication_timeout,
+        tls=server_tls(tls_certificate, tls_key) if tls_certificate else None,
+    )
+    where = _metrics_address(metrics)
+    with logweir.open(directory, durability=durability) as log:
+        return serving.run(_serve(out, log, options, where))
+
+
+def _metrics_address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigError("metrics", f"{text!r} is not HOST:PORT", origin="--metrics")
+    return host or "127.0.0.1", int(port)
+
+
+async def _serve(
+    out: Output,
+    log: logweir.Log,
+    options: serving.ServerOptions,
+    metrics: tuple[str, int] | None,
+) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    server = serving.Server(log, options)
+    if metrics is not None:
+        _serve_metrics(server, metrics)
+    urls = await server.start()
+    try:
+        _announce(out, log, urls)
+        await stop.wait()
+        out.message("stopping")
+    finally:
+        await server.stop()
+    return 0
+
+
+def _announce(out: Output, log: logweir.Log, urls: Sequence[Url]) -> None:
+    if out.as_json:
+        out.json({"ready": True, "listen": [str(url) for url in urls], "path": str(log.path)})
+        out.flush()
+    elif urls:
+        out.message(f"serving {log.path} on {', '.join(map(str, urls))}; stop with Ctrl-C")
+    else:
+        out.message(f"following into {log.path}; stop with Ctrl-C")
+
+
+def _serve_metrics(server: serving.Server, address: tuple[str, int]) -> None:
+    from prometheus_client import start_http_server
+
+    try:
+        start_http_server(address[1], address[0], registry=server.metrics.registry)
+    except OSError as error:
+        where = f"{address[0]}:{address[1]}"
+        raise ConfigError(
+            "metrics", f"{where} cannot be bound: {error.strerror}", origin="--metrics"
+        ) from error

@@ -1,0 +1,45 @@
+"""`logweir status`: what a running server does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from logweir.errors import ConfigError
+from logweir.replication import server as serving
+from logweir.replication.iproto.status import fetch_status
+from logweir.replication.urls import parse_url
+from logweir.tools.cli.output import Output
+
+
+def command(
+    out: Output,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server: tarantool://…")],
+) -> int:
+    """Show what a running server does: positions, followers, upstreams, lag.
+
+    Any Tarantool tells its vclock; a logweir tells the rest to users who may execute everything.
+    Exit code 1 if one of its upstreams has stopped.
+    """
+    target = parse_url(url, origin="argument")
+    if target.scheme != "tarantool":
+        raise ConfigError("URL", f"{target.scheme} does not tell its status", origin="argument")
+    status = serving.run(fetch_status(target))
+    if out.as_json:
+        out.json(status)
+    else:
+        _show(out, status)
+    stopped = [one for one in status.get("sources", ()) if one["state"] == "stopped"]
+    return 1 if stopped else 0
+
+
+def _show(out: Output, status: dict[str, Any]) -> None:
+    lists = ("sources", "replicas")
+    out.fields((name, value) for name, value in status.items() if name not in lists)
+    for name in lists:
+        rows = status.get(name)
+        if rows:
+            out.line("")
+            columns = tuple(rows[0])
+            out.table(columns, [tuple(row.values()) for row in rows])
