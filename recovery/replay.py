@@ -139,7 +139,7 @@ def _walk_log(
                 yield None
                 return
             if met is not None and not plan.force:
-                raise _met(met)
+                raise met.to_error()
             if met is not None and (hole := _hole(batch, vclock)):
                 yield hole
             vclock, met = batch.vclock, None
@@ -177,10 +177,6 @@ def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Itera
                 item.offset not in known and len(known) < DAMAGED_PLACES
             ):
                 raise _changed(item.file, item.offset)
-
-
-def _met(damage: Damage) -> CorruptBlock:
-    return CorruptBlock(damage.message, path=damage.file, offset=damage.offset, hint=damage.hint)
 
 
 def _changed(path: str, offset: int) -> CorruptBlock:

@@ -150,7 +150,7 @@ def read_snapshot(path: Path, filesystem: FileSystem = OS) -> Iterator[Block]:
             raise CorruptFile(f"is of kind {reader.meta.kind}, not a snapshot.", path=str(path))
         for item in reader.blocks():
             if isinstance(item, Damage):
-                raise CorruptBlock(item.message, path=item.file, offset=item.offset, hint=item.hint)
+                raise item.to_error()
             yield item
         if reader.end is not FileEnd.CLEAN:
             raise CorruptBlock(

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
     "restore": "Write the state at a point in time.",
+    "bench": "Measure appends, scans and recovery next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 
