@@ -145,7 +145,7 @@ def _walk_log(
             vclock, met = batch.vclock, None
             yield batch
     if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
-        raise _met(damage[-1])  # an older log's end is compared with where the next one begins
+        raise damage[-1].to_error()  # an older log's end is compared with where the next one begins
 
 
 def _hole(batch: Batch, vclock: VClock) -> Hole | None:
