@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,6 +154,14 @@ def test_errors_are_those_of_the_row_codec() -> None:
         assert caught.value.offset == len(good) + offset
     with pytest.raises(LimitExceeded):
         RowColumns.scan(good + b"\x81\x00\x02\x81\x01" + b"\x91" * 600 + b"\x01")
+
+
+def test_a_kernel_that_refuses_a_good_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that only the kernel finds malformed is not passed off as damage."""
+    broken = SimpleNamespace(scan=lambda data, table, capacity: 0)
+    monkeypatch.setattr("logweir.wal.columns.kernel", broken)
+    with pytest.raises(AssertionError, match="do not agree on the row at byte 0"):
+        RowColumns.scan(encode_row(MIXED[0]))
 
 
 def test_raised_lsns() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 import uuid
 from decimal import Decimal
 from random import Random
@@ -232,6 +234,19 @@ def test_depth_limit() -> None:
     assert pack_depth(unpack(marked)) == MSGPACK_DEPTH
     siblings = b"\xdc\x04\x00" + b"\x91\x91\xc0" * 1024
     assert skip(siblings) == skip(bytearray(siblings)) == len(siblings)
+
+
+def test_a_stack_that_is_nearly_full_is_no_accident() -> None:
+    """Where Python's own stack has no room left for a nested value, that is our error too."""
+    marked = b"\x91" * 400 + b"\xd4\xff\x05"
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 200)
+    try:
+        with pytest.raises(DecodeError, match="RecursionError"):
+            unpack(marked)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert pack_depth(unpack(marked)) == 400
 
 
 def pack_depth(value: Any) -> int:
