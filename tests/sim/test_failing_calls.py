@@ -7,15 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-
-from logweir.errors import LogweirError, WalError, WriteFailed, WriterPoisoned
-from logweir.recovery import examine, plan, repair, restore
-from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
-from logweir.recovery.faults.faulty import KINDS, WRITING
-from logweir.wal.mp import pack
-from logweir.wal.snapshot import SnapshotWriter
-from logweir.wal.vclock import VClock
-from logweir.wal.writer import WalWriter, WriterOptions
 from sim.writing import (
     FOLDER,
     Written,
@@ -27,6 +18,15 @@ from sim.writing import (
     write_some,
 )
 from support.logs import INSTANCE
+
+from logweir.errors import LogweirError, WalError, WriteFailed, WriterPoisoned
+from logweir.recovery import examine, plan, repair, restore
+from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
+from logweir.recovery.faults.faulty import KINDS, WRITING
+from logweir.wal.mp import pack
+from logweir.wal.snapshot import SnapshotWriter
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import WalWriter, WriterOptions
 
 STEPS = ("write", "sync", "write", "write", "rotate", "write", "sync", "rotate", "write", "close")
 
@@ -65,8 +65,7 @@ def use_log(disk: FaultyFileSystem, written: Written) -> bool:
             assert len(written.rows) == before
             assert not writer.is_poisoned
             continue
-        except WriterPoisoned as error:
-            assert isinstance(error.first_cause, OSError)
+        except WriterPoisoned:
             with pytest.raises(WriterPoisoned):
                 writer.write([b""], writer.vclock)
             with pytest.raises(WriterPoisoned):
@@ -138,8 +137,9 @@ def test_a_failed_cut_poisons_the_writer() -> None:
     writer.sync()
     written.synced = len(written.rows)
     disk.fault = Fault(1, {"write", "truncate"}, errno.EIO, part=0.5, lasts=True)
-    with pytest.raises(WriterPoisoned):
+    with pytest.raises(WriterPoisoned) as caught:
         write_batch(writer, written, rng)
+    assert isinstance(caught.value.first_cause, OSError)
     assert writer.is_poisoned
     with pytest.raises(WriterPoisoned):
         writer.sync()

@@ -6,12 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-
-from logweir.recovery import examine
-from logweir.recovery.faults import SimFileSystem
-from logweir.wal.block import EOF_MARKER, encode_block
-from logweir.wal.damage import FileEnd
-from logweir.wal.reader import WalReader
 from sim.writing import (
     FOLDER,
     Written,
@@ -21,6 +15,12 @@ from sim.writing import (
     open_writer,
     write_batch,
 )
+
+from logweir.recovery import examine
+from logweir.recovery.faults import SimFileSystem
+from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.wal.damage import FileEnd
+from logweir.wal.reader import WalReader
 
 SEEDS = 250
 

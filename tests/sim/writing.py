@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.logs import INSTANCE, START, insert, transaction
+
 from logweir.errors import WriterPoisoned
 from logweir.recovery import RecoveryReport, examine, plan, replay
 from logweir.recovery.faults import SimFileSystem
@@ -15,7 +17,6 @@ from logweir.wal.mp import pack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter, WriterOptions
-from support.logs import INSTANCE, START, insert, transaction
 
 FOLDER = Path("/log")
 
