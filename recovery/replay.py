@@ -16,7 +16,7 @@ A batch consumer loops like this::
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from logweir.errors import ChainGap, CorruptBlock
@@ -91,7 +91,7 @@ def walk(
     *,
     after: VClock | None = None,
     until: VClock | float | None = None,
-) -> Iterator[Batch | Hole]:
+) -> Generator[Batch | Hole]:
     """As `replay`, with the places where rows are missing: those that the plan, with force, passes
     over, and those that the headers of the logs record."""
     vclock = plan.start if after is None else after
