@@ -158,9 +158,8 @@ def run_tour(say: Say) -> int:
         report = examine(folder)
         last = report.files[-1]
         say(f"   {last.path.name} ends at {last.last_vclock} without its EOF")
-        say(
-            f"   marker ({last.end}), since nobody closed it. Damaged places: {len(report.damage)}.\n"
-        )
+        say(f"   marker ({last.end}), since nobody closed it.")
+        say(f"   Damaged places: {len(report.damage)}.\n")
 
         say("3. Open it again and count.")
         found = check_store(folder, acknowledged)
