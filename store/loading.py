@@ -23,6 +23,7 @@ from logweir.store.schema import Schema
 from logweir.store.sequence import learn_sequence
 from logweir.store.state import Position, State, Txn
 from logweir.wal.columns import RowColumns
+from logweir.wal.failpoint import failpoint
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -224,6 +225,7 @@ class Loader:
         if self._engine is not None:
             self._engine.txn.commit()
             self._engine = None
+            failpoint("loading.after_state_commit")
         self._rows = 0
 
 
