@@ -42,6 +42,11 @@ COMMANDS: Final = {
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
     "restore": "Write the state at a point in time.",
+    "serve": "Serve a store to clients and replicas; follow upstreams.",
+    "follow": "Copy an upstream into a folder and keep the copy up to date.",
+    "play": "Replay rows into a running server.",
+    "status": "Show what a running server does.",
+    "user": "Manage the users, roles and grants of a store.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 
