@@ -16,7 +16,7 @@ A batch consumer loops like this::
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from logweir.errors import ChainGap, CorruptBlock
@@ -91,7 +91,7 @@ def walk(
     *,
     after: VClock | None = None,
     until: VClock | float | None = None,
-) -> Iterator[Batch | Hole]:
+) -> Generator[Batch | Hole]:
     """As `replay`, with the places where rows are missing: those that the plan, with force, passes
     over, and those that the headers of the logs record."""
     vclock = plan.start if after is None else after
@@ -139,13 +139,13 @@ def _walk_log(
                 yield None
                 return
             if met is not None and not plan.force:
-                raise _met(met)
+                raise met.to_error()
             if met is not None and (hole := _hole(batch, vclock)):
                 yield hole
             vclock, met = batch.vclock, None
             yield batch
     if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
-        raise _met(damage[-1])  # an older log's end is compared with where the next one begins
+        raise damage[-1].to_error()  # an older log's end is compared with where the next one begins
 
 
 def _hole(batch: Batch, vclock: VClock) -> Hole | None:
@@ -177,10 +177,6 @@ def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Itera
                 item.offset not in known and len(known) < DAMAGED_PLACES
             ):
                 raise _changed(item.file, item.offset)
-
-
-def _met(damage: Damage) -> CorruptBlock:
-    return CorruptBlock(damage.message, path=damage.file, offset=damage.offset, hint=damage.hint)
 
 
 def _changed(path: str, offset: int) -> CorruptBlock:

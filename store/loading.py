@@ -9,13 +9,16 @@ space with no other index are sorted, only the last of each key kept, and writte
 from __future__ import annotations
 
 from array import array
+<<<<<<< HEAD
 from collections.abc import Iterable
 from itertools import pairwise
+=======
+>>>>>>> main
 from typing import Final
 
 from logweir.errors import CorruptBlock, RequestError
 from logweir.recovery import Batch
-from logweir.store import ddl
+from logweir.store import ddl, kernel
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request
@@ -101,8 +104,8 @@ class Loader:
         for data in tuples:
             bounds.append(bounds[-1] + len(data))
         keys = self._plans.get(space, primary, check=False).keys(packed, bounds)
-        images = [keys.data[a:b] for a, b in pairwise(keys.bounds.tolist())]
-        self._open().txn.load(space_id, 0, list(zip(images, tuples, strict=True)))
+        pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
+        self._open().txn.load(space_id, 0, pairs)
         self._rows += len(tuples)
 
     def finish_snapshot(self, position: Position) -> None:
@@ -150,9 +153,9 @@ class Loader:
         for data in tuples:
             bounds.append(bounds[-1] + len(data))
         plan = self._plans.get(space, space.indexes[0], check=False)
-        keys = plan.keys(b"".join(tuples), bounds)
-        images = [keys.data[a:b] for a, b in pairwise(keys.bounds.tolist())]
-        latest = dict(zip(images, tuples, strict=True))
+        packed = b"".join(tuples)
+        keys = plan.keys(packed, bounds)
+        latest = dict(kernel.pairs(keys.data, keys.bounds, packed, bounds))
         self._open().txn.load(space_id, 0, sorted(latest.items()))
         return True
 

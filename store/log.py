@@ -326,6 +326,7 @@ class Log(statements.Statements):
             raise
 
     def _apply(self, group: Group, job: Job) -> None:
+        group.run_deferred()  # this job must see what those before it did
         mark = group.mark()
         job.error = None
         try:

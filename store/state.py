@@ -41,7 +41,7 @@ from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "is_short"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "takes_length"]
 
 _LONG_PREFIX: Final = STATE_KEY_BYTES - 1
 _DATABASES_MAX: Final = 65_000
@@ -386,7 +386,7 @@ class Tree:
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
-        if not is_short([key for key, _ in pairs]):
+        if not _is_short([key for key, _ in pairs]):
             for key, value in pairs:
                 self.put(key, value)
             return
@@ -401,7 +401,7 @@ class Tree:
         Only undone with the whole transaction.
         """
         self._txn.spoil()
-        if not is_short([key for key, _ in pairs]):
+        if not _is_short([key for key, _ in pairs]):
             for key, value in pairs:
                 if self.get(key) is not None:
                     return False
@@ -476,9 +476,13 @@ def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
     return one[0] < other[0]
 
 
-def is_short(keys: list[bytes]) -> bool:
-    """Whether LMDB takes all these keys as they are."""
-    return max(map(len, keys), default=0) < _LONG_PREFIX
+def takes_length(key_bytes: int) -> bool:
+    """Whether LMDB takes keys of that length, which is not negative, as they are."""
+    return 0 <= key_bytes < _LONG_PREFIX
+
+
+def _is_short(keys: list[bytes]) -> bool:
+    return takes_length(max(map(len, keys), default=0))
 
 
 def _stored(key: bytes) -> bytes:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from logweir.errors import CorruptBlock, CorruptFile
+from logweir.errors import CorruptFile
 from logweir.wal.damage import TAIL_KINDS, Damage
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS, FileSystem
@@ -45,6 +45,4 @@ def read(
                 elif on_damage is not None:
                     on_damage(item)
                 elif item.kind not in TAIL_KINDS:
-                    raise CorruptBlock(
-                        item.message, path=item.file, offset=item.offset, hint=item.hint
-                    )
+                    raise item.to_error()

@@ -123,10 +123,10 @@ class WalReader:
         except OSError as error:
             raise explain(error, self._name) from error
         try:
-            self._size = self._file.size()
             self._window = memoryview(b"")
             self._window_offset = 0
             try:
+                self._size = self._file.size()
                 # Not through the window: an index of many files reads nothing but their headers.
                 self.meta, self.first_block = decode_meta(self._file.read(META_BYTES, 0))
             except OSError as error:
@@ -169,7 +169,10 @@ class WalReader:
     def refresh(self) -> None:
         """Forget what was read ahead and look at the file's size again: it may have grown."""
         self._window = memoryview(b"")
-        self._size = self._file.size()
+        try:
+            self._size = self._file.size()
+        except OSError as error:
+            raise explain(error, self._name) from error
 
     # --- iterating --------------------------------------------------------------------------------
 

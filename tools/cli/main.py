@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
     "restore": "Write the state at a point in time.",
+<<<<<<< HEAD
     "snapshot": "Write a snapshot of a store.",
     "diff": "Show what changed between two states.",
     "play": "Replay the rows of logs into a running server.",
@@ -50,6 +51,9 @@ COMMANDS: Final = {
     "follow": "Copy one upstream and keep the copy up to date.",
     "status": "Show what a running server does.",
     "user": "Manage users, roles and their rights.",
+=======
+    "bench": "Measure appends, scans and recovery next to peers.",
+>>>>>>> main
 }
 """Every command and its one-line help, in the order of `--help`."""
 
