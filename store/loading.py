@@ -9,11 +9,7 @@ space with no other index are sorted, only the last of each key kept, and writte
 from __future__ import annotations
 
 from array import array
-<<<<<<< HEAD
 from collections.abc import Iterable
-from itertools import pairwise
-=======
->>>>>>> main
 from typing import Final
 
 from logweir.errors import CorruptBlock, RequestError

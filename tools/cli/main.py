@@ -1,17 +1,14 @@
 """The entry point: global options, the table of commands, errors and exit codes.
 
-=====  ============================================================================
-code   meaning
-=====  ============================================================================
-0      done, nothing to complain about
+=====  =====================================================================code   meaning
+=====  =====================================================================0      done, nothing to complain about
 1      done, and a problem was found, or the change could not be made
 2      wrong usage: unknown option, missing file, a value that cannot be
 3      data on disk is damaged
 4      something could not be reached: a peer, a locked folder, a file without rights
 130    stopped by Ctrl-C
 141    whoever read the output stopped reading
-=====  ============================================================================
-
+=====  =====================================================================
 Results go to stdout, messages to stderr. An error is one line, ``logweir: error: … hint: …``; the
 traceback is shown with ``--debug`` only. A command's module is imported when the command is used,
 so that ``logweir --help`` stays fast. The global options may stand before or after the command.
@@ -43,7 +40,6 @@ COMMANDS: Final = {
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
     "restore": "Write the state at a point in time.",
-<<<<<<< HEAD
     "snapshot": "Write a snapshot of a store.",
     "diff": "Show what changed between two states.",
     "play": "Replay the rows of logs into a running server.",
@@ -51,9 +47,7 @@ COMMANDS: Final = {
     "follow": "Copy one upstream and keep the copy up to date.",
     "status": "Show what a running server does.",
     "user": "Manage users, roles and their rights.",
-=======
     "bench": "Measure appends, scans and recovery next to peers.",
->>>>>>> main
 }
 """Every command and its one-line help, in the order of `--help`."""
 
