@@ -1,7 +1,9 @@
 """The entry point: global options, the table of commands, errors and exit codes.
 
-=====  =====================================================================code   meaning
-=====  =====================================================================0      done, nothing to complain about
+=====  ============================================================================
+code   meaning
+=====  ============================================================================
+0      done, nothing to complain about
 1      done, and a problem was found, or the change could not be made
 2      wrong usage: unknown option, missing file, a value that cannot be
 3      data on disk is damaged
