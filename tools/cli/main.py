@@ -10,7 +10,8 @@ code   meaning
 4      something could not be reached: a peer, a locked folder, a file without rights
 130    stopped by Ctrl-C
 141    whoever read the output stopped reading
-=====  =====================================================================
+=====  ============================================================================
+
 Results go to stdout, messages to stderr. An error is one line, ``logweir: error: … hint: …``; the
 traceback is shown with ``--debug`` only. A command's module is imported when the command is used,
 so that ``logweir --help`` stays fast. The global options may stand before or after the command.
