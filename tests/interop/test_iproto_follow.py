@@ -158,7 +158,7 @@ def test_killed_in_the_middle_of_a_stream_nothing_is_lost_or_doubled(tmp_path: P
                 stderr=subprocess.DEVNULL,
             )
             downstream = "return (box.info.replication[2].downstream or {}).status"
-            until(lambda what=downstream: master.eval(what) == ["follow"])
+            until(lambda status=downstream: master.eval(status) == ["follow"])
             base = turn * 10_000
             master.eval(
                 "require('fiber').create(function(a, b) "
