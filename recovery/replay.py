@@ -149,10 +149,10 @@ def _walk_log(
                 yield hole
             vclock, met = batch.vclock, None
             yield batch
-    if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
-        # An older log's end is compared with where the next one begins.
-        if not _is_there(vclock, until):
-            raise damage[-1].to_error()
+    # An older log's end is compared with where the next one begins.
+    is_judged = is_newest and not plan.force and not _is_there(vclock, until)
+    if is_judged and damage and damage[-1].offset >= report.end_offset:
+        raise damage[-1].to_error()
 
 
 def _is_there(vclock: VClock, until: VClock | float | None) -> bool:
