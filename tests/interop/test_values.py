@@ -425,7 +425,14 @@ WORDS += [
     "I",
     "ı",
 ]
-COLLATIONS = ["unicode", "unicode_ci", "unicode_de__phonebook_s2", "unicode_sv_s2", "unicode_tr_s3", "binary"]
+COLLATIONS = [
+    "unicode",
+    "unicode_ci",
+    "unicode_de__phonebook_s2",
+    "unicode_sv_s2",
+    "unicode_tr_s3",
+    "binary",
+]
 
 
 @pytest.mark.parametrize("name", COLLATIONS)
