@@ -363,9 +363,6 @@ class WalReader:
         closed = bytes(self._bytes(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at
         resume = following if following is not None else size - 4 if closed else None
         stop = size if resume is None else resume
-        if self._is_unsynced(at, following, closed):
-            text = "pieces of the last write, which was never synced, are missing"
-            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
         if self._only_length_is_wrong(at, stop, problem):
             start = at + FIXHEADER_BYTES
             says = "cannot be read" if header is None else f"says {header.stored_bytes}"
@@ -374,6 +371,9 @@ class WalReader:
             return replace(damage, salvage=(start, stop)), resume
         if resume is None and self._is_cut(at, problem):
             return self._tail(DamageKind.TORN_TAIL, at, problem.message), None
+        if self._is_unsynced(at, following, closed):
+            text = "pieces of the last write, which was never synced, are missing"
+            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
         text = problem.message
         if problem.kind is DamageKind.LENGTH:
             text += f", but valid data follows at byte {stop}: the length is damaged"
