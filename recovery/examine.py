@@ -79,7 +79,6 @@ def examine(
             # A live folder: files may be removed between the listing and the reading.
             if not isinstance(error.__cause__, FileNotFoundError) or attempt == _ATTEMPTS - 1:
                 raise
-            filesystem.list_directory(examination.directory)
     raise AssertionError("not reached")
 
 
@@ -107,6 +106,7 @@ class _Examination:
         logs = self.index.xlogs[self.first_log :]
         snaps = self.index.snaps if self.since is None else []
         self.all_bytes = sum(file.size for file in [*logs, *snaps])
+        self.all_bytes -= self.since.offset if self.since else 0
         self.snaps = [scan_snapshot(snap, self.filesystem, self._read) for snap in snaps]
         for number, log in enumerate(logs):
             since = self.since if number == 0 else None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from logweir.errors import WalError
+from logweir.errors import CorruptFile, WalError
 from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
 from logweir.recovery.report import FileReport
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
@@ -99,12 +99,15 @@ def scan_log(
 ) -> LogScan:
     """Read one log, from `offset` and `vclock` on where they are given, else all of it.
 
-    Raises `WalError` if the file cannot be opened.
+    Raises `WalError` if the file is not there any more.
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", (start.lsn(i) for i in range(VCLOCK_COMPONENTS)))
     counts = _Counts()
-    with WalReader(log.path, filesystem=filesystem, skip_damage=True) as reader:
+    reader = _open(log, filesystem)
+    if isinstance(reader, LogScan):
+        return reader
+    with reader:
         pending: list[Damage] = []
         for item in _items(reader, offset, progress):
             if isinstance(item, Damage):
@@ -122,9 +125,12 @@ def scan_log(
 
 
 def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> LogScan:
-    """Read one snapshot. Raises `WalError` if the file cannot be opened."""
+    """Read one snapshot. Raises `WalError` if the file is not there any more."""
     counts = _Counts()
-    with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
+    reader = _open(snap, filesystem)
+    if isinstance(reader, LogScan):
+        return reader
+    with reader:
         for item in _items(reader, None, progress):
             if not isinstance(item, Damage):
                 counts.add(item)
@@ -143,10 +149,26 @@ def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> 
         return _finish(snap, reader, counts, snap.vclock, snap.vclock)
 
 
+def _open(log: LogFile, filesystem: FileSystem) -> WalReader | LogScan:
+    """A reader; or a scan that says why there is none, if the file could be opened before."""
+    try:
+        return WalReader(log.path, filesystem=filesystem, skip_damage=True)
+    except WalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
+        kind = DamageKind.HEADER if isinstance(error, CorruptFile) else DamageKind.UNREADABLE
+        text = f"cannot be read: {error.reason}"
+        damage = Damage(kind, str(log.path), 0, log.size, text, hint=error.hint)
+        report = FileReport(
+            log.path, log.suffix, log.meta, log.size, log.vclock, log.vclock, damage=(damage,)
+        )
+        return LogScan(log, report, (Located(damage),))
+
+
 def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterator[Block | Damage]:
     """The reader's items; a place that the disk cannot read is damage up to the file's end."""
     at = reader.first_block if offset is None else offset
-    told = at
+    told = offset or 0
     try:
         for item in reader.blocks(offset):
             yield item
@@ -156,7 +178,7 @@ def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterato
                 told = at
     except WalError as error:
         hint = error.hint
-        text = f"cannot be read: {error.message}"
+        text = f"cannot be read: {error.reason}"
         yield Damage(DamageKind.UNREADABLE, str(reader.path), at, reader.size - at, text, hint=hint)
     progress(max(reader.size - told, 0))
 

@@ -97,6 +97,8 @@ def walk(
     vclock = plan.start if after is None else after
     for number, log in enumerate(plan.xlogs):
         if not vclock.covers(log.vclock):
+            if _is_there(vclock, until):
+                return
             if not plan.force and not Hole.before_log(log.meta, vclock):
                 raise ChainGap(
                     f"the log begins at {log.vclock}, what is before it ends at {vclock}.",
@@ -139,13 +141,23 @@ def _walk_log(
                 yield None
                 return
             if met is not None and not plan.force:
+                if _is_there(vclock, until):
+                    yield None
+                    return
                 raise met.to_error()
             if met is not None and (hole := _hole(batch, vclock)):
                 yield hole
             vclock, met = batch.vclock, None
             yield batch
-    if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
-        raise damage[-1].to_error()  # an older log's end is compared with where the next one begins
+    # An older log's end is compared with where the next one begins.
+    is_judged = is_newest and not plan.force and not _is_there(vclock, until)
+    if is_judged and damage and damage[-1].offset >= report.end_offset:
+        raise damage[-1].to_error()
+
+
+def _is_there(vclock: VClock, until: VClock | float | None) -> bool:
+    """Whether everything that was asked for was read, so that what is missing matters not."""
+    return isinstance(until, VClock) and vclock.covers(until)
 
 
 def _hole(batch: Batch, vclock: VClock) -> Hole | None:

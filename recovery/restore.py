@@ -105,7 +105,7 @@ def _source(report: RecoveryReport, until: VClock | float | None) -> RecoveryPla
         if found is None:
             raise _unavailable(report, until)
         cut = found
-    if cut == report.vclock:
+    if cut == report.vclock and not isinstance(until, VClock):
         source = plan(report)  # nothing may be missing, logs that cannot be used included
         if source.snapshot is None:
             raise _no_start(report, "it holds no snapshot")

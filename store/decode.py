@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from logweir.errors import ErrorCode, RequestError
@@ -375,10 +376,8 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
     if len(_bytes(name)) > IDENTIFIER_BYTES:
         fail("index name is too long", name[:_NAME_SHOWN])
     check_identifier(name)
-    parts = _decode_parts(row[5], space, collations)
-    function_id = options.get("func", 0)
-    _check_multikey(parts)
-    if function_id:
+    parts = _join_parts(_decode_parts(row[5], space), collations)
+    if options.get("func", 0):
         _check_function_parts(parts)
     kind = next((one for one in IndexType if one.name == row[3].upper()), None)
     is_unique = options.pop("unique", True)
@@ -432,10 +431,11 @@ def _index_options(given: Any) -> dict[str, Any]:
     return options.values
 
 
-def _decode_parts(given: list[Any], space: SpaceDef, collations: Collations) -> tuple[PartDef, ...]:
+def _decode_parts(given: list[Any], space: SpaceDef) -> list[tuple[PartDef, int]]:
+    """The parts of an index, each with the id of its collation, which is not in it yet."""
     if given and _kind(given[0]) is MpType.ARRAY:
-        return tuple(_decode_old_part(one, space) for one in given)
-    return tuple(_decode_part(one, number + 1, collations) for number, one in enumerate(given))
+        return [(_decode_old_part(one, space), 0) for one in given]
+    return [_decode_part(one, number) for number, one in enumerate(given, 1)]
 
 
 def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
@@ -465,13 +465,17 @@ def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
     return PartDef(number, kind, is_nullable, nullable_action="default")
 
 
-def _decode_part(given: Any, at: int, collations: Collations) -> PartDef:
-    """A part spelt as a map. `at`: its number from 1."""
+def _wrong_part(number: int, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
+    )
+
+
+def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
+    """A part spelt as a map, and its collation's id. `at`: its number from 1."""
 
     def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {at}): {reason}"
-        )
+        raise _wrong_part(at, reason)
 
     if _kind(given) is not MpType.MAP:
         refuse("index part is expected to be a map")
@@ -495,37 +499,36 @@ def _decode_part(given: Any, at: int, collations: Collations) -> PartDef:
             jsonpath.parse(path)
         except jsonpath.PathError:
             refuse("invalid path")
-    if collation_id and collation_id not in collations:
-        refuse("collation was not found by ID")
-    return PartDef(
+    part = PartDef(
         field_no=options.get("field", 0),
         type=kind,
         is_nullable=is_nullable,
-        collation=collations[collation_id] if collation_id else None,
         path=path,
         sort_order=order,
         nullable_action=action or "default",
     )
+    return part, collation_id
 
 
-def _check_multikey(parts: tuple[PartDef, ...]) -> None:
-    """All multikey parts go through the same array, and each through one only."""
+def _join_parts(given: list[tuple[PartDef, int]], collations: Collations) -> tuple[PartDef, ...]:
+    """The parts with their collations. Multikey parts go all through the same one array."""
     first: tuple[int, tuple[jsonpath.Step, ...]] | None = None
-    for number, part in enumerate(parts, 1):
+    parts = []
+    for number, (part, collation_id) in enumerate(given, 1):
+        if collation_id and collation_id not in collations:
+            raise _wrong_part(number, "collation was not found by ID")
+        parts.append(replace(part, collation=collations[collation_id]) if collation_id else part)
         prefix = jsonpath.multikey_prefix(part.steps)
         if prefix is None:
             continue
         place = (part.field_no, part.steps[:prefix])
-        reason = ""
         if first is not None and place != first:
-            reason = "incompatable multikey index path"
-        elif part.steps.count(jsonpath.ANY) > 1:
+            raise _wrong_part(number, "incompatable multikey index path")
+        if part.steps.count(jsonpath.ANY) > 1:
             reason = "no more than one array index placeholder [*] is allowed in JSON path"
-        if reason:
-            raise RequestError(
-                ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
-            )
+            raise _wrong_part(number, reason)
         first = place
+    return tuple(parts)
 
 
 def _check_function_parts(parts: tuple[PartDef, ...]) -> None:
@@ -564,6 +567,8 @@ def _check_index(index: IndexDef, fail: Fail) -> None:
 
 def _check_for_engine(index: IndexDef, kind: IndexType | None, space: SpaceDef, fail: Fail) -> None:
     """What an index of an engine that holds tuples must be."""
+    if space.engine == "blackhole":
+        raise RequestError(ErrorCode.UNSUPPORTED, "Blackhole does not support indexes")
     if space.engine not in ("memtx", "vinyl"):
         return
     wrong_type = RequestError(

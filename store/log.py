@@ -349,7 +349,7 @@ class Log(statements.Statements):
         blocks = group.blocks()
         vclock = self._vclock
         if group.touched and not self._state.has_room(group.deferred_bytes):
-            raise MapFull
+            raise MapFull("the memory map of the state is nearly full")
         if blocks:
             vclock = group.vclock
             unlogged = self.durability == "none"

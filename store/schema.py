@@ -262,11 +262,12 @@ class Schema:
                 del self._by_name[before.name]
             return Change("drop", before, None)
         space = decode_space(new, is_new=before is None)
+        if before is not None:
+            _check_alter(before, space)
         self._check_collations(space)
         if before is None:
             self._put(space)
             return Change("create", None, space)
-        _check_alter(before, space)
         space = replace(space, indexes=before.indexes, sequence=before.sequence)
         self._put(space)
         return Change(

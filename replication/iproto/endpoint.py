@@ -186,6 +186,8 @@ class Conversation:
             text = "Can't modify data because this instance is in read-only mode."
             raise RequestError(ErrorCode.READONLY, text)
         access.check(wanted, "space", space.id, space.owner, space.name)
+        if wanted == Privilege.WRITE and space.id in VIEWS:
+            raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
         return space
 
     def _take_run(self, run: StoreRun) -> None:

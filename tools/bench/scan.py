@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from logweir.tools.bench.append import bench_tuples
 from logweir.tools.bench.harness import Case, Result, compare
