@@ -141,8 +141,17 @@ TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
 TANK_WAIT_MS: Final = 3_600_000
 """Longest wait of a fetch. Source: Tank 4.0."""
 
-TANK_WAITING_FETCHES: Final = 64
+TANK_WAITING_FETCHES: Final = 1024
 """Fetches that one connection may have waiting; one more is answered at once, empty."""
+
+TANK_AWAITED_PARTITIONS: Final = 1_000_000
+"""Partitions awaited by all connections together; a fetch above that is answered at once."""
+
+TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
+"""Unfinished frames of all connections together; the one that goes above is closed."""
+
+TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
+"""Published bytes of one connection that are not stored yet; above, it is not read."""
 
 TANK_PARTITIONS: Final = 65_530
 """Most partitions of a topic. Source: Tank 4.0."""

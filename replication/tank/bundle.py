@@ -286,9 +286,7 @@ def encode_bundle(
         raise LocalProtocolError("a bundle needs at least one message.")
     numbers = [message.number for message in messages]
     if sparse and (
-        numbers[0] < 1
-        or numbers[-1] > NUMBER_MAX
-        or any(b <= a for a, b in pairwise(numbers))
+        numbers[0] < 1 or numbers[-1] > NUMBER_MAX or any(b <= a for a, b in pairwise(numbers))
     ):
         raise LocalProtocolError("the numbers of a sparse bundle must rise, from 1 to 2^64-2.")
     body = _message_set_of(messages, sparse)

@@ -51,12 +51,13 @@ Source: Tank 4.0 (broker and tank-cli), the Java client 0.6 and a Go client, obs
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, TypeVar
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
+from logweir.replication.session import InputBuffer
 from logweir.replication.tank.bundle import encode_varint, read_varint
 from logweir.replication.tank.messages import (
     FROM_END,
@@ -115,43 +116,38 @@ _Table = TypeVar("_Table", bound=IntEnum)
 
 
 class FrameBuffer:
-    """Bytes as they arrive → frames. Holds at most one frame that is not complete."""
+    """Bytes as they arrive → frames. Keeps at most one frame that is not complete."""
 
     def __init__(self, limit_bytes: int = TANK_FRAME_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._data = bytearray()
-        self._wanted = _FRAME.size
+        self._input = InputBuffer("TANK_FRAME_BYTES", limit_bytes + _FRAME.size)
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self._input)
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """(type, payload) of each frame that is complete now.
+    def feed(self, data: bytes) -> tuple[list[tuple[int, bytes]], LimitExceeded | None]:
+        """(type, payload) of each frame that is complete now, and what is wrong behind them.
 
-        Raises `LimitExceeded` at the header of a frame that is too long, before its bytes are
-        kept; the frames before it have been given out.
+        A frame that is too long is seen at its header, before its bytes are kept.
         """
-        if self._data:
-            self._data += data
-            if len(self._data) < self._wanted:
-                return
-            data = bytes(self._data)
-            self._data.clear()
+        frames: list[tuple[int, bytes]] = []
+        data = self._input.join(data)
         position = 0
         end = len(data)
-        self._wanted = _FRAME.size
+        needed = _FRAME.size
         while end - position >= _FRAME.size:
             kind, size = _FRAME.unpack_from(data, position)
             if size > self._limit_bytes:
-                raise LimitExceeded("TANK_FRAME_BYTES", self._limit_bytes, size)
-            stop = position + _FRAME.size + size
-            if stop > end:
-                self._wanted = _FRAME.size + size
+                return frames, LimitExceeded("TANK_FRAME_BYTES", self._limit_bytes, size)
+            start = position + _FRAME.size
+            if start + size > end:
+                needed = _FRAME.size + size
                 break
-            payload = data[position + _FRAME.size : stop]
-            position = stop
-            yield kind, payload
-        self._data += memoryview(data)[position:]
+            frames.append((kind, data[start : start + size]))
+            position = start + size
+        if position < end:
+            self._input.keep(data[position:], needed)
+        return frames, None
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True
+# cython: boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
 """The hot loop over the messages of a Tank bundle. Compiled where possible, same file interpreted.
 
 `walk` follows one message set from its first byte to its last. The layout is in
