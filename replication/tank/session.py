@@ -47,6 +47,7 @@ from logweir.limits import (
     TANK_ANSWER_BYTES,
     TANK_FETCH_BYTES,
     TANK_FRAME_BYTES,
+    TANK_INPUT_BYTES,
     TANK_PARTITIONS,
     TANK_SILENT_SECONDS,
     TANK_TOPIC_NAME_BYTES,
@@ -93,7 +94,7 @@ from logweir.replication.tank.messages import (
 )
 from logweir.replication.tank.waiting import WaitIndex
 
-__all__ = ["Append", "Chunk", "Extent", "ServerSession", "TopicReader", "Waiting"]
+__all__ = ["Append", "Chunk", "Extent", "InputBudget", "ServerSession", "TopicReader", "Waiting"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -181,6 +182,16 @@ class Append:
     first: int | None
 
 
+class InputBudget:
+    """Bytes of unfinished frames that all sessions of a server may keep together."""
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int = TANK_INPUT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+
 @dataclass(slots=True)
 class _Publishing:
     """A publish whose bundles are being stored. `results`: None where it is not known yet."""
@@ -221,9 +232,12 @@ class ServerSession:
         waiters: WaitIndex[Waiting],
         now: float,
         *,
+        budget: InputBudget | None = None,
         frame_limit_bytes: int = TANK_FRAME_BYTES,
     ) -> None:
         self.close_reason = ""
+        self._budget = InputBudget() if budget is None else budget
+        self._kept_bytes = 0
         self._topics = topics
         self._waiters = waiters
         self._frames = FrameBuffer(frame_limit_bytes)
@@ -243,6 +257,7 @@ class ServerSession:
             return ()
         self.spoke = True
         frames, problem = self._frames.feed(data)
+        self._keep(len(self._frames))
         self._input_deadline = now + FRAME_SECONDS if len(self._frames) else None
         requests: list[Request] = []
         try:
@@ -277,15 +292,19 @@ class ServerSession:
             self._finish(waiting)
         return ()
 
-    @property
-    def buffered_bytes(self) -> int:
-        """How much of an unfinished frame is kept."""
-        return len(self._frames)
+    def _keep(self, size_bytes: int) -> None:
+        grown = size_bytes - self._kept_bytes
+        self._kept_bytes = size_bytes
+        self._budget.used_bytes += grown
+        if grown > 0 and self._budget.used_bytes > self._budget.limit_bytes:
+            self.end(f"unfinished frames of all clients pass {self._budget.limit_bytes} bytes")
 
     def end(self, reason: str) -> None:
         """Wait for nothing more; the connection is to be closed."""
         self.close_reason = self.close_reason or reason
         self._input_deadline = None
+        self._budget.used_bytes -= self._kept_bytes
+        self._kept_bytes = 0
         for waiting in self._waiting:
             self._waiters.discard(waiting.keys(), waiting)
         self._waiting.clear()

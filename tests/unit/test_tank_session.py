@@ -41,7 +41,7 @@ from logweir.replication.tank.messages import (
     Status,
     StatusAnswer,
 )
-from logweir.replication.tank.session import ServerSession
+from logweir.replication.tank.session import InputBudget, ServerSession
 from logweir.replication.tank.waiting import WaitIndex
 
 R = PublishResult
@@ -496,7 +496,6 @@ def test_silent_connection_ends() -> None:
     assert session.close_reason
     session = ServerSession(broker.topics, broker.waiters, 0.0)
     session.receive_data(b"\x0a", 1.0)
-    assert session.buffered_bytes == 1
     assert session.next_deadline() == 1.0 + FRAME_SECONDS
     session.deadline_passed(FRAME_SECONDS)
     assert not session.close_reason
@@ -516,3 +515,22 @@ def test_requests_before_a_malformed_one_are_still_given_out() -> None:
     session = ServerSession(MemoryTopics(), WaitIndex(), 0.0, frame_limit_bytes=10)
     assert session.receive_data(good + b"\x01\x0b\0\0\0", 0.0) == [Status(1)]
     assert "TANK_FRAME_BYTES" in session.close_reason
+
+
+def test_unfinished_frames_of_all_clients_are_bounded() -> None:
+    """The one that goes above is closed and gives its bytes free; finished frames do not count."""
+    budget = InputBudget(limit_bytes=20)
+    first, second = (
+        ServerSession(MemoryTopics(), WaitIndex(), 0.0, budget=budget) for _ in range(2)
+    )
+    start = b"\x01\xff\0\0\0"
+    first.receive_data(start + bytes(7), 0.0)
+    assert budget.used_bytes == 12
+    second.receive_data(start + bytes(4), 0.0)
+    assert "unfinished" in second.close_reason
+    assert budget.used_bytes == 12
+    first.receive_data(bytes(3), 0.0)
+    assert budget.used_bytes == 15
+    first.receive_data(encode_request(Status(1)) * 60, 0.0)
+    assert first.close_reason
+    assert budget.used_bytes == 0
