@@ -41,7 +41,7 @@ class TopicStore(TopicReader, Protocol):
         """Store bundles of one request, in order; `done` gets their outcomes once durable."""
         ...
 
-    def create(self, request: Create, done: Callable[[CreateError], None]) -> None:
+    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
         """Make a topic; `done` gets the outcome once durable."""
         ...
 
@@ -165,7 +165,7 @@ class _Conversation:
                     self._append(appends)
             case Create():
                 if session.creation(item) is not None:
-                    topics.create(item, lambda error: self._created(item, error))
+                    topics.create_from(item, lambda error: self._created(item, error))
             case _:
                 session.answer(item, self._link.time())
 

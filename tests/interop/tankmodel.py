@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class MemoryTopics:
     def opening(self) -> tuple[int, int, int]:
         return 2, 0, 1795206798
 
-    def append(self, append: Append) -> PublishResult:
+    def store(self, append: Append) -> PublishResult:
         """Store one bundle as a broker has to."""
         found = self.content[append.topic][append.partition]
         last = found.bundles[-1][1] if found.bundles else 0
@@ -120,6 +120,37 @@ class MemoryTopics:
             data = make_sparse(data, first)
         found.add(first, read_head(data).numbers(first)[1], data)
         return PublishResult.STORED
+
+
+class MemoryStore(MemoryTopics):
+    """The same as an endpoint wants them. Implements `TopicStore`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._callbacks: list[Callable[[Iterable[tuple[str, int]]], None]] = []
+        self.held: list[Callable[[], None]] | None = None
+
+    def on_published(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
+        self._callbacks.append(callback)
+
+    def append(
+        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
+    ) -> None:
+        results = [self.store(append) for append in appends]
+
+        def finish() -> None:
+            done(results)
+            for callback in self._callbacks:
+                callback({(append.topic, append.partition) for append in appends})
+
+        if self.held is None:
+            finish()
+        else:
+            self.held.append(finish)
+
+    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
+        self.create(request.topic, request.partitions, request.config)
+        done(CreateError.CREATED)
 
 
 class Broker:
@@ -144,7 +175,7 @@ class Broker:
         """Act on one request."""
         if isinstance(request, Publish):
             for append in session.publish(request):
-                result = self.topics.append(append)
+                result = self.topics.store(append)
                 if result == PublishResult.STORED:
                     for waiting in self.waiters.waiters((append.topic, append.partition)):
                         waiting.session.published(waiting)
