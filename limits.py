@@ -164,3 +164,6 @@ TANK_SILENT_SECONDS: Final = 16.0
 
 TANK_SILENT_CONNECTIONS: Final = 64
 """More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
+
+TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+"""Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""

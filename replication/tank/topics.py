@@ -1,0 +1,432 @@
+"""The topics of a store as the endpoint wants them: cached, in the event loop, told of changes.
+
+Changes go to the log as jobs, so that whatever all connections have ready shares one sync; their
+outcomes come back into the loop. What others write into topic spaces (the embedded API, an upstream
+that is followed, another protocol) is noticed too: each commit tells how far the log has come, and
+what was not written here is looked for in the state.
+
+Names besides those of topics: `consumer:GROUP/TOPIC` holds a group's places in a topic, one number
+per partition (`publish` with an explicit number sets it, discovery tells it). `space:NAME` and
+`log` are views of other spaces, see `logweir.replication.tank.views`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from logweir.errors import LogweirError, RequestError
+from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
+from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
+from logweir.replication.tank.session import Append, Chunk, Extent
+from logweir.replication.tank.topicspaces import (
+    CONSUMER_FIELDS,
+    CONSUMER_SPACE,
+    TopicDef,
+    bundle_at,
+    bundles_from,
+    create_topic,
+    insert_bundle,
+    last_bundle,
+    place_bundle,
+    topics_of,
+)
+from logweir.store import Log
+from logweir.store.commit import Job
+from logweir.store.group import Group
+from logweir.store.request import Request
+from logweir.wal.mp import pack
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+__all__ = ["CONSUMER_PREFIX", "StoredTopics"]
+
+CONSUMER_PREFIX: Final = "consumer:"
+_EMPTY: Final = Chunk(0, False, b"")
+_log = structlog.stdlib.get_logger("logweir.replication.tank")
+
+PartitionKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is known of a partition. `generation`: of the caches, when it was looked up."""
+
+    first: int
+    last: int
+    written_bytes: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one append. `size_bytes`: of the stored bundle with its length."""
+
+    result: PublishResult
+    first: int = 0
+    last: int = 0
+    size_bytes: int = 0
+
+
+_FAILED: Final = _Outcome(PublishResult.FAILED)
+
+
+class _Writing:
+    """What the committing thread knows: last numbers, and how many rows of a commit are ours."""
+
+    def __init__(self, log: Log) -> None:
+        self._signature = log.vclock.signature
+        self._known: dict[tuple[int, int], int] = {}
+        self._pending: dict[tuple[int, int], int] = {}
+        self._group: Group | None = None
+        self._rows = 0
+
+    def begin(self, group: Group) -> None:
+        """A job of ours runs in `group`."""
+        if group is not self._group:
+            self._group, self._pending, self._rows = group, {}, 0
+
+    def last(self, group: Group, space_id: int, partition: int) -> int:
+        """The last number of a partition as `group` sees it."""
+        key = (space_id, partition)
+        found = self._pending.get(key)
+        if found is None:
+            found = self._known.get(key)
+        if found is None:
+            bundle = last_bundle(group.engine, space_id, partition)
+            found = bundle.last if bundle else 0
+        return found
+
+    def wrote(self, space_id: int, partition: int, last: int) -> None:
+        """A row of ours went into the group."""
+        self._pending[space_id, partition] = last
+        self._rows += 1
+
+    def committed(self, vclock: VClock) -> bool:
+        """A group is durable. Returns whether all of its rows were ours."""
+        signature = vclock.signature
+        ours = signature - self._signature == self._rows
+        self._signature = signature
+        if ours:
+            self._known.update(self._pending)
+        else:
+            self._known.clear()
+        self._group, self._pending, self._rows = None, {}, 0
+        return ours
+
+
+class StoredTopics:
+    """See the module's text. Implements `logweir.replication.tank.endpoint.TopicStore`.
+
+    To be made inside of a running event loop, and closed there.
+    """
+
+    def __init__(self, log: Log, *, read_only: bool = False) -> None:
+        self._log = log
+        self._read_only = read_only
+        self._loop = asyncio.get_running_loop()
+        self._start_time = int(log.now())
+        began = time.perf_counter()
+        self._topics: Mapping[str, TopicDef] = topics_of(log)
+        self._opening_ms = int((time.perf_counter() - began) * 1000)
+        self._schema = log.schema
+        self._tails: dict[PartitionKey, _Tail] = {}
+        self._entries: dict[int, int] = {}
+        self._generation = 0
+        self._memo: dict[tuple[str, int, int, int, int], Chunk] = {}
+        self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
+        self._guard = threading.Lock()
+        self._arrived: deque[tuple[Sequence[Append], Sequence[_Outcome], _Done]] = deque()
+        self._foreign = False
+        self._called = False
+        self._writing = _Writing(log)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._forget_commits = log.on_commit(self._on_commit)
+
+    def close(self) -> None:
+        """Take no more notice of the log."""
+        self._closed = True
+        self._forget_commits()
+
+    def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
+        self._listeners.append(callback)
+
+    # --- what sessions ask ------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    def partitions(self, topic: str) -> int | None:
+        found = self._topics.get(_topic_of(topic))
+        return None if found is None else found.partitions
+
+    def writable(self, topic: str) -> bool:
+        return self.partitions(topic) is not None
+
+    def topics(self) -> Sequence[tuple[str, bool, int]]:
+        return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
+
+    def opening(self) -> tuple[int, int, int]:
+        return len(self._tails), self._opening_ms, self._start_time
+
+    def reload(self, topic: str, partition: int) -> ReloadError:
+        del partition
+        self._topics = topics_of(self._log)
+        found = self._topics.get(topic)
+        if found is None:
+            return ReloadError.UNKNOWN_TOPIC
+        return ReloadError.DONE if found.config_text.strip() else ReloadError.NO_CONFIG
+
+    def extent(self, topic: str, partition: int) -> Extent | None:
+        if topic.startswith(CONSUMER_PREFIX):
+            return self._place(topic, partition)
+        try:
+            tail = self._tail(topic, partition)
+        except LogweirError as error:
+            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            return None
+        return Extent(tail.first, tail.last, tail.written_bytes)
+
+    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
+        if topic.startswith(CONSUMER_PREFIX):
+            return self._place_chunk(topic, partition)
+        tail = self._tail(topic, partition)
+        key = (topic, partition, start, limit_bytes, tail.last)
+        chunk = self._memo.get(key)
+        if chunk is None:
+            chunk = self._read(self._topics[topic], partition, start, limit_bytes)
+            self._memo = {key: chunk}
+        return chunk
+
+    def _read(self, topic: TopicDef, partition: int, start: int, limit_bytes: int) -> Chunk:
+        out: list[bytes] = []
+        size = 0
+        with self._log.read_view() as view:
+            first = bundle_at(view.engine, topic.space_id, partition, start)
+            if first is None:
+                return _EMPTY
+            out += (encode_varint(len(first.data)), first.data)
+            size = len(out[0]) + len(first.data)
+            if size < limit_bytes:
+                for bundle in bundles_from(view.engine, topic.space_id, partition, first.last + 1):
+                    length = encode_varint(len(bundle.data))
+                    size += len(length) + len(bundle.data)
+                    if size > limit_bytes:
+                        break
+                    out += (length, bundle.data)
+        return Chunk(first.first, read_head(first.data).sparse, b"".join(out))
+
+    def _tail(self, topic: str, partition: int) -> _Tail:
+        tail = self._tails.get((topic, partition))
+        if tail is not None and tail.generation == self._generation:
+            return tail
+        space_id = self._topics[topic].space_id
+        with self._log.read_view() as view:
+            self._entries[space_id] = view.count(space_id)
+            newest = last_bundle(view.engine, space_id, partition)
+            oldest = next(bundles_from(view.engine, space_id, partition, 0), None)
+            if tail is None:
+                tail = self._tails[topic, partition] = _Tail(0, 0, 0, 0)
+                tail.last = newest.last if newest else 0
+            elif newest is not None and newest.last > tail.last:
+                for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
+                    tail.written_bytes += _framed_bytes(bundle.data)
+                tail.last = newest.last
+        tail.first = oldest.first if oldest else 0
+        tail.generation = self._generation
+        return tail
+
+    # --- places of consumers ----------------------------------------------------------------------
+
+    def _place(self, topic: str, partition: int) -> Extent:
+        group, _, name = topic.removeprefix(CONSUMER_PREFIX).partition("/")
+        number = 0
+        if self._log.schema.space(CONSUMER_SPACE) is not None:
+            row = self._log.get(CONSUMER_SPACE, (group, name, partition))
+            if row is not None and isinstance(row[3], int):
+                number = row[3]
+        return Extent(number, number, 0)
+
+    def _place_chunk(self, topic: str, partition: int) -> Chunk:
+        place = self._place(topic, partition)
+        data = encode_bundle([Message(place.last, 0, None, b"")], sparse=True)
+        return Chunk(place.first, True, encode_varint(len(data)) + data)
+
+    def _store_place(self, group: Group, append: Append) -> _Outcome:
+        consumers, _, name = append.topic.removeprefix(CONSUMER_PREFIX).partition("/")
+        space = group.schema.space(CONSUMER_SPACE)
+        if space is None:
+            return _FAILED
+        number = append.first or append.head.first
+        if not number:
+            return _Outcome(PublishResult.BAD_NUMBERS)
+        row = [consumers, name, append.partition, number, append.time_ms]
+        group.execute(Request(RowType.REPLACE, space.id, tuple=pack(row)))
+        self._writing.wrote(space.id, append.partition, number)
+        return _Outcome(PublishResult.STORED)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def append(
+        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
+    ) -> None:
+        if any(append.topic.startswith(CONSUMER_PREFIX) for append in appends):
+            self._need_consumer_space()
+        spaces = [self._topics.get(append.topic) for append in appends]
+
+        def apply(group: Group) -> list[_Outcome]:
+            self._writing.begin(group)
+            return [
+                self._append_one(group, append, topic)
+                for append, topic in zip(appends, spaces, strict=True)
+            ]
+
+        def finished(job: Job) -> None:
+            outcomes = [_FAILED] * len(appends) if job.error is not None else job.result
+            if job.error is not None:
+                _log.error("publish.failed", topic=appends[0].topic, error=str(job.error))
+            self._arrive(appends, outcomes, done)
+
+        size = sum(len(append.bundle) + 64 for append in appends)
+        try:
+            self._log.submit_jobs([Job(apply, size, finished=finished)])
+        except LogweirError as error:
+            _log.error("publish.failed", topic=appends[0].topic, error=str(error))
+            self._arrive(appends, [_FAILED] * len(appends), done)
+
+    def _append_one(self, group: Group, append: Append, topic: TopicDef | None) -> _Outcome:
+        if append.topic.startswith(CONSUMER_PREFIX):
+            return self._store_place(group, append)
+        if topic is None or group.schema.space(topic.space_id) is None:
+            return _FAILED
+        last = self._writing.last(group, topic.space_id, append.partition)
+        placed = place_bundle(append.bundle, append.head, last, append.first)
+        if isinstance(placed, PublishResult):
+            return _Outcome(placed)
+        result = insert_bundle(group, topic.space_id, append.partition, placed, append.time_ms)
+        if result is not PublishResult.STORED:
+            return _Outcome(result)
+        self._writing.wrote(topic.space_id, append.partition, placed.last)
+        return _Outcome(result, placed.first, placed.last, _framed_bytes(placed.data))
+
+    def _need_consumer_space(self) -> None:
+        if self._log.schema.space(CONSUMER_SPACE) is None:
+            self._log.create_space(
+                CONSUMER_SPACE,
+                CONSUMER_FIELDS,
+                primary=["group", "topic", "partition"],
+                if_not_exists=True,
+            )
+
+    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
+        def make() -> CreateError:
+            try:
+                create_topic(
+                    self._log,
+                    request.topic,
+                    request.partitions,
+                    request.config.decode(),
+                    now_seconds=self._log.now(),
+                )
+            except RequestError as error:
+                _log.warning("topic.not_created", topic=request.topic, error=str(error))
+                return CreateError.EXISTS
+            except LogweirError as error:
+                _log.error("topic.not_created", topic=request.topic, error=str(error))
+                return CreateError.FAILED
+            return CreateError.CREATED
+
+        async def work() -> None:
+            outcome = await asyncio.to_thread(make)
+            self._topics = topics_of(self._log)
+            done(outcome)
+
+        task = self._loop.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- from the committing thread into the loop -------------------------------------------------
+
+    def _on_commit(self, vclock: VClock) -> None:
+        if not self._writing.committed(vclock):
+            with self._guard:
+                self._foreign = True
+            self._call()
+
+    def _arrive(self, appends: Sequence[Append], outcomes: Sequence[_Outcome], done: _Done) -> None:
+        with self._guard:
+            self._arrived.append((appends, outcomes, done))
+        self._call()
+
+    def _call(self) -> None:
+        with self._guard:
+            if self._called or self._closed:
+                return
+            self._called = True
+        self._loop.call_soon_threadsafe(self._take_arrived)
+
+    def _take_arrived(self) -> None:
+        with self._guard:
+            self._called = False
+            foreign, self._foreign = self._foreign, False
+            arrived, self._arrived = self._arrived, deque()
+        grown: set[PartitionKey] = set()
+        for appends, outcomes, done in arrived:
+            for append, outcome in zip(appends, outcomes, strict=True):
+                if outcome.size_bytes:
+                    grown.add((append.topic, append.partition))
+                    self._grow(append.topic, append.partition, outcome)
+            done([outcome.result for outcome in outcomes])
+        if foreign:
+            grown |= self._look_around()
+        if grown:
+            for listener in self._listeners:
+                listener(grown)
+
+    def _grow(self, topic: str, partition: int, outcome: _Outcome) -> None:
+        tail = self._tails.get((topic, partition))
+        if tail is not None and tail.last < outcome.first:
+            tail.first = tail.first or outcome.first
+            tail.last = outcome.last
+            tail.written_bytes += outcome.size_bytes
+
+    def _look_around(self) -> set[PartitionKey]:
+        """Somebody else wrote: which partitions in use may have changed."""
+        before = self._topics
+        self._topics = topics_of(self._log)
+        changed = {name for name, topic in before.items() if self._topics.get(name) != topic}
+        with self._log.read_view() as view:
+            for name, topic in self._topics.items():
+                if self._entries.get(topic.space_id) not in (None, view.count(topic.space_id)):
+                    changed.add(name)
+        keys = {key for key in self._tails if key[0] in changed}
+        if keys:
+            self._generation += 1
+            self._memo.clear()
+            for key in keys:
+                if key[0] not in self._topics:
+                    del self._tails[key]
+        return keys
+
+
+_Done = Callable[[Sequence[PublishResult]], None]
+
+
+def _topic_of(name: str) -> str:
+    """The topic that a name is about: itself, or that of a group's places."""
+    if name.startswith(CONSUMER_PREFIX):
+        return name.removeprefix(CONSUMER_PREFIX).partition("/")[2]
+    return name
+
+
+def _framed_bytes(data: bytes) -> int:
+    return len(encode_varint(len(data))) + len(data)
