@@ -250,7 +250,7 @@ class StoredTopics:
     def _place(self, topic: str, partition: int) -> Extent:
         group, _, name = topic.removeprefix(CONSUMER_PREFIX).partition("/")
         number = 0
-        if self._log.schema.space(CONSUMER_SPACE) is not None:
+        if self._log.schema.get(CONSUMER_SPACE) is not None:
             row = self._log.get(CONSUMER_SPACE, (group, name, partition))
             if row is not None and isinstance(row[3], int):
                 number = row[3]
@@ -263,7 +263,7 @@ class StoredTopics:
 
     def _store_place(self, group: Group, append: Append) -> _Outcome:
         consumers, _, name = append.topic.removeprefix(CONSUMER_PREFIX).partition("/")
-        space = group.schema.space(CONSUMER_SPACE)
+        space = group.schema.get(CONSUMER_SPACE)
         if space is None:
             return _FAILED
         number = append.first or append.head.first
@@ -306,7 +306,7 @@ class StoredTopics:
     def _append_one(self, group: Group, append: Append, topic: TopicDef | None) -> _Outcome:
         if append.topic.startswith(CONSUMER_PREFIX):
             return self._store_place(group, append)
-        if topic is None or group.schema.space(topic.space_id) is None:
+        if topic is None or group.schema.get(topic.space_id) is None:
             return _FAILED
         last = self._writing.last(group, topic.space_id, append.partition)
         placed = place_bundle(append.bundle, append.head, last, append.first)
@@ -319,7 +319,7 @@ class StoredTopics:
         return _Outcome(result, placed.first, placed.last, _framed_bytes(placed.data))
 
     def _need_consumer_space(self) -> None:
-        if self._log.schema.space(CONSUMER_SPACE) is None:
+        if self._log.schema.get(CONSUMER_SPACE) is None:
             self._log.create_space(
                 CONSUMER_SPACE,
                 CONSUMER_FIELDS,

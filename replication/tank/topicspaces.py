@@ -55,6 +55,7 @@ __all__ = [
     "last_bundle",
     "place_bundle",
     "set_config",
+    "set_partitions",
     "topics_of",
 ]
 
@@ -134,13 +135,13 @@ def topics_of(log: Log) -> Mapping[str, TopicDef]:
     """All topics by name."""
     with log.read_view() as view:
         schema = view.engine.schema
-        space = schema.space(TOPIC_SPACE)
+        space = schema.get(TOPIC_SPACE)
         if space is None:
             return {}
         found = {}
         for data in view.tuples(space):
             name, partitions, text, _ = unpack(data)
-            stored = schema.space(name)
+            stored = schema.get(name)
             if stored is not None:
                 found[name] = TopicDef(name, stored.id, partitions, text, parse_config(text))
         return found
@@ -151,6 +152,12 @@ def set_config(log: Log, name: str, config: str) -> None:
     parse_config(config)
     _existing(log, name)
     log.update(TOPIC_SPACE, name, [["=", "config", config]])
+
+
+def set_partitions(log: Log, name: str, partitions: int) -> None:
+    """Give a topic more partitions. Raises `RequestError`."""
+    _existing(log, name)
+    log.update(TOPIC_SPACE, name, [["=", "partitions", partitions]])
 
 
 def delete_topic(log: Log, name: str) -> None:
