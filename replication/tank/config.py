@@ -10,6 +10,7 @@ retention.segments.count       0         as many times `log.segment.bytes` (1 Gi
                                          0 or >= 2
 log.cleanup.policy             delete    `delete`, or `cleanup`: compact by key
 log.cleaner.min.cleanable.ratio  0.5     share of bytes not yet compacted that starts a compaction
+logweir.content                json      of a view: `json` or `msgpack` (no broker has it)
 =============================  ========  ==========================================================
 
 0 stands for no limit. A bundle is a tuple of a space here, there are no segment files: limits are
@@ -28,7 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Literal
 
 from logweir.errors import ConfigError
 
@@ -66,6 +67,7 @@ class TopicConfig:
     segment_bytes: int = 1024**3
     compact: bool = False
     cleanable_ratio: float = 0.5
+    content: Literal["json", "msgpack"] = "json"
 
     @property
     def keeps_everything(self) -> bool:
@@ -124,6 +126,12 @@ def _policy(text: str) -> bool:
     return text == "cleanup"
 
 
+def _content(text: str) -> str:
+    if text not in ("json", "msgpack"):
+        raise ValueError("must be json or msgpack")
+    return text
+
+
 def _ratio(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
@@ -131,13 +139,14 @@ def _ratio(text: str) -> float:
     return value
 
 
-_KEYS: Final[dict[str, tuple[str, Callable[[str], int | float | bool]]]] = {
+_KEYS: Final[dict[str, tuple[str, Callable[[str], int | float | str]]]] = {
     "log.retention.bytes": ("retention_bytes", _size(128)),
     "log.retention.secs": ("retention_seconds", _seconds),
     "retention.messages.count": ("retention_messages", _natural),
     "retention.segments.count": ("segments", _count),
     "log.cleanup.policy": ("compact", _policy),
     "log.cleaner.min.cleanable.ratio": ("cleanable_ratio", _ratio),
+    "logweir.content": ("content", _content),
     "log.segment.bytes": ("segment_bytes", _size(64)),
     "log.index.interval.bytes": ("", _size(128)),
     "log.index.size.max.bytes": ("", _size(128)),
@@ -153,7 +162,7 @@ def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConf
 
     Raises `ConfigError` for a line without `=`, an empty or long value, or one that cannot be.
     """
-    found: dict[str, int | float | bool] = {}
+    found: dict[str, int | float | str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
         if not line:
@@ -166,7 +175,7 @@ def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConf
             parsed = read(value)
         except ValueError as error:
             raise ConfigError(key, f"{value!r}: {error}", origin=origin) from error
-        if name and not isinstance(parsed, str):
+        if name:
             found[name] = parsed
     known = {field.name: found[field.name] for field in fields(TopicConfig) if field.name in found}
     return TopicConfig(**known)  # type: ignore[arg-type]

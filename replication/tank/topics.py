@@ -24,7 +24,9 @@ import structlog
 
 from logweir.errors import LogweirError, RequestError
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
+from logweir.replication.tank.config import TopicConfig
 from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
+from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
 from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
@@ -37,7 +39,9 @@ from logweir.replication.tank.topicspaces import (
     last_bundle,
     place_bundle,
     topics_of,
+    view_config,
 )
+from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
 from logweir.store import Log
 from logweir.store.commit import Job
 from logweir.store.group import Group
@@ -49,6 +53,9 @@ from logweir.wal.xrow import RowType
 __all__ = ["CONSUMER_PREFIX", "StoredTopics"]
 
 CONSUMER_PREFIX: Final = "consumer:"
+UPKEEP_SECONDS: Final = 1.0
+"""How often limits of topics that have some are looked at."""
+
 _EMPTY: Final = Chunk(0, False, b"")
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
@@ -63,6 +70,16 @@ class _Tail:
     last: int
     written_bytes: int
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """How a partition was when its limits were applied last."""
+
+    config: TopicConfig
+    last: int
+    written_bytes: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +145,9 @@ class StoredTopics:
     To be made inside of a running event loop, and closed there.
     """
 
-    def __init__(self, log: Log, *, read_only: bool = False) -> None:
+    def __init__(
+        self, log: Log, *, read_only: bool = False, upkeep_seconds: float = UPKEEP_SECONDS
+    ) -> None:
         self._log = log
         self._read_only = read_only
         self._loop = asyncio.get_running_loop()
@@ -149,12 +168,90 @@ class StoredTopics:
         self._writing = _Writing(log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._views: dict[str, View] = {}
         self._forget_commits = log.on_commit(self._on_commit)
+        self._upkeep_seconds = upkeep_seconds
+        self._kept_up: dict[PartitionKey, _Kept] = {}
+        self._upkeep = self._loop.create_task(self._keep_up())
 
-    def close(self) -> None:
-        """Take no more notice of the log."""
+    async def close(self) -> None:
+        """Take no more notice of the log, finish upkeep that runs."""
         self._closed = True
         self._forget_commits()
+        self._upkeep.cancel()
+        await asyncio.gather(self._upkeep, *self._tasks, return_exceptions=True)
+        for view in self._views.values():
+            view.close()
+
+    def status(self) -> list[dict[str, object]]:
+        """Each partition in use: what it holds, and how far groups of consumers are behind."""
+        places: dict[PartitionKey, dict[str, int]] = {}
+        if self._log.schema.get(CONSUMER_SPACE) is not None:
+            for group, topic, partition, number, _ in self._log.select(CONSUMER_SPACE):
+                places.setdefault((str(topic), int(str(partition))), {})[str(group)] = int(
+                    str(number)
+                )
+        out: list[dict[str, object]] = []
+        for name, partition in sorted({*self._tails, *places}):
+            extent = self.extent(name, partition) if name in self._topics else None
+            if extent is not None:
+                lag = {
+                    group: max(0, extent.last + 1 - number)
+                    for group, number in places.get((name, partition), {}).items()
+                }
+                out.append(
+                    {
+                        "topic": name,
+                        "partition": partition,
+                        "first": extent.first,
+                        "last": extent.last,
+                        "consumer_lag": lag,
+                    }
+                )
+        return out
+
+    # --- retention and compaction -----------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        """Keep every topic within its limits, as long as the topics are open."""
+        while True:
+            await asyncio.sleep(self._upkeep_seconds)
+            for topic in tuple(self._topics.values()):
+                if topic.config.keeps_everything:
+                    continue
+                for partition in range(topic.partitions):
+                    try:
+                        await self._keep_up_one(topic, partition)
+                    except LogweirError as error:
+                        _log.error("topic.upkeep_failed", topic=topic.name, error=str(error))
+
+    async def _keep_up_one(self, topic: TopicDef, partition: int) -> None:
+        """Apply the limits to a partition that has grown, or may have aged."""
+        extent = self.extent(topic.name, partition)
+        if extent is None or not extent.last:
+            return
+        key = (topic.name, partition)
+        before = self._kept_up.get(key)
+        grown = before is None or before.config != topic.config or before.last != extent.last
+        if topic.config.compact:
+            if before is not None and before.config == topic.config:
+                new_bytes = extent.written_bytes - before.written_bytes
+                share = topic.config.cleanable_ratio
+                grown = new_bytes > 0 and new_bytes >= share * (before.size_bytes + new_bytes)
+            if not grown:
+                return
+            gone = await asyncio.to_thread(compact, self._log, topic, partition)
+        elif grown or topic.config.retention_seconds:
+            now_ms = int(self._log.now() * 1000)
+            gone = await asyncio.to_thread(retain, self._log, topic, partition, now_ms)
+        else:
+            return
+        size = 0
+        if topic.config.compact:
+            size = await asyncio.to_thread(partition_bytes, self._log, topic, partition)
+        self._kept_up[key] = _Kept(topic.config, extent.last, extent.written_bytes, size)
+        if gone:
+            _log.info("topic.kept_up", topic=topic.name, partition=partition, gone=gone)
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
         self._listeners.append(callback)
@@ -166,11 +263,27 @@ class StoredTopics:
         return self._read_only
 
     def partitions(self, topic: str) -> int | None:
+        if is_view(topic) and topic not in self._topics:
+            return 1 if self._view(topic) is not None else None
         found = self._topics.get(_topic_of(topic))
         return None if found is None else found.partitions
 
     def writable(self, topic: str) -> bool:
-        return self.partitions(topic) is not None
+        return _topic_of(topic) in self._topics
+
+    def _view(self, topic: str) -> View | None:
+        """The view of that name, made when it is first asked for; None: no such space."""
+        space = topic.removeprefix(SPACE_PREFIX) if topic != LOG_VIEW else ""
+        if space and self._log.schema.get(space) is None:
+            view = self._views.pop(topic, None)
+            if view is not None:
+                view.close()
+            return None
+        view = self._views.get(topic)
+        if view is None:
+            _, config = view_config(self._log, topic)
+            view = self._views[topic] = View(self._log, space, config.content)
+        return view
 
     def topics(self) -> Sequence[tuple[str, bool, int]]:
         return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
@@ -183,13 +296,20 @@ class StoredTopics:
         self._topics = topics_of(self._log)
         found = self._topics.get(topic)
         if found is None:
-            return ReloadError.UNKNOWN_TOPIC
+            view = self._views.pop(topic, None)
+            if view is not None:
+                view.close()
+            text, _ = view_config(self._log, topic)
+            return ReloadError.DONE if text.strip() else ReloadError.NO_CONFIG
         return ReloadError.DONE if found.config_text.strip() else ReloadError.NO_CONFIG
 
     def extent(self, topic: str, partition: int) -> Extent | None:
         if topic.startswith(CONSUMER_PREFIX):
             return self._place(topic, partition)
         try:
+            if topic not in self._topics:
+                view = self._view(topic)
+                return None if view is None else view.extent()
             tail = self._tail(topic, partition)
         except LogweirError as error:
             _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
@@ -199,6 +319,9 @@ class StoredTopics:
     def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
         if topic.startswith(CONSUMER_PREFIX):
             return self._place_chunk(topic, partition)
+        if topic not in self._topics:
+            view = self._view(topic)
+            return _EMPTY if view is None else view.read(start, limit_bytes)
         tail = self._tail(topic, partition)
         key = (topic, partition, start, limit_bytes, tail.last)
         chunk = self._memo.get(key)
@@ -361,6 +484,8 @@ class StoredTopics:
             with self._guard:
                 self._foreign = True
             self._call()
+        elif self._views:
+            self._call()
 
     def _arrive(self, appends: Sequence[Append], outcomes: Sequence[_Outcome], done: _Done) -> None:
         with self._guard:
@@ -388,6 +513,9 @@ class StoredTopics:
             done([outcome.result for outcome in outcomes])
         if foreign:
             grown |= self._look_around()
+        for name, view in self._views.items():
+            if view.grow():
+                grown.add((name, 0))
         if grown:
             for listener in self._listeners:
                 listener(grown)

@@ -33,6 +33,7 @@ from logweir.limits import TANK_BUNDLE_BYTES
 from logweir.replication.tank.bundle import NUMBER_MAX, BundleHead, make_sparse
 from logweir.replication.tank.config import TopicConfig, parse_config
 from logweir.replication.tank.messages import PublishResult
+from logweir.replication.tank.views import is_view
 from logweir.store import Log
 from logweir.store.engine import Engine
 from logweir.store.group import Group
@@ -53,10 +54,12 @@ __all__ = [
     "delete_topic",
     "insert_bundle",
     "last_bundle",
+    "oldest_bundle",
     "place_bundle",
     "set_config",
     "set_partitions",
     "topics_of",
+    "view_config",
 ]
 
 TOPIC_SPACE: Final = "logweir_topic"
@@ -142,7 +145,7 @@ def topics_of(log: Log) -> Mapping[str, TopicDef]:
         for data in view.tuples(space):
             name, partitions, text, _ = unpack(data)
             stored = schema.get(name)
-            if stored is not None:
+            if stored is not None and not is_view(name):
                 found[name] = TopicDef(name, stored.id, partitions, text, parse_config(text))
         return found
 
@@ -150,8 +153,19 @@ def topics_of(log: Log) -> Mapping[str, TopicDef]:
 def set_config(log: Log, name: str, config: str) -> None:
     """Change a topic's configuration. Raises `ConfigError`, `RequestError`."""
     parse_config(config)
+    if is_view(name):
+        log.create_space(TOPIC_SPACE, TOPIC_FIELDS, primary=["name"], if_not_exists=True)
+        log.replace(TOPIC_SPACE, (name, 1, config, int(log.now())))
+        return
     _existing(log, name)
     log.update(TOPIC_SPACE, name, [["=", "config", config]])
+
+
+def view_config(log: Log, name: str) -> tuple[str, TopicConfig]:
+    """The configuration of a view, as text and what it says."""
+    row = None if log.schema.get(TOPIC_SPACE) is None else log.get(TOPIC_SPACE, name)
+    text = "" if row is None else str(row[2])
+    return text, parse_config(text)
 
 
 def set_partitions(log: Log, name: str, partitions: int) -> None:
@@ -192,6 +206,11 @@ def last_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle |
     for data in select(engine, wanted):
         return _stored(data)
     return None
+
+
+def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle | None:
+    """The oldest bundle of a partition."""
+    return next(bundles_from(engine, space_id, partition, 0), None)
 
 
 def bundle_at(engine: Engine, space_id: int, partition: int, number: int) -> StoredBundle | None:

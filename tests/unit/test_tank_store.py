@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -18,12 +19,21 @@ from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.positions import gaps, position
 from logweir.replication.runner import Runner, SourceState, Timing
-from logweir.replication.tank.bundle import Message, encode_bundle, make_sparse, split_chunk
+from logweir.replication.tank.bundle import (
+    Message,
+    decode_bundle,
+    decode_chunk,
+    encode_bundle,
+    encode_varint,
+    make_sparse,
+    split_chunk,
+)
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.endpoint import TankService, TopicStore
 from logweir.replication.tank.folder import read_folder
 from logweir.replication.tank.importer import import_folder
 from logweir.replication.tank.messages import Fetch, FetchPart, PublishPart, PublishResult
+from logweir.replication.tank.retention import compact, retain
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tank.topicspaces import (
@@ -34,6 +44,8 @@ from logweir.replication.tank.topicspaces import (
     topics_of,
 )
 from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.wal.mp import pack
+from logweir.wal.xrow import decode_row
 
 FOLDER = DATA / "data"
 
@@ -76,14 +88,16 @@ async def listening(topics: TopicStore) -> AsyncIterator[Url]:
 
 
 @asynccontextmanager
-async def served(log: logweir.Log, *, read_only: bool = False) -> AsyncIterator[Url]:
+async def served(
+    log: logweir.Log, *, read_only: bool = False, upkeep_seconds: float = 1.0
+) -> AsyncIterator[Url]:
     """A store's topics on a free port."""
-    topics = StoredTopics(log, read_only=read_only)
+    topics = StoredTopics(log, read_only=read_only, upkeep_seconds=upkeep_seconds)
     try:
         async with listening(topics) as url:
             yield url
     finally:
-        topics.close()
+        await topics.close()
 
 
 @pytest.fixture
@@ -443,5 +457,168 @@ def test_addresses_that_cannot_be_followed_say_why(log: logweir.Log) -> None:
             async with following(log, f"{url}/nosuch") as runner:
                 await until(lambda: runner.status.state is SourceState.WAITING)
                 assert "no topic 'nosuch'" in runner.status.last_error
+
+    run(test)
+
+
+# --- retention and compaction -----------------------------------------------------------------
+
+
+def numbers(log: logweir.Log, topic: str) -> list[int]:
+    """All numbers of partition 0, as a client that reads from the oldest bundle counts them."""
+    chunk = b"".join(
+        encode_varint(len(data)) + data
+        for data in (row[4] for row in log.select(topic, [0]))
+        if isinstance(data, bytes)
+    )
+    rows = log.select(topic, [0], limit=1)
+    return [each.number for each in decode_chunk(chunk, int(str(rows[0][1])))]
+
+
+@pytest.mark.parametrize(
+    ("config", "left"),
+    [
+        ("log.retention.bytes=450", [7, 8, 9, 10]),
+        ("retention.messages.count=3", [8, 9, 10]),
+        ("log.retention.secs=100", [5, 6, 7, 8, 9, 10]),
+        ("retention.segments.count=2\nlog.segment.bytes=240", [7, 8, 9, 10]),
+        ("log.retention.secs=1", [10]),
+        ("", list(range(1, 11))),
+    ],
+)
+def test_limits_remove_the_oldest_bundles(log: logweir.Log, config: str, left: list[int]) -> None:
+    """By bytes, count, age and segments' worth; the newest bundle stays."""
+    create_topic(log, "t", 1, config, now_seconds=0)
+    for number in range(1, 11):
+        data = encode_bundle([Message(0, number * 1000, None, bytes(100))], compress=False)
+        log.insert("t", (0, number, number, number * 1000, data))
+    now_ms = 105_000 if "=100" in config else 1_000_000
+    gone = retain(log, topics_of(log)["t"], 0, now_ms)
+    assert numbers(log, "t") == left
+    assert gone == 10 - len(left)
+
+
+def test_compaction_keeps_the_newest_message_of_each_key(log: logweir.Log) -> None:
+    """And all without a key; every reader counts right afterwards, from any place."""
+    create_topic(log, "t", 1, "log.cleanup.policy=cleanup", now_seconds=0)
+    keys = [b"a", b"b", None, b"a", b"c", b"b", b"a", b"d", b"d", None, b"a", b"e"]
+    first = 1
+    for size in (3, 1, 2, 3, 2, 1):
+        messages = [
+            Message(first + i, 5, keys[first + i - 1], b"%d" % (first + i)) for i in range(size)
+        ]
+        log.insert("t", (0, first, first + size - 1, 5, encode_bundle(messages)))
+        first += size
+    dropped = compact(log, topics_of(log)["t"], 0)
+    expected = [3, 5, 6, 9, 10, 11, 12]
+    assert numbers(log, "t") == expected
+    assert dropped == 12 - len(expected)
+    for row in log.select("t", [0]):
+        assert isinstance(row[4], bytes)
+        decoded = decode_bundle(row[4], int(str(row[1])))
+        assert (decoded[0].number, decoded[-1].number) == (row[1], row[2])
+        assert all(each.content == b"%d" % each.number for each in decoded)
+    assert compact(log, topics_of(log)["t"], 0) == 0
+
+
+def test_limits_are_kept_while_the_topic_is_served(log: logweir.Log) -> None:
+    """The first number available rises for discovery and fetches, without a restart."""
+
+    async def test() -> None:
+        async with served(log, upkeep_seconds=0.01) as url, Client(url) as client:
+            await client.create_topic("t", 1, {"retention.messages.count": 5})
+            await client.create_topic("k", 1, {"log.cleanup.policy": "cleanup"})
+            for number in range(20):
+                bundle = encode_bundle([Message(0, number, b"key", b"x")])
+                await client.publish([PublishPart("t", 0, bundle), PublishPart("k", 0, bundle)])
+            await until(lambda: len(log.select("t", [0])) == 5 and len(log.select("k")) == 1)
+            await asyncio.sleep(0.05)
+            (state,) = await client.partitions("t")
+            assert (state.first, state.last) == (16, 20)
+            (state,) = await client.partitions("k")
+            assert (state.first, state.last) == (20, 20)
+            async with client.consumer("t", start=3, reset="begin") as consumer:
+                assert (await consumer.get()).number == 16
+
+    run(test)
+
+
+# --- views ------------------------------------------------------------------------------------
+
+
+def test_any_space_is_a_topic_of_its_rows(log: logweir.Log) -> None:
+    """Numbers are signatures, keys primary keys, contents rows as JSON; it takes no bundles."""
+
+    async def test() -> None:
+        log.create_space("things", [("id", "unsigned"), ("name", "string")], primary=["id"])
+        log.create_space("other", [("id", "unsigned")], primary=["id"])
+        signatures = []
+        for number in range(1, 6):
+            log.insert("things", (number, f"n{number}"))
+            signatures.append(log.vclock.signature)
+            log.insert("other", (number,))
+        log.update("things", 2, [["=", 1, "new"]])
+        signatures.append(log.vclock.signature)
+        log.delete("things", 3)
+        signatures.append(log.vclock.signature)
+        async with served(log) as url, Client(url) as client, Client(url) as other:
+            (state,) = await client.partitions("space:things")
+            assert (state.first, state.last) == (signatures[0], signatures[-1])
+            consumer = client.consumer("space:things", fetch_bytes=500)
+            async with consumer:
+                records = [await consumer.get() for _ in signatures]
+                assert [record.number for record in records] == signatures
+                assert [record.key for record in records] == [
+                    pack([n]) for n in (1, 2, 3, 4, 5, 2, 3)
+                ]
+                rows = [json.loads(record.content) for record in records]
+                assert [row["type"] for row in rows] == ["INSERT"] * 5 + ["UPDATE", "DELETE"]
+                assert rows[0]["tuple"] == [1, "n1"]
+                assert rows[0]["space"] == "things"
+                assert rows[0]["lsn"] == records[0].number
+                waiting = asyncio.ensure_future(consumer.get())
+                await asyncio.sleep(0.05)
+                await asyncio.to_thread(log.insert, "other", (9,))
+                await asyncio.to_thread(log.insert, "things", (9, "late"))
+                record = await waiting
+                assert record.number == log.vclock.signature
+                for start in signatures:
+                    consumer.seek(0, start)
+                    assert (await consumer.get()).number == start
+            (result,) = await other.publish([PublishPart("space:things", 0, ordinary(b"x"))])
+            assert result is PublishResult.READ_ONLY
+            with pytest.raises(PeerRefused, match="unknown topic"):
+                await other.partitions("space:nosuch")
+            await asyncio.to_thread(set_config, log, "space:things", "logweir.content=msgpack")
+            await other.reload("space:things")
+            consumer = other.consumer("space:things", fetch_bytes=500)
+            async with consumer:
+                row, end = decode_row(memoryview((await consumer.get()).content), 0)
+                assert (row.lsn, row.decoded()["tuple"]) == (signatures[0], [1, "n1"])
+                assert end > 0
+
+    run(test)
+
+
+def test_whole_log_is_a_topic(log: logweir.Log) -> None:
+    """Every row, across many blocks and files, from any number."""
+
+    async def test() -> None:
+        log.create_space("things", [("id", "unsigned"), ("name", "string")], primary=["id"])
+        log.append("things", [(n, "x" * 300) for n in range(3000)], one_transaction=False)
+        log.snapshot()
+        log.append("things", [(n, "x" * 300) for n in range(3000, 6000)], one_transaction=False)
+        async with served(log) as url, Client(url) as client:
+            (state,) = await client.partitions("log")
+            assert state.last == log.vclock.signature
+            consumer = client.consumer("log", fetch_bytes=100_000)
+            async with consumer:
+                found = []
+                while not found or found[-1].number < state.last:
+                    found += await consumer.get_many(10_000)
+                assert [each.number for each in found] == list(range(state.first, state.last + 1))
+                for start in (state.last, state.last - 2999, state.first + 5):
+                    consumer.seek(0, start)
+                    assert (await consumer.get()).number == start
 
     run(test)

@@ -51,6 +51,8 @@ COMMANDS: Final = {
     "status": "Show what a running server does.",
     "user": "Manage users, roles and their rights.",
     "bench": "Measure appends, scans and recovery next to peers.",
+    "topic": "List, make, configure and delete Tank topics.",
+    "import": "Take another system's data folder into a store.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 
