@@ -117,12 +117,24 @@ class Chunk:
     """Whole bundles that follow one another, each behind its length varint.
 
     `base`: number of the first message, 0 for an empty chunk; `sparse`: whether the first bundle
-    is sparse.
+    is sparse; `pieces`: the bytes, one behind the other, `size_bytes` in all.
     """
 
     base: int
     sparse: bool
-    data: bytes
+    pieces: Sequence[bytes | memoryview] = ()
+    size_bytes: int = 0
+
+
+_NOTHING: Final = Chunk(0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """One partition of an answer, its chunk apart."""
+
+    part: FetchedPart
+    chunk: Chunk = _NOTHING
 
 
 class TopicReader(Protocol):
@@ -465,7 +477,7 @@ class ServerSession:
     def _fetch(self, request: Fetch, now: float) -> None:
         self._turn += 1
         asked = [part for _, parts in request.topics for part in parts]
-        found: dict[int, FetchedPart] = {}
+        found: dict[int, _Fetched] = {}
         since: list[tuple[FetchPart, int, int]] = []
         left_bytes = TANK_ANSWER_BYTES
         begin = self._turn % len(asked) if asked else 0
@@ -474,11 +486,13 @@ class ServerSession:
             outcome = self._fetch_part(part, left_bytes)
             if isinstance(outcome, Extent):
                 since.append((part, outcome.last, outcome.written_bytes))
-                found[index] = FetchedPart(
-                    part.topic, part.partition, FetchStatus.FINE, outcome.first, outcome.last
+                found[index] = _Fetched(
+                    FetchedPart(
+                        part.topic, part.partition, FetchStatus.FINE, outcome.first, outcome.last
+                    )
                 )
             else:
-                left_bytes = max(0, left_bytes - len(outcome.chunk))
+                left_bytes = max(0, left_bytes - outcome.chunk.size_bytes)
                 found[index] = outcome
         wait_ms = min(request.max_wait_ms, TANK_WAIT_MS)
         if asked and len(since) == len(asked) and wait_ms:
@@ -490,36 +504,40 @@ class ServerSession:
                 return
         self._answer_fetch(request, [found[index] for index in range(len(asked))])
 
-    def _fetch_part(self, part: FetchPart, left_bytes: int) -> FetchedPart | Extent:
+    def _fetch_part(self, part: FetchPart, left_bytes: int) -> _Fetched | Extent:
         """What one partition has; its extent where there is nothing to be had now."""
         topic, partition = part.topic, part.partition
         count = self._topics.partitions(topic)
         if count is None:
-            return FetchedPart(topic, None, None)
+            return _Fetched(FetchedPart(topic, None, None))
         if partition >= count:
-            return FetchedPart(topic, partition, FetchStatus.UNKNOWN_PARTITION)
+            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNKNOWN_PARTITION))
         extent = self._topics.extent(topic, partition)
         if extent is None:
-            return FetchedPart(topic, partition, FetchStatus.UNREADABLE)
+            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNREADABLE))
         start = part.start or extent.first
         if start in (0, FROM_END, extent.last + 1):
             return extent
         if start > extent.last or start < extent.first:
-            return FetchedPart(topic, partition, FetchStatus.BOUNDARY, 0, extent.last, extent.first)
+            failure = FetchStatus.BOUNDARY
+            return _Fetched(FetchedPart(topic, partition, failure, 0, extent.last, extent.first))
         if not left_bytes:
-            return FetchedPart(topic, partition, FetchStatus.FINE, extent.first, extent.last)
+            part_now = FetchedPart(topic, partition, FetchStatus.FINE, extent.first, extent.last)
+            return _Fetched(part_now)
         limit_bytes = min(part.size_bytes, TANK_FETCH_BYTES, left_bytes)
         chunk = self._topics.read(topic, partition, start, limit_bytes)
         status = FetchStatus.SPARSE if chunk.sparse else FetchStatus.FINE
-        return FetchedPart(topic, partition, status, chunk.base, extent.last, chunk=chunk.data)
+        return _Fetched(FetchedPart(topic, partition, status, chunk.base, extent.last), chunk)
 
-    def _answer_fetch(self, request: Fetch, parts: Sequence[FetchedPart]) -> None:
+    def _answer_fetch(self, request: Fetch, found: Sequence[_Fetched]) -> None:
         """Write the answer. An unknown topic has one part for each of its partitions here."""
-        merged = _one_per_unknown_topic(request, parts)
-        self._out.put(encode_fetch_header(request, merged, [len(part.chunk) for part in merged]))
-        for part in merged:
-            if part.chunk:
-                self._out.put(part.chunk)
+        merged = _one_per_unknown_topic(request, found)
+        parts = [each.part for each in merged]
+        sizes = [each.chunk.size_bytes for each in merged]
+        self._out.put(encode_fetch_header(request, parts, sizes))
+        for each in merged:
+            for piece in each.chunk.pieces:
+                self._out.put(piece)
 
     def published(self, waiting: Waiting) -> None:
         """Something was published to a partition that `waiting`, of this session, awaits."""
@@ -545,27 +563,22 @@ class ServerSession:
         """Answer a fetch that waited, with what came since it began."""
         del self._waiting[waiting]
         self._waiters.discard(waiting.keys(), waiting)
-        parts: dict[FetchPart, FetchedPart] = {}
+        found: dict[FetchPart, _Fetched] = {}
         left_bytes = TANK_ANSWER_BYTES
         for part, before, _ in waiting.since:
             extent = self._extent(part)
             if extent is None:
-                parts[part] = self._lost(part)
+                found[part] = _Fetched(self._lost(part))
                 continue
-            chunk = Chunk(0, False, b"")
+            topic, partition = part.topic, part.partition
+            chunk = _NOTHING
             if extent.last > before and left_bytes:
-                chunk = self._topics.read(part.topic, part.partition, before + 1, left_bytes)
-                left_bytes = max(0, left_bytes - len(chunk.data))
-            parts[part] = FetchedPart(
-                part.topic,
-                part.partition,
-                FetchStatus.FINE,
-                chunk.base,
-                extent.last,
-                chunk=chunk.data,
-            )
+                chunk = self._topics.read(topic, partition, before + 1, left_bytes)
+                left_bytes = max(0, left_bytes - chunk.size_bytes)
+            fine = FetchedPart(topic, partition, FetchStatus.FINE, chunk.base, extent.last)
+            found[part] = _Fetched(fine, chunk)
         asked = [part for _, group in waiting.request.topics for part in group]
-        self._answer_fetch(waiting.request, [parts[part] for part in asked])
+        self._answer_fetch(waiting.request, [found[part] for part in asked])
 
     def _lost(self, part: FetchPart) -> FetchedPart:
         """The outcome for a partition that went away while a fetch waited for it."""
@@ -577,12 +590,12 @@ class ServerSession:
         return FetchedPart(part.topic, part.partition, FetchStatus.UNREADABLE)
 
 
-def _one_per_unknown_topic(request: Fetch, parts: Sequence[FetchedPart]) -> list[FetchedPart]:
+def _one_per_unknown_topic(request: Fetch, parts: Sequence[_Fetched]) -> list[_Fetched]:
     """The parts with those of each unknown topic made one."""
-    out: list[FetchedPart] = []
+    out: list[_Fetched] = []
     index = 0
     for _, group in request.topics:
         mine = parts[index : index + len(group)]
         index += len(group)
-        out += mine[:1] if mine and mine[0].status is None else mine
+        out += mine[:1] if mine and mine[0].part.status is None else mine
     return out

@@ -32,7 +32,6 @@ from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,
     TopicDef,
-    bundle_at,
     bundles_from,
     create_topic,
     insert_bundle,
@@ -40,6 +39,7 @@ from logweir.replication.tank.topicspaces import (
     place_bundle,
     topics_of,
     view_config,
+    views_from,
 )
 from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
 from logweir.store import Log
@@ -56,7 +56,7 @@ CONSUMER_PREFIX: Final = "consumer:"
 UPKEEP_SECONDS: Final = 1.0
 """How often limits of topics that have some are looked at."""
 
-_EMPTY: Final = Chunk(0, False, b"")
+_EMPTY: Final = Chunk(0, False)
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
 PartitionKey = tuple[str, int]
@@ -331,22 +331,20 @@ class StoredTopics:
         return chunk
 
     def _read(self, topic: TopicDef, partition: int, start: int, limit_bytes: int) -> Chunk:
-        out: list[bytes] = []
+        out: list[bytes | memoryview] = []
         size = 0
+        base = 0
         with self._log.read_view() as view:
-            first = bundle_at(view.engine, topic.space_id, partition, start)
-            if first is None:
-                return _EMPTY
-            out += (encode_varint(len(first.data)), first.data)
-            size = len(out[0]) + len(first.data)
-            if size < limit_bytes:
-                for bundle in bundles_from(view.engine, topic.space_id, partition, first.last + 1):
-                    length = encode_varint(len(bundle.data))
-                    size += len(length) + len(bundle.data)
-                    if size > limit_bytes:
-                        break
-                    out += (length, bundle.data)
-        return Chunk(first.first, read_head(first.data).sparse, b"".join(out))
+            for first, data in views_from(view.engine, topic.space_id, partition, start):
+                length = encode_varint(len(data))
+                if out and size + len(length) + len(data) > limit_bytes:
+                    break
+                base = base or first
+                out += (length, data)
+                size += len(length) + len(data)
+                if size >= limit_bytes:
+                    break
+        return Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
 
     def _tail(self, topic: str, partition: int) -> _Tail:
         tail = self._tails.get((topic, partition))
@@ -382,7 +380,8 @@ class StoredTopics:
     def _place_chunk(self, topic: str, partition: int) -> Chunk:
         place = self._place(topic, partition)
         data = encode_bundle([Message(place.last, 0, None, b"")], sparse=True)
-        return Chunk(place.first, True, encode_varint(len(data)) + data)
+        framed = encode_varint(len(data)) + data
+        return Chunk(place.first, True, (framed,), len(framed))
 
     def _store_place(self, group: Group, append: Append) -> _Outcome:
         consumers, _, name = append.topic.removeprefix(CONSUMER_PREFIX).partition("/")

@@ -39,7 +39,7 @@ from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.select import Select, select
-from logweir.wal.mp import pack, unpack
+from logweir.wal.mp import decode_uint, pack, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -60,7 +60,10 @@ __all__ = [
     "set_partitions",
     "topics_of",
     "view_config",
+    "views_from",
 ]
+
+_BIN_HEADER: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}  # bytes before a MsgPack bin's data
 
 TOPIC_SPACE: Final = "logweir_topic"
 CONSUMER_SPACE: Final = "logweir_consumer"
@@ -211,6 +214,29 @@ def last_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle |
 def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle | None:
     """The oldest bundle of a partition."""
     return next(bundles_from(engine, space_id, partition, 0), None)
+
+
+def views_from(
+    engine: Engine, space_id: int, partition: int, number: int
+) -> Iterator[tuple[int, memoryview]]:
+    """First number and bytes of each bundle, from the one that holds `number` on; not copied."""
+    start = number
+    found = bundle_at(engine, space_id, partition, number)
+    if found is None:
+        return
+    start = found.first
+    wanted = Select.of(engine.schema, space_id, [partition, start], iterator="GE")
+    for data in select(engine, wanted):
+        at = 1
+        numbers = []
+        for _ in range(4):
+            field = decode_uint(data, at)
+            assert field is not None
+            numbers.append(field[0])
+            at = field[1]
+        if numbers[0] != partition:
+            return
+        yield numbers[1], memoryview(data)[at + _BIN_HEADER[data[at]] :]
 
 
 def bundle_at(engine: Engine, space_id: int, partition: int, number: int) -> StoredBundle | None:

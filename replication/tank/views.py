@@ -96,7 +96,7 @@ class View:
 
     def read(self, start: int, limit_bytes: int) -> Chunk:
         """The rows from number `start` on, as bundles; at least one row."""
-        out: list[bytes] = []
+        out: list[bytes | memoryview] = []
         size = 0
         base = 0
         try:
@@ -112,7 +112,7 @@ class View:
                     break
         except PositionUnavailable:
             self._restart()
-        return Chunk(base, bool(out), b"".join(out))
+        return Chunk(base, bool(out), out, size)
 
     def _restart(self) -> None:
         """The log was shortened: look anew what there is."""
