@@ -23,6 +23,7 @@ from typing import Final
 import structlog
 
 from logweir.errors import LogweirError, RequestError
+from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
 from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
@@ -32,9 +33,9 @@ from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,
     TopicDef,
+    bundle_row,
     bundles_from,
     create_topic,
-    insert_bundle,
     last_bundle,
     place_bundle,
     topics_of,
@@ -43,6 +44,7 @@ from logweir.replication.tank.topicspaces import (
 )
 from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
 from logweir.store import Log
+from logweir.store.append import append_job
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.request import Request
@@ -92,6 +94,15 @@ class _Outcome:
     size_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Publish:
+    """The bundles of one request, with the topics as they were when it came."""
+
+    appends: Sequence[Append]
+    topics: Sequence[TopicDef | None]
+    done: Callable[[Sequence[PublishResult]], None]
+
+
 _FAILED: Final = _Outcome(PublishResult.FAILED)
 
 
@@ -105,10 +116,15 @@ class _Writing:
         self._group: Group | None = None
         self._rows = 0
 
-    def begin(self, group: Group) -> None:
-        """A job of ours runs in `group`."""
+    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int]:
+        """A job of ours runs in `group`. Returns what `rollback` takes."""
         if group is not self._group:
             self._group, self._pending, self._rows = group, {}, 0
+        return dict(self._pending), self._rows
+
+    def rollback(self, mark: tuple[dict[tuple[int, int], int], int]) -> None:
+        """The job failed and leaves nothing in its group."""
+        self._pending, self._rows = mark
 
     def last(self, group: Group, space_id: int, partition: int) -> int:
         """The last number of a partition as `group` sees it."""
@@ -162,7 +178,9 @@ class StoredTopics:
         self._memo: dict[tuple[str, int, int, int, int], Chunk] = {}
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
         self._guard = threading.Lock()
-        self._arrived: deque[tuple[Sequence[Append], Sequence[_Outcome], _Done]] = deque()
+        self._arrived: deque[tuple[_Publish, Sequence[_Outcome]]] = deque()
+        self._gathered: list[_Publish] = []
+        self._gathered_bytes = 0
         self._foreign = False
         self._called = False
         self._writing = _Writing(log)
@@ -404,28 +422,54 @@ class StoredTopics:
         if any(append.topic.startswith(CONSUMER_PREFIX) for append in appends):
             self._need_consumer_space()
         spaces = [self._topics.get(append.topic) for append in appends]
+        if not self._gathered:
+            self._loop.call_soon(self._submit)
+        self._gathered.append(_Publish(appends, spaces, done))
+        self._gathered_bytes += sum(len(append.bundle) + 64 for append in appends)
+        if self._gathered_bytes > GROUP_BYTES // 2:
+            self._submit()
 
-        def apply(group: Group) -> list[_Outcome]:
-            self._writing.begin(group)
-            return [
-                self._append_one(group, append, topic)
-                for append, topic in zip(appends, spaces, strict=True)
-            ]
+    def _submit(self) -> None:
+        """Give the log what all connections have brought in this turn of the loop."""
+        publishes, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = [], 0
+        if not publishes:
+            return
 
         def finished(job: Job) -> None:
-            outcomes = [_FAILED] * len(appends) if job.error is not None else job.result
             if job.error is not None:
-                _log.error("publish.failed", topic=appends[0].topic, error=str(job.error))
-            self._arrive(appends, outcomes, done)
+                self._arrive_failed(publishes, job.error)
+            else:
+                self._arrive(zip(publishes, job.result, strict=True))
 
-        size = sum(len(append.bundle) + 64 for append in appends)
         try:
-            self._log.submit_jobs([Job(apply, size, finished=finished)])
+            job = Job(lambda group: self._apply(group, publishes), size, finished=finished)
+            self._log.submit_jobs([job])
         except LogweirError as error:
-            _log.error("publish.failed", topic=appends[0].topic, error=str(error))
-            self._arrive(appends, [_FAILED] * len(appends), done)
+            self._arrive_failed(publishes, error)
 
-    def _append_one(self, group: Group, append: Append, topic: TopicDef | None) -> _Outcome:
+    def _apply(self, group: Group, publishes: Sequence[_Publish]) -> list[list[_Outcome]]:
+        """Give every bundle its numbers and add them as one run per space; in the log's thread."""
+        mark = self._writing.begin(group)
+        rows: dict[int, list[bytes]] = {}
+        try:
+            outcomes = [
+                [
+                    self._place_one(group, append, topic, rows)
+                    for append, topic in zip(publish.appends, publish.topics, strict=True)
+                ]
+                for publish in publishes
+            ]
+            for space_id, packed in rows.items():
+                append_job(space_id, b"".join(packed), one_transaction=False, is_array=False)(group)
+        except BaseException:
+            self._writing.rollback(mark)
+            raise
+        return outcomes
+
+    def _place_one(
+        self, group: Group, append: Append, topic: TopicDef | None, rows: dict[int, list[bytes]]
+    ) -> _Outcome:
         if append.topic.startswith(CONSUMER_PREFIX):
             return self._store_place(group, append)
         if topic is None or group.schema.get(topic.space_id) is None:
@@ -434,11 +478,12 @@ class StoredTopics:
         placed = place_bundle(append.bundle, append.head, last, append.first)
         if isinstance(placed, PublishResult):
             return _Outcome(placed)
-        result = insert_bundle(group, topic.space_id, append.partition, placed, append.time_ms)
-        if result is not PublishResult.STORED:
-            return _Outcome(result)
+        if len(placed.data) > TANK_BUNDLE_BYTES:
+            return _FAILED
+        head = bundle_row(append.partition, placed, append.time_ms)
+        rows.setdefault(topic.space_id, []).extend((head, placed.data))
         self._writing.wrote(topic.space_id, append.partition, placed.last)
-        return _Outcome(result, placed.first, placed.last, _framed_bytes(placed.data))
+        return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -486,9 +531,13 @@ class StoredTopics:
         elif self._views:
             self._call()
 
-    def _arrive(self, appends: Sequence[Append], outcomes: Sequence[_Outcome], done: _Done) -> None:
+    def _arrive_failed(self, publishes: Sequence[_Publish], error: BaseException) -> None:
+        _log.error("publish.failed", publishes=len(publishes), error=str(error))
+        self._arrive((each, [_FAILED] * len(each.appends)) for each in publishes)
+
+    def _arrive(self, found: Iterable[tuple[_Publish, Sequence[_Outcome]]]) -> None:
         with self._guard:
-            self._arrived.append((appends, outcomes, done))
+            self._arrived.extend(found)
         self._call()
 
     def _call(self) -> None:
@@ -504,12 +553,12 @@ class StoredTopics:
             foreign, self._foreign = self._foreign, False
             arrived, self._arrived = self._arrived, deque()
         grown: set[PartitionKey] = set()
-        for appends, outcomes, done in arrived:
-            for append, outcome in zip(appends, outcomes, strict=True):
+        for publish, outcomes in arrived:
+            for append, outcome in zip(publish.appends, outcomes, strict=True):
                 if outcome.size_bytes:
                     grown.add((append.topic, append.partition))
                     self._grow(append.topic, append.partition, outcome)
-            done([outcome.result for outcome in outcomes])
+            publish.done([outcome.result for outcome in outcomes])
         if foreign:
             grown |= self._look_around()
         for name, view in self._views.items():
@@ -543,9 +592,6 @@ class StoredTopics:
                 if key[0] not in self._topics:
                     del self._tails[key]
         return keys
-
-
-_Done = Callable[[Sequence[PublishResult]], None]
 
 
 def _topic_of(name: str) -> str:

@@ -39,7 +39,7 @@ from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.select import Select, select
-from logweir.wal.mp import decode_uint, pack, unpack
+from logweir.wal.mp import decode_uint, encode_uint, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "StoredBundle",
     "TopicDef",
     "bundle_at",
+    "bundle_row",
     "bundles_from",
     "create_topic",
     "delete_topic",
@@ -278,12 +279,23 @@ def place_bundle(
     return Placed(begin, end, data)
 
 
+def bundle_row(partition: int, placed: Placed, time_ms: int) -> bytes:
+    """The beginning of a tuple in MsgPack, behind which the bytes of its bundle stand."""
+    size = len(placed.data)
+    for first, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
+        if size < 1 << 8 * width:
+            head = bytes((first,)) + size.to_bytes(width, "big")
+            break
+    fields = (partition, placed.first, placed.last, time_ms)
+    return b"\x95" + b"".join(map(encode_uint, fields)) + head
+
+
 def insert_bundle(
     group: Group, space_id: int, partition: int, placed: Placed, time_ms: int
 ) -> PublishResult:
     """Store a bundle that has its numbers."""
     if len(placed.data) > TANK_BUNDLE_BYTES:
         return PublishResult.FAILED
-    row = [partition, placed.first, placed.last, time_ms, placed.data]
-    group.execute(Request(RowType.INSERT, space_id, tuple=pack(row)))
+    row = bundle_row(partition, placed, time_ms) + placed.data
+    group.execute(Request(RowType.INSERT, space_id, tuple=row))
     return PublishResult.STORED

@@ -85,6 +85,7 @@ def serve(directory: str, durability: str) -> None:
             await listener.close()
             await topics.close()
 
+    sys.setswitchinterval(0.0005)
     from logweir.replication.server import run
 
     run(main())
