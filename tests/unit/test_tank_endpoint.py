@@ -92,11 +92,9 @@ async def hang_up(*writers: asyncio.StreamWriter) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until something is so."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to be")
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)
 
 
 def part(number: int = 1, size: int = 5) -> PublishPart:
@@ -317,8 +315,8 @@ def test_client_that_asks_and_does_not_read_costs_one_answer() -> None:
             reader, writer = await raw(url)
             request = Fetch(1, (("t", (FetchPart("t", 0, 1, 1 << 26),)),))
             writer.write(encode_request(request) * 20)
-            await asyncio.sleep(0.2)
             (conversation,) = service._conversations.values()
+            await until(lambda: not conversation._link.writable)
             assert conversation._link.unsent_bytes < 3 * OUTPUT_HIGH_BYTES
             for _ in range(20):
                 answer = await frame(reader)
@@ -341,7 +339,8 @@ def test_client_that_publishes_faster_than_the_disk_is_held() -> None:
             rounds = 3 * TANK_UNSTORED_BYTES // len(one)
             for _ in range(rounds):
                 writer.write(one)
-            await asyncio.sleep(0.5)
+            (conversation,) = service._conversations.values()
+            await until(lambda: conversation._held)
             assert len(topics.held) * len(one) < 2 * TANK_UNSTORED_BYTES
             answered = 0
             while answered < rounds:
@@ -357,7 +356,6 @@ def test_client_that_publishes_faster_than_the_disk_is_held() -> None:
                         break
             assert topics.content["t"][0].bundles[-1][1] == rounds
             await hang_up(writer)
-            del service
 
     run(test)
 
@@ -409,8 +407,7 @@ def test_malformed_stream_is_cut_and_the_others_go_on() -> None:
                 await hang_up(writer)
             reader, writer = await raw(url)
             writer.write(b"\x01\0\0\0\x10" + bytes(1000))
-            await asyncio.sleep(0.05)
-            assert service.budget.used_bytes == 1005
+            await until(lambda: service.budget.used_bytes == 1005)
             writer.transport.abort()
             good[1].write(encode_request(Status(1)))
             await frame(good[0])
@@ -440,8 +437,11 @@ def test_many_waiting_fetches_cost_little_and_no_cpu() -> None:
                     clients += batch
                 await until(lambda: len(service.waiters) == len(clients) - 1)
                 before = time.process_time()
-                await asyncio.sleep(0.3)
+                answer_early = asyncio.ensure_future(clients[1][0].read(1))
+                _, still_waiting = await asyncio.wait([answer_early], timeout=0.3)
                 assert time.process_time() - before < 0.1
+                assert still_waiting
+                answer_early.cancel()
                 clients[0][1].write(encode_request(Publish(1, (("t", (part(),)),))))
                 for reader, _ in clients:
                     answer = await frame(reader)

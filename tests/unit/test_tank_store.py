@@ -67,11 +67,17 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until something is so."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to be")
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)
+
+
+SERVICES: dict[Url, TankService] = {}
+
+
+async def somebody_waits(url: Url) -> None:
+    """Until a fetch waits at that server."""
+    await until(lambda: len(SERVICES[url].waiters))
 
 
 @asynccontextmanager
@@ -81,9 +87,11 @@ async def listening(topics: TopicStore) -> AsyncIterator[Url]:
     listener = Listener(metrics=metrics)
     service = TankService(topics, metrics=metrics)
     url = await listener.listen(parse_listen_url("tank://127.0.0.1:0"), service)
+    SERVICES[url] = service
     try:
         yield url
     finally:
+        del SERVICES[url]
         await listener.close()
 
 
@@ -199,9 +207,9 @@ def test_bundles_written_by_others_wake_who_waits(log: logweir.Log) -> None:
             consumer = client.consumer("t", start="end")
             async with consumer:
                 waiting = asyncio.ensure_future(consumer.get())
-                await asyncio.sleep(0.05)
+                await somebody_waits(url)
                 await asyncio.to_thread(log.insert, "other", (1,))
-                await asyncio.sleep(0.05)
+                await publisher.status()
                 assert not waiting.done()
                 await asyncio.to_thread(log.insert, "t", (0, 2, 3, 5, ordinary(b"y", b"z")))
                 record = await waiting
@@ -223,7 +231,7 @@ def test_topic_that_is_deleted_is_unknown_and_its_waiters_are_told(log: logweir.
             consumer = client.consumer("t", start="end")
             async with consumer:
                 waiting = asyncio.ensure_future(consumer.get())
-                await asyncio.sleep(0.05)
+                await somebody_waits(url)
                 await asyncio.to_thread(delete_topic, log, "t")
                 with pytest.raises(PeerRefused, match="unknown topic"):
                     await waiting
@@ -532,7 +540,7 @@ def test_limits_are_kept_while_the_topic_is_served(log: logweir.Log) -> None:
                 bundle = encode_bundle([Message(0, number, b"key", b"x")])
                 await client.publish([PublishPart("t", 0, bundle), PublishPart("k", 0, bundle)])
             await until(lambda: len(log.select("t", [0])) == 5 and len(log.select("k")) == 1)
-            await asyncio.sleep(0.05)
+            await client.status()
             (state,) = await client.partitions("t")
             assert (state.first, state.last) == (16, 20)
             (state,) = await client.partitions("k")
@@ -577,7 +585,7 @@ def test_any_space_is_a_topic_of_its_rows(log: logweir.Log) -> None:
                 assert rows[0]["space"] == "things"
                 assert rows[0]["lsn"] == records[0].number
                 waiting = asyncio.ensure_future(consumer.get())
-                await asyncio.sleep(0.05)
+                await somebody_waits(url)
                 await asyncio.to_thread(log.insert, "other", (9,))
                 await asyncio.to_thread(log.insert, "things", (9, "late"))
                 record = await waiting

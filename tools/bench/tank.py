@@ -36,7 +36,7 @@ from logweir.replication.urls import parse_listen_url
 from logweir.store import open as open_store
 from logweir.tools.bench.harness import Case, Result, compare
 
-__all__ = ["TankFigures", "run_tank"]
+__all__ = ["MESSAGES", "MESSAGE_BYTES", "TankFigures", "run_tank", "to_json"]
 
 MESSAGES: Final = 1000
 MESSAGE_BYTES: Final = 100
@@ -85,7 +85,6 @@ def serve(directory: str, durability: str) -> None:
             await listener.close()
             await topics.close()
 
-    sys.setswitchinterval(0.0005)
     from logweir.replication.server import run
 
     run(main())
