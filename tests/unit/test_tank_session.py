@@ -328,6 +328,21 @@ def test_topic_that_goes_away_ends_the_wait(client: Client) -> None:
     assert client.session.data_to_send() == b""
 
 
+def test_largest_fetch_waits_and_is_answered(client: Client) -> None:
+    """255 times 255 partitions in one request, woken by one of them."""
+    client.broker.topics.create("many", 255)
+    group = tuple(FetchPart("many", partition, 0, 1) for partition in range(255))
+    request = Fetch(1, (("many", group),) * 255, max_wait_ms=1000)
+    assert client.send(request) == []
+    assert len(client.broker.waiters) == 255
+    Client(client.broker).publish("many", 254, ordinary(1))
+    (answer,) = answers(client.session.data_to_send())
+    assert isinstance(answer, FetchAnswer)
+    assert len(answer.parts) == 255 * 255
+    assert sum(bool(part.chunk) for part in answer.parts) == 255
+    assert len(client.broker.waiters) == 0
+
+
 def test_closed_session_waits_for_nothing(client: Client) -> None:
     """Its fetches leave the index of those who wait."""
     waits(client, FetchPart("t", 0, 0, 1))

@@ -14,11 +14,12 @@ import pytest
 
 import logweir
 from interop.tankmodel import DATA, MemoryStore
-from logweir.errors import ConfigError, PeerRefused
+from logweir.errors import ConfigError, PeerRefused, SourceStopped
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.positions import gaps, position
 from logweir.replication.runner import Runner, SourceState, Timing
+from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.bundle import (
     Message,
     decode_bundle,
@@ -31,7 +32,9 @@ from logweir.replication.tank.bundle import (
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.endpoint import TankService, TopicStore
 from logweir.replication.tank.folder import read_folder
+from logweir.replication.tank.follow import ReceivedBundle
 from logweir.replication.tank.importer import import_folder
+from logweir.replication.tank.ingest import Batch, Intake
 from logweir.replication.tank.messages import Fetch, FetchPart, PublishPart, PublishResult
 from logweir.replication.tank.retention import compact, retain
 from logweir.replication.tank.source import TankSource
@@ -321,6 +324,24 @@ def test_lost_bundles_of_a_folder_are_noted_as_gaps(log: logweir.Log, tmp_path: 
     assert [row[1] for row in log.select("logs", [1])] == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
 
 
+def test_import_takes_only_the_rest_of_a_bundle_it_had_a_part_of(log: logweir.Log) -> None:
+    """Numbers that were read already are not stored twice; numbers of somebody else stop it."""
+    intake = Intake(log, "test://")
+    intake.topic("t", 1)
+    whole = ReceivedBundle(1, 4, ordinary(b"a", b"b", b"c", b"d"))
+    assert intake.store([Batch("t", 0, 3, 5, (whole,))]) == 2
+    assert [row[1:3] for row in log.select("t")] == [(3, 4)]
+    assert intake.store([Batch("t", 0, 5, 5, (whole,))]) == 0
+    assert intake.next_number("t", 0) == 5
+    with pytest.raises(SourceStopped, match="publishes here"):
+        intake.store([Batch("t", 0, 4, 5, (whole,))])
+    back = ReceivedBundle(5, 6, encode_bundle([Message(2, 1, None, b"")] * 2))
+    lying = ReceivedBundle(9, 9, encode_bundle([Message(3, 1, None, b"")], sparse=True))
+    assert intake.store([Batch("t", 0, 5, 10, (back, lying))]) == 2
+    assert [(gap.start, gap.end) for gap in gaps(log)] == [(9, 9)]
+    assert intake.topic("t", 3).partitions == 3
+
+
 # --- following --------------------------------------------------------------------------------
 
 
@@ -465,6 +486,32 @@ def test_addresses_that_cannot_be_followed_say_why(log: logweir.Log) -> None:
             async with following(log, f"{url}/nosuch") as runner:
                 await until(lambda: runner.status.state is SourceState.WAITING)
                 assert "no topic 'nosuch'" in runner.status.last_error
+
+    run(test)
+
+
+def test_status_tells_how_far_groups_are_behind(log: logweir.Log) -> None:
+    """Per partition: what it holds, and each group's lag."""
+
+    async def test() -> None:
+        server = Server(log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")]))
+        (url,) = await server.start()
+        try:
+            async with Client(url) as client:
+                await client.create_topic("t")
+                await client.publish([PublishPart("t", 0, ordinary(b"a", b"b", b"c"))])
+                async with client.consumer("t", group="g") as consumer:
+                    await consumer.get()
+                    await consumer.commit()
+                    connection = await client.connection()
+                    place = FetchPart("consumer:g/t", 0, 0, 100)
+                    answer = await connection.fetch(Fetch(0, (("consumer:g/t", (place,)),)))
+                    chunk = answer.parts[0].chunk
+                    assert [m.number for m in decode_chunk(chunk, 0)] == [2]
+                expected = {"topic": "t", "partition": 0, "first": 1, "last": 3}
+                assert server.status()["topics"] == [expected | {"consumer_lag": {"g": 2}}]
+        finally:
+            await server.stop()
 
     run(test)
 
