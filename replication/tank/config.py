@@ -6,15 +6,16 @@ key                            default   meaning
 log.retention.bytes            0         most bytes of bundles that a partition keeps; 0 or >= 128
 log.retention.secs             0         how old a bundle may get, by the time of its messages
 retention.messages.count       0         most messages that a partition keeps (no broker has it)
-retention.segments.count       0         as many times `log.segment.bytes` (1 GiB) may be kept;
-                                         0 or >= 2
+retention.segments.count       0         most full segments that a partition keeps; 0 or >= 2
+log.segment.bytes              1 GiB     a segment is full when it has more than this; >= 64
 log.cleanup.policy             delete    `delete`, or `cleanup`: compact by key
 log.cleaner.min.cleanable.ratio  0.5     share of bytes not yet compacted that starts a compaction
 logweir.content                json      of a view: `json` or `msgpack` (no broker has it)
 =============================  ========  ==========================================================
 
-0 stands for no limit. A bundle is a tuple of a space here, there are no segment files: limits are
-kept bundle by bundle, and these keys of a Tank broker are taken and checked, and change nothing:
+0 stands for no limit. A bundle is a tuple of a space here, there are no segment files: bytes, age
+and messages are limited bundle by bundle, and segments are counted where a broker would have begun
+new files. These keys of a Tank broker are taken and checked, and change nothing:
 `log.index.interval.bytes`, `log.index.size.max.bytes`, `log.roll.secs`, `log.roll.jitter.secs`,
 `flush.messages`, `flush.secs`. Keys that are not known are kept and ignored, as a broker does.
 
@@ -72,14 +73,8 @@ class TopicConfig:
     @property
     def keeps_everything(self) -> bool:
         """Whether nothing is ever removed."""
-        limited = self.most_bytes or self.retention_seconds or self.retention_messages
-        return not (limited or self.compact)
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of bundles that a partition may keep, by either of the two keys; 0: no limit."""
-        limits = [self.retention_bytes, self.segments * self.segment_bytes]
-        return min((limit for limit in limits if limit), default=0)
+        limits = (self.retention_bytes, self.retention_seconds, self.retention_messages)
+        return not (any(limits) or self.segments or self.compact)
 
 
 def _sum(units: dict[str, int], text: str) -> int:

@@ -62,20 +62,26 @@ def import_folder(
         intake.topic(name, len(topic.partitions), _config(topic))
         for partition in topic.partitions:
             out.append(_import_partition(intake, name, partition, progress))
+        if problem := _config_problem(topic):
+            path = topic.path / "config"
+            out[-1].problems.append(FolderProblem("config", path, 0, 0, None, None, problem))
     return out
 
 
 def _config(topic: TopicFolder) -> str:
-    """The topic's configuration; the first partition's own one if the topic has none.
+    """The topic's configuration, "" where it cannot be taken over: see `_config_problem`."""
+    return "" if _config_problem(topic) else topic.config or ""
 
-    One that a broker would not take is left out.
-    """
-    text = topic.config or topic.partitions[0].config or ""
+
+def _config_problem(topic: TopicFolder) -> str:
+    """Why the configuration is left out; a limit of one partition must not remove from another."""
+    if any(partition.config for partition in topic.partitions):
+        return "a partition has a configuration of its own, here a topic has one: none was taken"
     try:
-        parse_config(text)
-    except ConfigError:
-        return ""
-    return text
+        parse_config(topic.config or "")
+    except ConfigError as error:
+        return f"the topic's configuration was not taken: {error}"
+    return ""
 
 
 def _import_partition(

@@ -25,6 +25,7 @@ from logweir.replication.tank.bundle import (
     Message,
     decode_bundle,
     encode_bundle,
+    encode_varint,
     make_sparse,
     read_head,
 )
@@ -63,12 +64,14 @@ def _to_go(config: TopicConfig, found: list[_Known], now_ms: int) -> list[int]:
     size = sum(each.size_bytes for each in found)
     count = sum(each.messages for each in found)
     oldest_ms = now_ms - config.retention_seconds * 1000
+    segments = _before_segments_kept(config, found)
     out = []
-    for each in found[:-1]:
+    for index, each in enumerate(found[:-1]):
         over = (
-            0 < config.most_bytes < size
+            0 < config.retention_bytes < size
             or 0 < config.retention_messages < count
             or (config.retention_seconds and each.time_ms < oldest_ms)
+            or index < segments
         )
         if not over:
             break
@@ -76,6 +79,22 @@ def _to_go(config: TopicConfig, found: list[_Known], now_ms: int) -> list[int]:
         size -= each.size_bytes
         count -= each.messages
     return out
+
+
+def _before_segments_kept(config: TopicConfig, found: list[_Known]) -> int:
+    """How many bundles stand before the full segments that may be kept.
+
+    A broker begins a new file when a bundle comes and the file has more than the limit already.
+    """
+    begins = []
+    size = config.segment_bytes + 1
+    for index, each in enumerate(found):
+        if size > config.segment_bytes:
+            begins.append(index)
+            size = 0
+        size += each.size_bytes + len(encode_varint(each.size_bytes))
+    full = len(begins) - 1
+    return begins[full - config.segments] if 0 < config.segments < full else 0
 
 
 def retain(log: Log, topic: TopicDef, partition: int, now_ms: int) -> int:

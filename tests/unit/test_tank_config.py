@@ -13,7 +13,6 @@ def test_nothing_set_keeps_everything() -> None:
     config = parse_config("\n# all\n  unknown.key = 7 \nLOG.SEGMENT.BYTES=4096\n")
     assert config == TopicConfig(segment_bytes=4096)
     assert config.keeps_everything
-    assert config.most_bytes == 0
 
 
 def test_every_key_is_read() -> None:
@@ -38,8 +37,9 @@ def test_every_key_is_read() -> None:
         compact=True,
         cleanable_ratio=0.25,
     )
-    assert config.most_bytes == 4 * 1024**2
     assert not config.keeps_everything
+    assert not parse_config("retention.segments.count=2").keeps_everything
+    assert parse_config("logweir.content=msgpack").content == "msgpack"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,7 @@ def test_durations_have_units(text: str, seconds: int) -> None:
         "log.segment.bytes = 63",
         "log.cleanup.policy = shred",
         "log.cleaner.min.cleanable.ratio = 2",
+        "logweir.content = xml",
         "unknown = " + "x" * 129,
     ],
 )

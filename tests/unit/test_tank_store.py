@@ -274,7 +274,8 @@ def test_data_folder_is_imported_and_served_back_byte_equal(log: logweir.Log) ->
     async def test() -> None:
         found = await asyncio.to_thread(import_folder, log, FOLDER)
         assert sum(each.messages for each in found) == 48 + 11 + 21 + 48 + 7
-        assert not any(each.problems for each in found)
+        problems = [problem for each in found for problem in each.problems]
+        assert [problem.kind for problem in problems] == ["config"]
         again = import_folder(log, FOLDER)
         assert sum(each.bundles for each in again) == 0
         async with served(log) as url:
@@ -282,7 +283,7 @@ def test_data_folder_is_imported_and_served_back_byte_equal(log: logweir.Log) ->
                 for part in topic.partitions:
                     theirs = [stored.data for stored in part.bundles(pytest.fail)]
                     assert await everything(url, topic.name, part.partition) == theirs
-        assert topics_of(log)["logs"].config.segments == 4
+        assert topics_of(log)["logs"].config.keeps_everything
 
     run(test)
 
@@ -536,7 +537,9 @@ def numbers(log: logweir.Log, topic: str) -> list[int]:
         ("log.retention.bytes=450", [7, 8, 9, 10]),
         ("retention.messages.count=3", [8, 9, 10]),
         ("log.retention.secs=100", [5, 6, 7, 8, 9, 10]),
-        ("retention.segments.count=2\nlog.segment.bytes=240", [7, 8, 9, 10]),
+        ("retention.segments.count=2\nlog.segment.bytes=240", [4, 5, 6, 7, 8, 9, 10]),
+        ("retention.segments.count=3\nlog.segment.bytes=240", list(range(1, 11))),
+        ("retention.segments.count=2\nlog.segment.bytes=100", [8, 9, 10]),
         ("log.retention.secs=1", [10]),
         ("", list(range(1, 11))),
     ],

@@ -48,8 +48,9 @@ def command(
     for each in found:
         for problem in each.problems:
             place = f"{problem.path} at byte {problem.offset}"
-            text = f"{place}: {problem.kind}: {problem.size_bytes} bytes: {problem.message}"
-            if problem.kind == "torn":
+            size = f"{problem.size_bytes} bytes: " if problem.size_bytes else ""
+            text = f"{place}: {problem.kind}: {size}{problem.message}"
+            if problem.kind in ("torn", "config"):
                 out.message(f"note: {text}")
             else:
                 damaged = True
