@@ -124,3 +124,46 @@ UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 
 UPSTREAM_STEP_BYTES: Final = 1024 * 1024
 """Rows of one upstream that are applied in one commit, about."""
+
+# --- Tank -----------------------------------------------------------------------------------------
+TANK_FRAME_BYTES: Final = 256 * 1024 * 1024
+"""Longest payload of a frame; a longer one closes the connection. Source: Tank 4.0."""
+
+TANK_BUNDLE_RAW_BYTES: Final = 256 * 1024 * 1024
+"""Largest message set after decompression."""
+
+TANK_FETCH_BYTES: Final = 64 * 1024 * 1024
+"""Fetch sizes and min bytes above this count as this. Source: Tank 4.0."""
+
+TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Chunks of one fetch answer stop here (a single larger bundle still goes out whole)."""
+
+TANK_WAIT_MS: Final = 3_600_000
+"""Longest wait of a fetch. Source: Tank 4.0."""
+
+TANK_WAITING_FETCHES: Final = 1024
+"""Fetches that one connection may have waiting; one more is answered at once, empty."""
+
+TANK_AWAITED_PARTITIONS: Final = 1_000_000
+"""Partitions awaited by all connections together; a fetch above that is answered at once."""
+
+TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
+"""Unfinished frames of all connections together; the one that goes above is closed."""
+
+TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
+"""Published bytes of one connection that are not stored yet; above, it is not read."""
+
+TANK_PARTITIONS: Final = 65_530
+"""Most partitions of a topic. Source: Tank 4.0."""
+
+TANK_TOPIC_NAME_BYTES: Final = 64
+"""Longest name of a topic that is created over the wire. Source: Tank 4.0."""
+
+TANK_SILENT_SECONDS: Final = 16.0
+"""A connection that has not sent a byte is closed after this. Source: Tank 4.0, observed."""
+
+TANK_SILENT_CONNECTIONS: Final = 64
+"""More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
+
+TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+"""Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""

@@ -24,6 +24,9 @@ from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.tank.endpoint import TankService
+from logweir.replication.tank.source import TankSource
+from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.urls import Url
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
@@ -71,6 +74,7 @@ class Server:
             ),
         )
         self.listener = Listener(metrics=self.metrics)
+        self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
         self._tasks: list[asyncio.Task[SourceStatus]] = []
         self._stop_listening: Callable[[], None] = lambda: None
@@ -78,6 +82,12 @@ class Server:
     def _follow(self, after: Any) -> Follower:
         log = self.log
         return Follower(log.path, after, durable=lambda: log.durable_end)
+
+    def tank(self) -> TankService:
+        """The topics of the store, for one more address."""
+        if self.topics is None:
+            self.topics = StoredTopics(self.log, read_only=self.options.read_only)
+        return TankService(self.topics, metrics=self.metrics)
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
@@ -102,6 +112,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.listener.close()
+        if self.topics is not None:
+            await self.topics.close()
         self.hub.close()
         self._stop_listening()
 
@@ -135,6 +147,7 @@ class Server:
                 }
                 for runner in self.runners
             ],
+            "topics": [] if self.topics is None else self.topics.status(),
             "replicas": [
                 {
                     "instance": str(one.instance),
@@ -159,10 +172,12 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
 
 SERVICES: Final[Mapping[str, Callable[[Server], Service]]] = {
     "tarantool": lambda server: IprotoService(server.iproto),
+    "tank": lambda server: server.tank(),
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
+    "tank": lambda server, url: TankSource(url, server.log),
 }
 
 

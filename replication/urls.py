@@ -6,7 +6,7 @@
 scheme             port    path
 =================  ======  =========================================================================
 `tarantool`        3301    none
-`tank`             11011   `/topic` or `/topic/partition`; none when listening
+`tank`             11011   `/topic` or `/topic/partition`; none: all topics
 `tap`              11210   `/bucket`, may be missing
 `memcached`        11210   `/bucket`, may be missing
 `greenstack`       11210   `/bucket`, may be missing
@@ -46,7 +46,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     scheme.name: scheme
     for scheme in (
         Scheme("tarantool", 3301),
-        Scheme("tank", 11011, ("topic", "partition"), 1),
+        Scheme("tank", 11011, ("topic", "partition")),
         Scheme("tap", 11210, ("bucket",)),
         Scheme("memcached", 11210, ("bucket",)),
         Scheme("greenstack", 11210, ("bucket",)),
