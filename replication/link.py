@@ -17,9 +17,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
-
-import structlog
+from typing import Any, Protocol, cast
 
 from logweir.errors import LogweirError, Unreachable
 from logweir.limits import (
@@ -30,12 +28,13 @@ from logweir.limits import (
     OUTPUT_STALL_SECONDS,
     TLS_HANDSHAKE_SECONDS,
 )
+from logweir.replication.logs import get_logger
 from logweir.replication.session import Session
 from logweir.replication.urls import Url
 
 __all__ = ["Conversation", "Link", "dial"]
 
-_log = structlog.stdlib.get_logger("logweir.replication")
+_log = get_logger("logweir.replication")
 
 
 class Conversation(Protocol):
@@ -178,7 +177,7 @@ class Link(asyncio.Protocol):
     # --- what asyncio calls -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)

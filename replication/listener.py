@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from logweir.errors import ConfigError
 from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, OUTPUT_STALL_SECONDS, TLS_HANDSHAKE_SECONDS
 from logweir.replication.link import Conversation, Link
+from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.urls import Url
 
 __all__ = ["Listener", "Service", "server_tls"]
 
-_log = structlog.stdlib.get_logger("logweir.replication")
+_log = get_logger("logweir.replication")
 
 
 class Service(Protocol):

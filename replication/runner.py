@@ -24,15 +24,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-import structlog
-
 from logweir.errors import LogweirError, SourceStopped
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
+from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 
 __all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
 
-_log = structlog.stdlib.get_logger("logweir.replication")
+_log = get_logger("logweir.replication")
 
 
 class SourceState(StrEnum):

@@ -12,8 +12,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-import structlog
-
 from logweir.errors import ConfigError, LogweirError
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
@@ -23,6 +21,7 @@ from logweir.replication.iproto.service import Options, Shared
 from logweir.replication.iproto.source import TarantoolSource
 from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
+from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
 from logweir.replication.urls import Url
@@ -31,7 +30,7 @@ from logweir.wal.follow import Follower
 
 __all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "run"]
 
-_log = structlog.stdlib.get_logger("logweir.replication")
+_log = get_logger("logweir.replication")
 
 T = TypeVar("T")
 

@@ -12,12 +12,13 @@ from itertools import pairwise
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import TRANSACTION_BYTES
+from logweir.store import kernel
 from logweir.store.bulk import split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.group import Group
 from logweir.store.request import Request
-from logweir.store.state import is_short
+from logweir.store.state import takes_length
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
 
@@ -93,8 +94,7 @@ def store_run(
         _append_plain(group, space, primary, packed, bounds, one_transaction=False)
         return True
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    ends = bounds.tolist()
-    latest = {keys[row]: packed[start:end] for row, (start, end) in enumerate(pairwise(ends))}
+    latest = dict(kernel.pairs(keys.data, keys.bounds, packed, bounds))
     group.engine.txn.load(space.id, 0, sorted(latest.items()))
     prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
     group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
@@ -120,25 +120,21 @@ def _append_plain(
     one_transaction: bool,
 ) -> None:
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    key_data = keys.data
-    images = [key_data[start:end] for start, end in pairwise(keys.bounds.tolist())]
     tree = group.engine.txn.tree(space.id, 0)
     assert tree is not None
     prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
+    longest = kernel.ascending(keys.data, keys.bounds)
     last = tree.last_key()
-    distinct = len(set(images)) == len(images)
-    in_order = images == sorted(images)
-    if distinct and in_order and (last is None or images[0] > last) and is_short(images):
+    if takes_length(longest) and (last is None or keys[0] > last):
         # Nothing can refuse these: LMDB may take them while the log is being synced.
         group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
-        group.defer(lambda: tree.append(_pairs(images, packed, bounds)), len(packed))
+        group.defer(
+            lambda: tree.append(kernel.pairs(keys.data, keys.bounds, packed, bounds)), len(packed)
+        )
         return
-    pairs = _pairs(images, packed, bounds)
-    if not distinct or not tree.add_new(pairs if in_order else sorted(pairs)):
+    pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
+    if longest < 0:
+        pairs.sort()
+    if len({image for image, _ in pairs}) != len(pairs) or not tree.add_new(pairs):
         raise duplicate_key(space, primary)
     group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
-
-
-def _pairs(images: list[bytes], packed: bytes, bounds: array[int]) -> list[tuple[bytes, bytes]]:
-    tuples = [packed[start:end] for start, end in pairwise(bounds.tolist())]
-    return list(zip(images, tuples, strict=True))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
+from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -154,6 +155,7 @@ class Checkpoints:
                 removable += _logs_before(index, positions)
             removed = []
             for file in removable:
+                failpoint("checkpoint.before_remove")
                 try:
                     log.filesystem.remove(file.path)
                 except FileNotFoundError:
@@ -237,6 +239,7 @@ class Checkpoints:
                 file.sync()
             finally:
                 file.close()
+            failpoint("followers.before_rename")
             filesystem.rename(temporary, path)
             filesystem.sync_directory(self._log.path)
         except OSError as error:

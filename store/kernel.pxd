@@ -64,3 +64,16 @@ cdef Py_ssize_t put_u64(u64 value, unsigned char* out, Py_ssize_t used) noexcept
                byte="unsigned char")
 cdef Py_ssize_t put_bytes(
     const unsigned char* data, Py_ssize_t at, unsigned char* out, Py_ssize_t used) noexcept
+
+@cython.locals(row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t, start=Py_ssize_t,
+               end=Py_ssize_t, found=list)
+cpdef list pairs(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds)
+
+@cython.locals(longest=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, count=Py_ssize_t,
+               row=Py_ssize_t, start=Py_ssize_t, size=Py_ssize_t)
+cpdef Py_ssize_t ascending(const unsigned char[::1] keys, u64[::1] bounds) except? -2
+
+@cython.locals(i=Py_ssize_t)
+cdef bint is_before(
+    const unsigned char[::1] keys, Py_ssize_t one, Py_ssize_t one_size, Py_ssize_t other,
+    Py_ssize_t other_size) noexcept

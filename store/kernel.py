@@ -357,3 +357,42 @@ def put_bytes(data: bytes, at: int, out: bytearray, used: int) -> int:
 
 
 COMPILED = "put_bytes" not in globals()  # compiled, it is a C function that Python does not see
+
+
+def pairs(keys, key_bounds, packed, bounds):
+    """Keys and tuples, each as bytes of its own: a list of pairs."""
+    found = []
+    key_start = key_bounds[0]
+    start = bounds[0]
+    for row in range(len(bounds) - 1):
+        key_end = key_bounds[row + 1]
+        end = bounds[row + 1]
+        found.append((keys[key_start:key_end], packed[start:end]))
+        key_start = key_end
+        start = end
+    return found
+
+
+def ascending(keys, bounds):
+    """The length of the longest key, or -1 where one is not greater than the one before it."""
+    longest = 0
+    before = 0
+    before_size = 0
+    count = len(bounds) - 1
+    for row in range(count):
+        start = bounds[row]
+        size = bounds[row + 1] - start
+        longest = max(longest, size)
+        if row and not is_before(keys, before, before_size, start, size):
+            return -1
+        before = start
+        before_size = size
+    return longest
+
+
+def is_before(keys, one, one_size, other, other_size):
+    """Whether the bytes at `one` sort before those at `other`. Unchecked."""
+    for i in range(min(one_size, other_size)):
+        if keys[one + i] != keys[other + i]:
+            return keys[one + i] < keys[other + i]
+    return one_size < other_size

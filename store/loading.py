@@ -9,12 +9,11 @@ space with no other index are sorted, only the last of each key kept, and writte
 from __future__ import annotations
 
 from array import array
-from itertools import pairwise
 from typing import Final
 
 from logweir.errors import CorruptBlock, RequestError
 from logweir.recovery import Batch
-from logweir.store import ddl
+from logweir.store import ddl, kernel
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request
@@ -22,6 +21,7 @@ from logweir.store.schema import Schema
 from logweir.store.sequence import learn_sequence
 from logweir.store.state import Position, State, Txn
 from logweir.wal.columns import RowColumns
+from logweir.wal.failpoint import failpoint
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -87,8 +87,8 @@ class Loader:
         for data in tuples:
             bounds.append(bounds[-1] + len(data))
         keys = self._plans.get(space, primary, check=False).keys(packed, bounds)
-        images = [keys.data[a:b] for a, b in pairwise(keys.bounds.tolist())]
-        self._open().txn.load(space_id, 0, list(zip(images, tuples, strict=True)))
+        pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
+        self._open().txn.load(space_id, 0, pairs)
         self._rows += len(tuples)
 
     def finish_snapshot(self, position: Position) -> None:
@@ -136,9 +136,9 @@ class Loader:
         for data in tuples:
             bounds.append(bounds[-1] + len(data))
         plan = self._plans.get(space, space.indexes[0], check=False)
-        keys = plan.keys(b"".join(tuples), bounds)
-        images = [keys.data[a:b] for a, b in pairwise(keys.bounds.tolist())]
-        latest = dict(zip(images, tuples, strict=True))
+        packed = b"".join(tuples)
+        keys = plan.keys(packed, bounds)
+        latest = dict(kernel.pairs(keys.data, keys.bounds, packed, bounds))
         self._open().txn.load(space_id, 0, sorted(latest.items()))
         return True
 
@@ -211,6 +211,7 @@ class Loader:
         if self._engine is not None:
             self._engine.txn.commit()
             self._engine = None
+            failpoint("loading.after_state_commit")
         self._rows = 0
 
 

@@ -140,6 +140,17 @@ class Log(statements.Statements):
         with self._grown:
             self._grown.notify_all()
 
+    def abandon(self) -> None:
+        """Leave everything as a killed process does: for tests of what a crash leaves behind."""
+        self._queue.close()
+        self._checkpoints.close()
+        with self._exclusive:
+            self._closed = True
+            self._writer.abandon()
+            self._state.close(clean=False)
+            self._syncer.close()
+            self._lock_stack.close()
+
     def _check_open(self) -> None:
         if self._closed:
             raise RequestError(
@@ -315,6 +326,7 @@ class Log(statements.Statements):
             raise
 
     def _apply(self, group: Group, job: Job) -> None:
+        group.run_deferred()  # this job must see what those before it did
         mark = group.mark()
         job.error = None
         try:

@@ -35,17 +35,19 @@ import lmdb
 
 from logweir.errors import WalError
 from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
+from logweir.store import collation
+from logweir.store.keys import KEY_VERSION
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "is_short"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "takes_length"]
 
-FORMAT: Final = 1
 _LONG_PREFIX: Final = STATE_KEY_BYTES - 1
 _DATABASES_MAX: Final = 65_000
 _READERS_MAX: Final = 1024
 _POSITION: Final = b"position"
+_LONG: Final = b"long/"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 
 MapFull = lmdb.MapFullError
@@ -62,6 +64,11 @@ class Position:
     file: str = ""
     offset: int = 0
     unlogged: bool = False
+
+
+def state_format() -> str:
+    """What must be the same for a state to be used again: its layout, and how keys are made."""
+    return f"1/{KEY_VERSION}/{collation.version()}"
 
 
 def boot_id() -> str:
@@ -95,7 +102,7 @@ class State:
             epoch = json.loads((self.directory / "epoch").read_bytes())
             return (
                 isinstance(epoch, dict)
-                and epoch.get("format") == FORMAT
+                and epoch.get("format") == state_format()
                 and (epoch.get("clean") is True or bool(boot_id() and epoch["boot"] == boot_id()))
                 and (self.directory / "data.mdb").is_file()
             )
@@ -203,7 +210,7 @@ class State:
     def _write_epoch(self, *, clean: bool) -> None:
         path = self.directory / "epoch"
         temporary = self.directory / "epoch.new"
-        text = json.dumps({"format": FORMAT, "boot": boot_id(), "clean": clean})
+        text = json.dumps({"format": state_format(), "boot": boot_id(), "clean": clean})
         with open(temporary, "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
@@ -237,7 +244,7 @@ class Txn:
                 return None
             if self.is_write:
                 self._opened[name] = handle
-        return Tree(self, handle, self._undo)
+        return Tree(self, name, handle, self._undo)
 
     def drop(self, space_id: int, index_id: int) -> None:
         """Remove all entries of an index. Only undone with the whole transaction."""
@@ -298,6 +305,15 @@ class Txn:
         data = pack([dict(position.vclock), position.file, position.offset, position.unlogged])
         self.raw.put(_POSITION, data, db=self._meta())
 
+    def note_long(self, name: bytes) -> None:
+        """Remember that an index has had keys that share an entry, so that counting must look."""
+        self.raw.put(_LONG + name, b"", db=self._meta())
+
+    def has_long(self, name: bytes) -> bool:
+        """Whether `note_long` was ever said of that index."""
+        handle = self._meta()
+        return handle is not None and self.raw.get(_LONG + name, db=handle) is not None
+
     def _meta(self) -> Any | None:
         handle = self._opened.get(b"meta")
         if handle is None:
@@ -323,10 +339,13 @@ class Txn:
 class Tree:
     """The entries of one index in one transaction: ordered bytes → bytes."""
 
-    __slots__ = ("_raw", "_txn", "_undo", "handle")
+    __slots__ = ("_name", "_raw", "_txn", "_undo", "handle")
 
-    def __init__(self, txn: Txn, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]) -> None:
+    def __init__(
+        self, txn: Txn, name: bytes, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]
+    ) -> None:
         self._txn = txn
+        self._name = name
         self._raw = txn.raw
         self.handle = handle
         self._undo = undo
@@ -342,6 +361,7 @@ class Tree:
         """Set the value under `key`."""
         stored = key
         if len(key) >= _LONG_PREFIX:
+            self._txn.note_long(self._name)
             stored = _stored(key)
             chain = self._chain(stored)
             at = bisect.bisect_left(chain, (key,))
@@ -366,7 +386,7 @@ class Tree:
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
-        if not is_short([key for key, _ in pairs]):
+        if not _is_short([key for key, _ in pairs]):
             for key, value in pairs:
                 self.put(key, value)
             return
@@ -381,7 +401,7 @@ class Tree:
         Only undone with the whole transaction.
         """
         self._txn.spoil()
-        if not is_short([key for key, _ in pairs]):
+        if not _is_short([key for key, _ in pairs]):
             for key, value in pairs:
                 if self.get(key) is not None:
                     return False
@@ -403,7 +423,9 @@ class Tree:
             return bytes(cursor.key()) if cursor.last() else None
 
     def count(self) -> int:
-        """Entries in LMDB (keys that share a long prefix count once)."""
+        """How many entries there are."""
+        if self._txn.has_long(self._name):
+            return sum(1 for _ in self.ascending(b""))
         count: int = self._raw.stat(self.handle)["entries"]
         return count
 
@@ -454,9 +476,13 @@ def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
     return one[0] < other[0]
 
 
-def is_short(keys: list[bytes]) -> bool:
-    """Whether LMDB takes all these keys as they are."""
-    return max(map(len, keys), default=0) < _LONG_PREFIX
+def takes_length(key_bytes: int) -> bool:
+    """Whether LMDB takes keys of that length, which is not negative, as they are."""
+    return 0 <= key_bytes < _LONG_PREFIX
+
+
+def _is_short(keys: list[bytes]) -> bool:
+    return takes_length(max(map(len, keys), default=0))
 
 
 def _stored(key: bytes) -> bytes:

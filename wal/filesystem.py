@@ -229,25 +229,50 @@ class OsFileSystem:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        # Tarantool locks the folder itself, so that is what is locked; the file names the holder.
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = os.pread(fd, 32, 0).strip()
-                pid = int(text) if text.isdigit() else 0
-                raise DirectoryLocked(
-                    f"the folder is in use by process {pid or 'unknown'}.",
-                    path=str(path.parent),
-                    pid=pid,
-                    hint="one process at a time may open it for writing: stop that one, or use "
-                    "`logweir.read`, `logweir cat` or `logweir verify`, which only read",
-                ) from None
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
-            yield
+                raise _locked(path) from None
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, str(os.getpid()).encode(), 0)
+                yield
+                os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
+            finally:
+                os.close(fd)
         finally:
-            os.close(fd)  # the file stays: removing it would let two processes lock two files
+            os.close(folder)
+
+
+def _locked(path: Path) -> DirectoryLocked:
+    """The error for a folder that somebody else holds, who may be named in the lock file."""
+    try:
+        text = path.read_bytes()[:32].strip()
+    except OSError:
+        text = b""
+    pid = int(text) if text.isdigit() and _is_alive(int(text)) else 0
+    who = f"process {pid}" if pid else "another process, such as a Tarantool"
+    return DirectoryLocked(
+        f"the folder is in use by {who}.",
+        path=str(path.parent),
+        pid=pid,
+        hint="one process at a time may open it for writing: stop that one, or use "
+        "`logweir.read`, `logweir cat` or `logweir verify`, which only read",
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 OS: Final = OsFileSystem()

@@ -43,6 +43,7 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 from logweir.wal.meta import Meta, decode_meta
+from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Row, Transaction
 
@@ -188,7 +189,8 @@ class WalReader:
                 if end is not FileEnd.TRAILING_BYTES:
                     return
                 behind = self._find_block(at + 4)
-                yield self._trailing(at, behind)
+                after = None if behind is None else self._block_or_none(behind)
+                yield self._with_neighbours(self._trailing(at, behind), after)
                 if not self._skip_damage or behind is None:
                     return
                 at = behind
@@ -206,12 +208,16 @@ class WalReader:
                 self.end = FileEnd(damage.kind.value)
                 return
             self.end = FileEnd.CORRUPT
-            if not self._skip_damage or resume is None:
+            if not self._skip_damage:
                 return
-            if salvaged := self._salvage(damage, found.header):
+            if salvaged := self._salvage(damage):
                 self._follow(salvaged)
                 yield salvaged
-            at = resume
+                at = salvaged.end
+            elif resume is not None:
+                at = resume
+            else:
+                return
 
     def transactions(self) -> Iterator[Transaction | Damage]:
         """Transactions and damage in the order of the file. Sets `end`."""
@@ -311,7 +317,7 @@ class WalReader:
         after = None
         if following is not None:
             after = (following.columns.replica_id[0], following.columns.lsn[0])
-        lost = None
+        lost = damage.rows_lost
         if before and after and before[0] == after[0] and self.meta.kind == "XLOG":
             lost = max(after[1] - before[1] - 1, 0)
         return replace(
@@ -322,12 +328,15 @@ class WalReader:
             rows_lost=lost,
         )
 
-    def _salvage(self, damage: Damage, header: FixHeader | None) -> Block | None:
+    def _salvage(self, damage: Damage) -> Block | None:
+        """The block whose length field alone is wrong."""
         start, end = damage.salvage
-        if header is None or end <= start:
+        if end <= start:
             return None
-        right = replace(header, stored_bytes=end - start)
-        found = self._open(damage.offset, right, self._bytes(start, end - start))
+        is_plain = bytes(self._bytes(damage.offset, 4)) == MAGIC_PLAIN
+        payload = self._bytes(start, end - start)
+        right = FixHeader("plain" if is_plain else "zstd", end - start, checksum(payload))
+        found = self._open(damage.offset, right, payload)
         return found if isinstance(found, Block) else None
 
     # --- telling endings from corruption ----------------------------------------------------------
@@ -347,19 +356,11 @@ class WalReader:
         if self._is_unsynced(at, following, closed):
             text = "pieces of the last write, which was never synced, are missing"
             return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
-        start = at + FIXHEADER_BYTES
-        if (
-            header is not None
-            and problem.kind in (DamageKind.LENGTH, DamageKind.CHECKSUM)
-            and header.stored_bytes != stop - start
-            and 0 < stop - start <= self._limit_bytes
-            and checksum(self._bytes(start, stop - start)) == header.crc
-        ):
-            right = stop - start
-            text = (
-                f"block length says {header.stored_bytes}, but its {right} bytes match its checksum"
-            )
-            damage = self._damage(DamageKind.LENGTH, at, stop - at, text + ".")
+        if self._only_length_is_wrong(at, stop, problem):
+            start = at + FIXHEADER_BYTES
+            says = "cannot be read" if header is None else f"says {header.stored_bytes}"
+            text = f"block length {says}, but its {stop - start} bytes match its checksum."
+            damage = self._damage(DamageKind.LENGTH, at, stop - at, text)
             return replace(damage, salvage=(start, stop)), resume
         if resume is None and self._is_cut(at, problem):
             return self._tail(DamageKind.TORN_TAIL, at, problem.message), None
@@ -367,6 +368,22 @@ class WalReader:
         if problem.kind is DamageKind.LENGTH:
             text += f", but valid data follows at byte {stop}: the length is damaged"
         return self._damage(problem.kind, at, stop - at, text + "."), resume
+
+    def _only_length_is_wrong(self, at: int, stop: int, problem: _Problem) -> bool:
+        """Whether what is there up to `stop` has the checksum that the block's header gives.
+
+        A wrong bit in the length can also change where the header's other fields seem to begin.
+        """
+        if problem.kind not in (DamageKind.LENGTH, DamageKind.CHECKSUM, DamageKind.BLOCK_HEADER):
+            return False
+        start = at + FIXHEADER_BYTES
+        if not 0 < stop - start <= self._limit_bytes:
+            return False
+        crc = checksum(self._bytes(start, stop - start))
+        if problem.header is not None and problem.header.crc == crc:
+            return True
+        stored = encode_uint(crc)
+        return len(stored) == 5 and stored in bytes(self._bytes(at + 5, FIXHEADER_BYTES - 5))
 
     def _is_cut(self, at: int, problem: _Problem) -> bool:
         """Whether the last block merely ends too early (nothing valid is known to follow)."""

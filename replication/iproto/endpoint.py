@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-import structlog
-
 from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import IPROTO_PIPELINE_BYTES
 from logweir.replication.iproto import auth, relay
@@ -44,6 +42,7 @@ from logweir.replication.iproto.service import FollowerStatus, Shared, as_reques
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.sysview import VIEWS, row_filter
 from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
 from logweir.store.append import store_run
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
@@ -56,7 +55,7 @@ from logweir.wal.xrow import RowType
 
 __all__ = ["Conversation", "IprotoService"]
 
-_log = structlog.stdlib.get_logger("logweir.replication.iproto")
+_log = get_logger("logweir.replication.iproto")
 
 _SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())

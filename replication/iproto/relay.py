@@ -21,8 +21,6 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from logweir.errors import (
     ChainGap,
     ErrorCode,
@@ -40,6 +38,7 @@ from logweir.replication.iproto.codec import (
     encode_vclock_answer,
 )
 from logweir.replication.iproto.service import FollowerStatus, as_request_error
+from logweir.replication.logs import get_logger
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["follower_name", "serve"]
 
-_log = structlog.stdlib.get_logger("logweir.replication.iproto")
+_log = get_logger("logweir.replication.iproto")
 
 _CLUSTER_ID: Final = 320
 _STEP_BYTES: Final = 256 * 1024

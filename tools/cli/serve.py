@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -77,8 +79,18 @@ def command(
         tls=server_tls(tls_certificate, tls_key) if tls_certificate else None,
     )
     where = _metrics_address(metrics)
+    log_to_stderr(out)
     with logweir.open(directory, durability=durability) as log:
         return serving.run(_serve(out, log, options, where))
+
+
+def log_to_stderr(out: Output) -> None:
+    """Show what the server logs; only warnings if told to be quiet."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING if out.quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
 
 
 def _metrics_address(text: str) -> tuple[str, int] | None:

@@ -1,0 +1,111 @@
+"""A writer is killed at random moments, again and again, on the same folder."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+import logweir
+
+KILLS = 200
+THREADS = 3
+SEED = 20261120
+
+
+def writer(folder: Path, seed: int, pipe: int) -> None:
+    """Several threads, each with its own series of three-row transactions, until killed."""
+    log = logweir.open(folder, wal_max_size=8000, checkpoint_count=2, checkpoint_interval=0)
+    os.write(pipe, b"\xff" * 8)  # open: from here on it may be killed
+
+    def series(thread: int) -> None:
+        dice = random.Random(seed * 10 + thread)
+        first = thread * 1_000_000
+        number = len(log.select("kv", [thread], index="series")) // 3
+        while True:
+            rows = [(first + 3 * number + part, thread, number) for part in range(3)]
+            if dice.random() < 0.5:
+                log.append("kv", rows)
+            else:
+                with log.transaction() as tx:
+                    for row in rows:
+                        tx.insert("kv", row)
+            os.write(pipe, thread.to_bytes(4, "big") + number.to_bytes(4, "big"))
+            number += 1
+            if dice.random() < 0.02:
+                log.snapshot()
+
+    for thread in range(1, THREADS):
+        threading.Thread(target=series, args=(thread,), daemon=True).start()
+    series(0)
+
+
+def start(folder: Path, seed: int) -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read_end)
+            writer(folder, seed, write_end)
+        finally:
+            os._exit(1)
+    os.close(write_end)
+    return pid, read_end
+
+
+def acknowledgements(pid: int, pipe: int, kill_after: float) -> list[tuple[int, int]]:
+    """Wait until it is open, kill it after so many seconds, return what it had acknowledged."""
+    data = os.read(pipe, 8)
+    stopped = threading.Event()
+    stopped.wait(kill_after)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    while select.select([pipe], [], [], 5)[0] and (piece := os.read(pipe, 65536)):
+        data += piece
+    os.close(pipe)
+    assert data[:8] == b"\xff" * 8
+    pairs = [data[at : at + 8] for at in range(8, len(data) // 8 * 8, 8)]
+    return [(int.from_bytes(p[:4], "big"), int.from_bytes(p[4:], "big")) for p in pairs]
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+def test_two_hundred_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    """After every SIGKILL all acknowledged transactions are there, whole, once."""
+    folder = tmp_path / "store"
+    with logweir.open(folder) as log:
+        log.create_space(
+            "kv",
+            [("id", "unsigned"), ("thread", "unsigned"), ("number", "unsigned")],
+            indexes={"series": {"parts": ["thread", "number"], "unique": False}},
+        )
+    dice = random.Random(SEED)
+    acknowledged = [0] * THREADS
+    total = 0
+    for kill in range(KILLS):
+        pid, pipe = start(folder, kill)
+        for thread, number in acknowledgements(pid, pipe, dice.random() * 0.06):
+            assert number >= acknowledged[thread]
+            acknowledged[thread] = number + 1
+            total += 1
+        if dice.random() < 0.25:
+            shutil.rmtree(folder / "state")
+        with logweir.open(folder) as log:
+            for thread in range(THREADS):
+                rows = log.select("kv", [thread], index="series")
+                done = len(rows) // 3
+                assert acknowledged[thread] <= done <= acknowledged[thread] + 1, f"kill {kill}"
+                first = thread * 1_000_000
+                assert rows == [
+                    (first + 3 * n + part, thread, n) for n in range(done) for part in range(3)
+                ], f"kill {kill}"
+                acknowledged[thread] = done
+    with logweir.open(folder) as log:
+        assert log.count("kv") == 3 * sum(acknowledged)
+        assert total > KILLS

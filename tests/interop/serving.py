@@ -1,0 +1,89 @@
+"""A server of ours for tests: a store, listening on a free port of loopback, in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import logweir
+from logweir.replication import server as serving
+from logweir.replication.urls import Url, parse_listen_url
+
+
+class Serving:
+    """A running server. `options`: of `ServerOptions`; `open_options`: of `logweir.open`."""
+
+    def __init__(
+        self, folder: Path, *, open_options: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        self.folder = folder
+        options.setdefault("listen", [parse_listen_url("tarantool://:0")])
+        self._options = serving.ServerOptions(**options)
+        self._open_options = open_options or {}
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="serving", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            with logweir.open(self.folder, **self._open_options) as self.log:
+                serving.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self.server = serving.Server(self.log, self._options)
+        self.urls = await self.server.start()
+        self._ready.set()
+        await self._stop.wait()
+        await self.server.stop()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the server did not stop"
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    @property
+    def port(self) -> int:
+        """Of its first address."""
+        return self.urls[0].port
+
+    @property
+    def url(self) -> Url:
+        """Its first address."""
+        return self.urls[0]
+
+    def wait(self, condition: Any, seconds: float = 20.0) -> None:
+        """Until `condition()` holds, looked at after each commit and each tenth of a second."""
+        changed = threading.Event()
+        forget = self.log.on_commit(lambda vclock: changed.set())
+        try:
+            for _ in range(int(seconds * 10)):
+                if condition():
+                    return
+                changed.wait(0.1)
+                changed.clear()
+        finally:
+            forget()
+        raise AssertionError(f"it did not come about in {seconds} s")
