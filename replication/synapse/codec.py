@@ -90,9 +90,11 @@ __all__ = [
     "encode",
     "encode_row",
     "encode_rows",
+    "encode_value",
     "instance_label",
     "parse",
     "parse_rdata",
+    "read_json",
     "stream_of_space",
 ]
 
@@ -504,12 +506,24 @@ def encode_rows(texts: Sequence[str]) -> list[bytes]:
 
 def encode_row(text: str) -> bytes:
     """One JSON text as MsgPack. Raises `DecodeError`."""
+    return encode_value(read_json(text))
+
+
+def read_json(text: str) -> Value:
+    """One JSON text. Raises `DecodeError`."""
     try:
-        value = _JSON.decode(text)
-        if _may_be_deep(text) and _depth(value) > _DEPTH:
+        return _JSON.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"it is not JSON: {error}") from error
+
+
+def encode_value(value: Value) -> bytes:
+    """One value that was JSON, as MsgPack. Raises `DecodeError`."""
+    try:
+        if _depth(value) > _DEPTH:
             raise ValueError(f"it is nested deeper than {_DEPTH}")
         return _packer()(value)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise DecodeError(f"the row cannot be stored: {error}") from error
 
 

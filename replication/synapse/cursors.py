@@ -274,6 +274,11 @@ class Tracker:
         return _Place.LIVE in places and not any(place in unsettled for place in places)
 
     @property
+    def is_fetching(self) -> bool:
+        """Whether rows wait for a fetch."""
+        return any(flow.place is _Place.FETCHING for flow in self._flows.values())
+
+    @property
     def unseen(self) -> list[tuple[str, str]]:
         """Streams that are known here and had no POSITION on this connection."""
         return [key for key, flow in self._flows.items() if flow.place is _Place.UNSEEN]

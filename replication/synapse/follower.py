@@ -118,6 +118,7 @@ class FollowerSession:
         self.server = ""
         self.last_error = ""
         self.unknown = 0
+        self._is_read = True
         self._wanted_server = server_name
         self._milliseconds = milliseconds
         self._lines = LineBuffer()
@@ -135,10 +136,8 @@ class FollowerSession:
             return ()
         lines, problem = self._lines.feed(data)
         events, fault = self._read(lines, now)
-        if self.close_reason:
-            return events
         if isinstance(fault, NotText):
-            self.close_reason = "the server sent a line that is not UTF-8"
+            self.close_reason = self.close_reason or "the server sent a line that is not UTF-8"
         elif fault is not None:
             self._refuse(f"failed to parse line: {fault.reason}")
         elif problem is not None:
@@ -158,6 +157,8 @@ class FollowerSession:
 
     def next_deadline(self) -> float | None:
         """See `Session`."""
+        if not self._is_read:
+            return self._sent + SYNAPSE_PING_SECONDS
         silent = self._heard + SYNAPSE_SILENCE_SECONDS
         if not self.server:
             silent = min(silent, self._began + SYNAPSE_TIMEOUT_SECONDS)
@@ -167,6 +168,8 @@ class FollowerSession:
         """See `Session`."""
         if self.close_reason:
             return ()
+        if not self._is_read:
+            self._heard = now
         if now >= self._heard + SYNAPSE_SILENCE_SECONDS:
             self._refuse("ping timeout")
         elif not self.server and now >= self._began + SYNAPSE_TIMEOUT_SECONDS:
@@ -183,6 +186,11 @@ class FollowerSession:
         if self.dialect is not None:
             tracker.connected(self.dialect)
         self._put(Replicate(ALL), now)
+
+    def reading(self, is_read: bool, now: float) -> None:
+        """The owner stops or goes on reading: what is not read is no silence of the server."""
+        self._is_read = is_read
+        self._heard = now
 
     def fetched(
         self,
@@ -216,6 +224,8 @@ class FollowerSession:
         self._sent = now
 
     def _refuse(self, text: str) -> None:
+        if self.close_reason:
+            return
         self._out.put(error_line(text))
         self.close_reason = f"we closed the connection: {text[:_ERROR_CHARACTERS]}"
 
@@ -314,6 +324,7 @@ class RedisSession:
         self._tracker = tracker
         self.dialect: Dialect | None = None
         self.unreadable = 0
+        tracker.connected(Dialect.D3)
 
     def receive(self, messages: Sequence[bytes]) -> Sequence[Change]:
         """Take messages in their order; gives what is to be done."""
@@ -337,14 +348,12 @@ class RedisSession:
         try:
             text = text_of(message)
             words = len(text.split(" ")) - 1
-            dialect = self.dialect or _DIALECTS.get(words, Dialect.D3)
+            dialect = Dialect.D2 if words == 3 else Dialect.D3
             position = parse(text, dialect)
         except DecodeError:
             self.unreadable += 1
             return
-        if self.dialect is None:
-            self.dialect = dialect
-            self._tracker.connected(dialect)
+        self.dialect = dialect
         assert isinstance(position, Position)
         self._tracker.position(
             position.stream, position.instance, position.previous, position.token
