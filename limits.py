@@ -167,3 +167,42 @@ TANK_SILENT_CONNECTIONS: Final = 64
 
 TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
 """Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
+
+# --- synapse --------------------------------------------------------------------------------------
+SYNAPSE_LINE_BYTES: Final = 16384
+"""Longest line without its LF, both ways. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
+
+SYNAPSE_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Longest command in one Redis message; Synapse itself has no limit there."""
+
+SYNAPSE_PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Rows of one upstream that are held back: an unfinished unit, or a D1 catch-up. A catch-up that
+is larger is written in pieces; a unit that is larger ends the connection."""
+
+SYNAPSE_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Rows of one upstream that wait for a fetch or for the disk; then it is not read until some are
+gone."""
+
+SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
+"""Largest answer to a request for missed rows."""
+
+SYNAPSE_QUEUED_COMMANDS: Final = 10_000
+"""Commands that wait for a slow follower. Source: Synapse, read and observed."""
+
+SYNAPSE_QUEUED_BYTES: Final = 8 * 1024 * 1024
+"""Bytes that wait for a slow follower."""
+
+SYNAPSE_PING_SECONDS: Final = 5.0
+"""A PING goes out after so long without another command. Source: Synapse."""
+
+SYNAPSE_TIMEOUT_SECONDS: Final = 25.0
+"""A follower that has sent a PING is gone after so long without a command. Source: Synapse."""
+
+SYNAPSE_SILENCE_SECONDS: Final = 30.0
+"""An upstream that sends nothing for so long is connected to anew."""
+
+SYNAPSE_NAME_BYTES: Final = 255
+"""Longest name of a stream or instance that is stored."""
+
+SYNAPSE_STREAMS: Final = 4096
+"""Streams and instances of one upstream; a flood of invented names ends the connection."""

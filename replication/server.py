@@ -24,6 +24,7 @@ from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
 from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
@@ -178,6 +179,8 @@ SERVICES: Final[Mapping[str, Callable[[Server], Service]]] = {
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
     "tank": lambda server, url: TankSource(url, server.log),
+    "synapse": lambda server, url: SynapseSource(url, server.log),
+    "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
 }
 
 

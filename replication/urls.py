@@ -17,7 +17,8 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`).
+(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`), and
+those of Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     )
 }
 
-OPTIONS: Final = frozenset({"tls", "ca", "anonymous"})
+OPTIONS: Final = frozenset(
+    ("tls", "ca", "anonymous", "dialect", "server_name", "http", "secret_file", "start", "name")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def _parse(text: str, origin: str, default_host: str, path_required: bool) -> Ur
     least = scheme.required if path_required else 0
     if not least <= len(path) <= len(scheme.path_names) or "" in path:
         raise _refuse(text, origin, "its path does not fit", form)
-    unknown = sorted({key for key, _ in options} - OPTIONS)
+    unknown = sorted({key for key, _ in options if key.partition(".")[0] not in OPTIONS})
     if unknown:
         known = ", ".join(sorted(OPTIONS))
         raise _refuse(text, origin, f"option {unknown[0]!r} is not known", f"known are {known}")
