@@ -166,3 +166,9 @@ registered one is kept until it is deregistered. Source: largest that ep-engine 
 
 TAP_STREAMS: Final = 1000
 """Named streams whose positions are kept at a time."""
+
+BACKFILL_CHUNK_ITEMS: Final = 4096
+"""Items of a bucket that a follower is given from one read view."""
+
+BACKFILL_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of tuples that are read for a follower from one read view, about."""

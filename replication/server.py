@@ -24,6 +24,7 @@ from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.tap.endpoint import TapService
 from logweir.replication.urls import Url
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
@@ -84,7 +85,7 @@ class Server:
         self._stop_listening = self.log.on_commit(lambda vclock: self.hub.committed())
         try:
             for url in self.options.listen:
-                service = _named(SERVICES, url, "listened on")(self)
+                service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
@@ -157,8 +158,14 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
         ) from None
 
 
-SERVICES: Final[Mapping[str, Callable[[Server], Service]]] = {
-    "tarantool": lambda server: IprotoService(server.iproto),
+def _tap(server: Server, url: Url) -> Service:
+    return TapService(server.iproto, url.path[0] if url.path else "")
+
+
+SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
+    "tarantool": lambda server, url: IprotoService(server.iproto),
+    "tap": _tap,
+    "memcached": _tap,
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
