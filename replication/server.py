@@ -23,8 +23,17 @@ from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
-from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.runner import (
+    STALL_SECONDS,
+    Runner,
+    Source,
+    SourceState,
+    SourceStatus,
+    Timing,
+)
 from logweir.replication.tap.endpoint import TapService
+from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
+from logweir.replication.tap.source import TapSource
 from logweir.replication.urls import Url
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
@@ -89,7 +98,8 @@ class Server:
                 await self.listener.listen(url, service, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
-                runner = Runner(source, metrics=self.metrics)
+                timing = Timing(stall_seconds=_STALL_SECONDS.get(url.scheme, STALL_SECONDS))
+                runner = Runner(source, metrics=self.metrics, timing=timing)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
         except LogweirError:
@@ -170,7 +180,10 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
+    "tap": lambda server, url: TapSource(server.iproto, url),
 }
+
+_STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

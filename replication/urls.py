@@ -17,7 +17,8 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`).
+(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`),
+`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     )
 }
 
-OPTIONS: Final = frozenset({"tls", "ca", "anonymous"})
+OPTIONS: Final = frozenset({"tls", "ca", "anonymous", "expiry", "byteorder"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -549,6 +549,7 @@ def decode_tap(packet: Packet, *, big_endian_producer: bool = False) -> TapMessa
     _, bits, ttl = _TAP.unpack_from(extras)
     item_flags = expiry = 0
     number: int | None = None
+    private, value = packet.private, packet.value
     if opcode == Opcode.TAP_MUTATION:
         in_order = bits & PacketFlag.NETWORK_BYTE_ORDER or big_endian_producer
         item_flags = int.from_bytes(extras[8:12], "big" if in_order else "little")
@@ -559,19 +560,21 @@ def decode_tap(packet: Packet, *, big_endian_producer: bool = False) -> TapMessa
         if not packet.key:
             raise DecodeError("a deletion without a key")
     elif opcode in (Opcode.TAP_OPAQUE, Opcode.TAP_VBUCKET_SET):
-        number = _number(packet.private, 4, may_miss=opcode == Opcode.TAP_OPAQUE)
+        number = _number(private, 4, may_miss=opcode == Opcode.TAP_OPAQUE)
+        private = b""
     elif long:
-        number = _number(packet.value, 8, may_miss=False)
+        number = _number(value, 8, may_miss=False)
+        value = b""
     return TapMessage(
         opcode,
         packet.key,
-        packet.value,
+        value,
         packet.vbucket,
         packet.cas,
         item_flags,
         expiry,
         packet.datatype,
-        packet.private,
+        private,
         number,
         not bits & PacketFlag.NO_VALUE,
         ttl,

@@ -16,8 +16,6 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import TAP_PIPELINE_BYTES
 from logweir.replication.bucketfeed import Changes
@@ -26,6 +24,7 @@ from logweir.replication.iproto.access import GUEST_ID, Privilege
 from logweir.replication.iproto.auth import verifier
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
 from logweir.replication.tap.codec import (
     Connect,
     Opcode,
@@ -56,7 +55,7 @@ from logweir.wal.writer import VERSION
 
 __all__ = ["DEFAULT_BUCKET", "TapService"]
 
-_log = structlog.stdlib.get_logger("logweir.replication.tap")
+_log = get_logger("logweir.replication.tap")
 
 DEFAULT_BUCKET: Final = "default"
 
