@@ -138,6 +138,11 @@ class Producer(Generic[Position]):
         return len(self._unacked) + len(self._again) + (self._held is not None)
 
     @property
+    def oldest_opaque(self) -> int | None:
+        """The opaque of the first packet that is not acknowledged; None: all are."""
+        return self._unacked[0].message.opaque if self._unacked else None
+
+    @property
     def unacknowledged_bytes(self) -> int:
         """Their bytes, those that wait to be sent again left out."""
         return self._unacked_bytes
@@ -240,6 +245,9 @@ class Producer(Generic[Position]):
             self._forget()
         if busy:
             self._again.extend(self._unacked)
+            if self._held is not None:
+                self._again.append(self._held)
+                self._held = None
             self._unacked.clear()
             self._unacked_bytes = 0
             self._gates.clear()
