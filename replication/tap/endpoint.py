@@ -101,7 +101,7 @@ class TapService:
         self.bucket = self.buckets.make(bucket or DEFAULT_BUCKET)
         self.options = options or StreamOptions()
         self.changes = Changes()
-        self.names = NamedStreams(shared.log, self._submit_and_forget, shared.options.clock)
+        self.names = NamedStreams(shared.log, shared.options.clock)
         self.settings = Settings(
             version=f"1.6.18-logweir-{VERSION}".encode(),
             random=os.urandom,
@@ -122,9 +122,6 @@ class TapService:
     def now(self) -> float:
         """Unix seconds."""
         return self.shared.options.clock()
-
-    def _submit_and_forget(self, job: Job) -> None:
-        self.shared.submit(job, _report)
 
 
 def _report(job: Job) -> None:
@@ -186,14 +183,15 @@ class Conversation:
         status = Status.NOT_FOUND if found is None else Status.SUCCESS
         self.session.answer(event.slot, encode_answer(event.request, status))
 
-    def may(self, wanted: Privilege) -> bool:
-        """Whether this client has a privilege on its bucket."""
+    def may(self, *wanted: Privilege) -> bool:
+        """Whether this client has these privileges on its bucket."""
         space = self.service.shared.log.schema.get(self.bucket.space_id)
         if space is None:
             return False
         try:
             access = self.service.shared.access(self.user_id)
-            access.check(wanted, "space", space.id, space.owner, space.name)
+            for one in wanted:
+                access.check(one, "space", space.id, space.owner, space.name)
         except RequestError:
             return False
         return True
@@ -202,10 +200,10 @@ class Conversation:
 
     def _run(self, event: Commands) -> None:
         reads_only = all(request.opcode in READS for request in event.requests)
-        wanted = Privilege.READ if reads_only else Privilege.READ | Privilege.WRITE
+        wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
         if not reads_only and self.service.shared.options.read_only:
             self._answer_all(event, Status.NOT_SUPPORTED)
-        elif not self.may(Privilege(wanted)):
+        elif not self.may(*wanted):
             self._answer_all(event, Status.AUTH_ERROR)
         elif reads_only and not self._unfinished:
             self._read(event)

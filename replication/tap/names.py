@@ -12,12 +12,12 @@ Only a stream with acknowledgements keeps its position: without them nobody know
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.replication.logs import get_logger
 from logweir.store.log import Log
 from logweir.store.request import Request
 from logweir.wal.mp import pack
@@ -35,6 +35,7 @@ _FORMAT: Final = (
     ("time", "double"),
 )
 _SAVE_SECONDS: Final = 1.0
+_log = get_logger("logweir.replication.tap")
 
 
 @dataclass(slots=True, eq=False)
@@ -60,11 +61,10 @@ class NamedStream:
 
 
 class NamedStreams:
-    """All names of one store. `submit`: puts a job in line; `clock`: Unix seconds."""
+    """All names of one store. `clock`: Unix seconds."""
 
-    def __init__(self, log: Log, submit: Callable[[Job], None], clock: Callable[[], float]) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
         self._log = log
-        self._submit = submit
         self._clock = clock
         self._streams: dict[tuple[str, bytes], NamedStream] = {}
         log.create_space(
@@ -131,7 +131,10 @@ class NamedStreams:
         return self._log.schema.space(STREAMS_SPACE).id
 
     def _change(self, request: Request) -> None:
-        def apply(group: Group) -> None:
-            group.execute(request)
+        self._log.submit(request).add_done_callback(_report)
 
-        self._submit(Job(apply, 256))
+
+def _report(change: Future[bytes | None]) -> None:
+    error = change.exception()
+    if error is not None:
+        _log.warning("tap.position_not_kept", error=str(error))

@@ -394,7 +394,9 @@ class Streaming:
     async def _wait(self) -> None:
         self._room.clear()
         self._rest()
-        if not self._link.writable:
+        if not self._link.is_open:
+            await self._link.gone  # which cancels us
+        elif not self._link.writable:
             await self._link.drained()
         elif not self.producer.has_room or self.producer.unacknowledged:
             await self._room.wait()
