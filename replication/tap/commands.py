@@ -272,7 +272,7 @@ class Executor:
         delta, first, expiry = _COUNT.unpack(request.extras)
         old = self._find(request)
         if old is None:
-            if expiry == _NO_CREATE or request.cas:
+            if expiry == _NO_CREATE:
                 raise _Failed(Status.NOT_FOUND)
             number = first
             item = Item(

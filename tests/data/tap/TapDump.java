@@ -1,8 +1,9 @@
 // Prints what spymemcached's TapClient gets: one line for each message.
 import java.net.InetSocketAddress;
-import java.util.concurrent.TimeUnit;
 import net.spy.memcached.TapClient;
+import net.spy.memcached.tapmessage.RequestMessage;
 import net.spy.memcached.tapmessage.ResponseMessage;
+import net.spy.memcached.tapmessage.TapRequestFlag;
 
 public class TapDump {
   public static void main(String[] args) throws Exception {
@@ -12,7 +13,13 @@ public class TapDump {
     if (args[0].equals("dump")) {
       client.tapDump("java");
     } else {
-      client.tapBackfill("java", -1, 30, TimeUnit.SECONDS);
+      RequestMessage message = new RequestMessage();
+      message.setFlags(TapRequestFlag.BACKFILL);
+      message.setFlags(TapRequestFlag.SUPPORT_ACK);
+      message.setFlags(TapRequestFlag.CHECKPOINT);
+      message.setFlags(TapRequestFlag.FIX_BYTEORDER);
+      message.setBackfill(-1);
+      client.tapCustom("java", message);
       System.out.println("READY");
       System.out.flush();
     }
@@ -22,7 +29,8 @@ public class TapDump {
         continue;
       }
       String value = m.getValue() == null ? "" : new String(m.getValue(), "ISO-8859-1");
-      System.out.println(m.getOpcode() + " " + m.getKey() + " " + Integer.toUnsignedString(m.getItemFlags()) + " " + value);
+      String flags = Integer.toUnsignedString(m.getItemFlags());
+      System.out.println(m.getOpcode() + " " + m.getKey() + " " + flags + " " + value);
       System.out.flush();
       if ("end".equals(m.getKey())) {
         break;
