@@ -206,3 +206,51 @@ SYNAPSE_NAME_BYTES: Final = 255
 
 SYNAPSE_STREAMS: Final = 4096
 """Streams and instances of one upstream; a flood of invented names ends the connection."""
+
+# --- memcached and TAP ----------------------------------------------------------------------------
+TAP_BODY_BYTES: Final = TUPLE_BYTES + 128 * 1024
+"""Largest body of a packet that is kept; a larger one is passed over and refused as too large."""
+
+TAP_BODY_MAX_BYTES: Final = 128 * 1024 * 1024
+"""Largest body that is passed over; one that claims more ends the connection."""
+
+TAP_KEY_BYTES: Final = 250
+"""Longest key of an item. Source: memcached 1.6.18 and 1.8.1, observed."""
+
+TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
+"""Largest value of an item, so that its tuple fits `TUPLE_BYTES`."""
+
+TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
+
+TAP_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a stream that may be without acknowledgement, where its consumer gives them."""
+
+TAP_WINDOW_PACKETS: Final = 10_000
+"""Packets of a stream that may be without acknowledgement. Source: ep-engine 1.8.1."""
+
+TAP_ACK_INTERVAL_PACKETS: Final = 1000
+"""Every so many packets an acknowledgement is asked for. Source: ep-engine 1.8.1."""
+
+TAP_GRACE_SECONDS: Final = 300.0
+"""A consumer whose window is full and that acknowledges nothing for so long is disconnected.
+Source: ep-engine 1.8.1."""
+
+TAP_BACKOFF_SECONDS: Final = 5.0
+"""Pause of a stream whose consumer was busy. Source: ep-engine 1.8.1."""
+
+TAP_NOOP_SECONDS: Final = 20.0
+"""An idle stream sends a sign of life so often. (ep-engine 1.8.1: 200.)"""
+
+TAP_KEEPALIVE_SECONDS: Final = 3600.0
+"""How long the position of a named stream is kept for a consumer that is away; that of a
+registered one is kept until it is deregistered. Source: largest that ep-engine takes."""
+
+TAP_STREAMS: Final = 1000
+"""Named streams whose positions are kept at a time."""
+
+BACKFILL_CHUNK_ITEMS: Final = 4096
+"""Items of a bucket that a follower is given from one read view."""
+
+BACKFILL_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of tuples that are read for a follower from one read view, about."""
