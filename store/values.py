@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import jsonpath
