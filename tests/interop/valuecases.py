@@ -12,8 +12,8 @@ from typing import Any
 
 from interop.realtarantool import RealTarantool
 from logweir.store.schema import Schema
-from logweir.store.values import array_header, map_header, read_array
-from logweir.wal.mp import pack, skip, unpack
+from logweir.store.values import map_header, read_array
+from logweir.wal.mp import encode_array_header, pack, skip, unpack
 
 KEYS = ("a", "b", "c", "dd", "xy", "a b")
 FIELDS = ("id", "name", "doc", "d", "n")
@@ -53,7 +53,7 @@ def float32(value: float) -> bytes:
 
 def array(*items: bytes) -> bytes:
     """An array of values that are MsgPack already."""
-    return array_header(len(items)) + b"".join(items)
+    return encode_array_header(len(items)) + b"".join(items)
 
 
 def mapping(*pairs: bytes) -> bytes:

@@ -19,6 +19,11 @@ PRIMARY = [512, 0, "p", "tree", {"unique": True}, [[0, "unsigned"]]]
 SECONDARY = [512, 1, "s", "tree", {"unique": False}, [{"field": 1, "type": "string"}]]
 
 
+def part(number: int, kind: str, **more: Any) -> dict[str, Any]:
+    """A part of an index, spelt as a map."""
+    return {"field": number, "type": kind, **more}
+
+
 def apply(schema: Schema, space_id: int, old: Any, new: Any, **options: Any) -> Change | None:
     """Apply a row given as values."""
     before = None if old is None else pack(old)
@@ -219,6 +224,56 @@ def schema_space(row: list[Any]) -> SpaceDef:
             [512, 0, "p", "tree", FLAGS, [{"field": 0, "type": "unsigned", "is_nullable": True}]],
             152,
         ),
+        (288, None, [512, 2, "x", "tree", {"distance": "x"}, [[0, "unsigned"]]], 108),
+        (288, None, [512, 2, "x" * 65001, "tree", FLAGS, [[0, "unsigned"]]], 14),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[]]], 107),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[0, 1]]], 107),
+        (288, None, [512, 2, "x", "tree", FLAGS, [["a", "string"]]], 107),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[0, "what"]]], 107),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[0, "unsigned"], 1]], 107),
+        (288, None, [512, 2, "x", "tree", FLAGS, [{"field": 0}, 1]], 108),
+        (288, None, [512, 2, "x", "tree", FLAGS, [part(1, "string", collation=7)]], 108),
+        (288, None, [512, 2, "x", "tree", FLAGS, [part(2, "string", path="[")]], 108),
+        (
+            288,
+            None,
+            [
+                *(512, 2, "x", "tree", FLAGS),
+                [part(2, "string", path="a[*]"), part(2, "string", path="b[*]")],
+            ],
+            108,
+        ),
+        (288, None, [512, 2, "x", "tree", FLAGS, [part(2, "string", path="a[*][*]")]], 108),
+        (
+            288,
+            None,
+            [512, 2, "x", "tree", {"func": 1}, [part(0, "string", path="a")]],
+            5,
+        ),
+        (288, None, [512, 2, "x", "tree", {"func": 1}, [[1, "unsigned"]]], 200),
+        (288, PRIMARY, [512, 0, "p", "tree", {"func": 1}, [[0, "unsigned"]]], 14),
+        (288, PRIMARY, [512, 0, "p", "tree", {"unique": False}, [[0, "unsigned"]]], 14),
+        (288, PRIMARY, [512, 0, "p", "tree", FLAGS, [part(0, "string", path="[*]")]], 14),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[at, "unsigned"] for at in range(256)]], 14),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[40000, "unsigned"]]], 14),
+        (288, None, [512, 2, "x", "tree", FLAGS, [[0, "unsigned"]] * 2], 14),
+        (288, None, [512, 2, "x", "hash", FLAGS, [part(2, "string", is_nullable=True)]], 5),
+        (288, None, [512, 2, "x", "hash", FLAGS, [part(2, "string", path="[*]")]], 14),
+        (288, None, [512, 2, "x", "rtree", FLAGS, [[2, "array"]]], 14),
+        (288, None, [512, 2, "x", "rtree", {"unique": False}, [[2, "string"]]], 14),
+        (280, None, [513, 1, "x" * 65001, "memtx", 0, FLAGS, []], 9),
+        (280, None, [513, 1, "u", "vinyl", 0, {"temporary": True}, []], 12),
+        (280, None, [513, 1, "u", "memtx", 0, {"view": True}, []], 163),
+        (280, None, [513, 1, "u", "memtx"], 37),
+        (280, None, [513, "1", "u", "memtx", 0, FLAGS, []], 23),
+        (280, None, ["x"], 23),
+        (280, None, [], 37),
+        (280, None, {}, 22),
+        (276, None, [999, "m" * 65001, 1, "ICU", "", {}], 150),
+        (276, None, [999, "mine", 1, "ICU", "x" * 31, {}], 150),
+        (276, [1, "x"], [1, "x", 1, "ICU", "", {}], 5),
+        (284, None, [1, 1, "q" * 65001, 1, 1, 10, 1, 0, False], 142),
+        (284, None, [1, 1, "q", 1.5, 1, 10, 1, 0, False], 23),
         (330, None, [280, 1], 137),
         (330, None, [999, 1], 36),
         (272, ["cluster", "x"], None, 65),
@@ -277,6 +332,47 @@ def test_sequences_hold_the_primary_key(schema: Schema) -> None:
     assert schema.space("t").sequence is None
     apply(schema, 284, [1, 1, "q"], None)
     assert schema.sequences == {}
+
+
+def test_a_generated_sequence_has_one_space(schema: Schema) -> None:
+    """A second space cannot take it, nor the first one another; a wrong path is no part."""
+    apply(schema, 284, None, [1, 1, "q", 1, 1, 10, 1, 0, False])
+    apply(schema, 280, None, [513, 1, "u", *SPACE[3:]])
+    apply(schema, 288, None, [513, *PRIMARY[1:]])
+    assert refusal(schema, 340, None, [513, 1, True, 0, "["])[0] == 14
+    apply(schema, 340, None, [512, 1, True, 0, ""])
+    assert refusal(schema, 340, None, [513, 1, True, 0, ""])[0] == 12
+    assert refusal(schema, 340, [512, 1, True, 0, ""], [512, 1, True, 0, ""])[0] == 5
+
+
+def test_views_and_blackholes_take_no_index(schema: Schema) -> None:
+    """A view refuses an index with 12, a space that holds nothing with 5; vinyl takes TREE only."""
+    rows = {"v": ("memtx", {"view": True, "sql": "x"}), "b": ("blackhole", {}), "y": ("vinyl", {})}
+    for number, (name, (engine, flags)) in enumerate(rows.items(), 513):
+        apply(schema, 280, None, [number, 1, name, engine, 0, flags, []])
+    codes = [refusal(schema, 288, None, [513 + at, *PRIMARY[1:]])[0] for at in range(2)]
+    assert codes == [12, 5]
+    hashed = [515, 0, "p", "hash", {"unique": True}, [[0, "unsigned"]]]
+    assert refusal(schema, 288, None, hashed)[0] == 13
+
+
+def test_multikey_roots_may_not_be_nil(schema: Schema) -> None:
+    """A multikey index below a field that may be nil is refused."""
+    fields = [*SPACE[6], {"name": "a", "type": "any", "is_nullable": True}]
+    apply(schema, 288, SECONDARY, None)
+    apply(schema, 280, SPACE, [*SPACE[:6], fields])
+    row = [512, 2, "x", "tree", FLAGS, [part(1, "string", path="[*]")]]
+    assert refusal(schema, 288, None, row)[0] == 5
+
+
+def test_rows_that_are_not_there_change_nothing(schema: Schema) -> None:
+    """Deleting an unknown space or index, and other rows of `_schema`, are no changes."""
+    assert apply(schema, 280, [700, 1, "x"], None) is None
+    assert apply(schema, 288, [512, 9, "x"], None) is None
+    assert apply(schema, 272, None, ["max_id", 700]) is None
+    assert apply(schema, 330, [512, 1], None) is None
+    with pytest.raises(RequestError):
+        apply(schema, 288, None, {})
 
 
 def test_old_rows_of_sequence_uses_mean_the_first_part(schema: Schema) -> None:
