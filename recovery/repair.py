@@ -4,8 +4,9 @@
   one, if they hold the definitions of all system spaces; if not there is nothing that a store could
   start from, and repair refuses.
 * **Logs**: every row behind it, block by block, by the rules of a forced opening
-  (`recovery.policy`); a block whose length field alone is wrong is kept whole. Of an lsn that is
-  there twice the first is kept.
+  (`recovery.policy`); a block whose length field alone is wrong is kept whole, a log whose
+  text header alone is damaged too (`recovery.headerless`). Of an lsn that is there twice the first
+  is kept.
 * **Holes**: where rows are missing a new log begins that says so in its header
   (`recovery.rewrite`). The vclock of the result is the one that the damaged folder had, so lsns of
   lost rows in the middle are never used again. Of rows lost at the end nobody knows the lsns: the
@@ -116,7 +117,7 @@ def repair(
     where there is nothing to start from, `ConfigError` where `to` is not empty, `WalError`.
     """
     directory, to = Path(directory), Path(to)
-    report = examine(directory, filesystem=filesystem, progress=progress)
+    report = examine(directory, filesystem=filesystem, progress=progress, headerless=True)
     snapshot = _snapshot(report)
     assert snapshot.meta is not None
     instance = report.instance or snapshot.meta.instance

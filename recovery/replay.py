@@ -177,7 +177,12 @@ def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Itera
     since = plan.since
     offset = since.offset if since is not None and since.path == report.path.name else None
     known = {damage.offset for damage in report.damage}
-    with WalReader(report.path, filesystem=plan.report.filesystem, skip_damage=True) as reader:
+    with WalReader(
+        report.path,
+        filesystem=plan.report.filesystem,
+        skip_damage=True,
+        header=report.meta if report.header_is_lost else None,
+    ) as reader:
         for item in reader.blocks(offset):
             if item.offset >= report.end_offset:
                 return

@@ -17,7 +17,9 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`).
+(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`),
+`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`), and those of
+Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -34,28 +36,44 @@ __all__ = ["SCHEMES", "Scheme", "Url", "parse_listen_url", "parse_url"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One kind of address. `path_names`: what the path holds; `required`: how many parts."""
+    """One kind of address. `path_names`: what the path holds; `required`: how many parts;
+    `listens_with_path`: whether a listener may have one."""
 
     name: str
     port: int
     path_names: tuple[str, ...] = ()
     required: int = 0
+    listens_with_path: bool = False
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
     scheme.name: scheme
     for scheme in (
         Scheme("tarantool", 3301),
-        Scheme("tank", 11011, ("topic", "partition"), 1),
-        Scheme("tap", 11210, ("bucket",)),
-        Scheme("memcached", 11210, ("bucket",)),
+        Scheme("tank", 11011, ("topic", "partition")),
+        Scheme("tap", 11210, ("bucket",), listens_with_path=True),
+        Scheme("memcached", 11210, ("bucket",), listens_with_path=True),
         Scheme("greenstack", 11210, ("bucket",)),
         Scheme("synapse", 9092),
         Scheme("synapse+redis", 6379, ("server_name",), 1),
     )
 }
 
-OPTIONS: Final = frozenset({"tls", "ca", "anonymous"})
+OPTIONS: Final = frozenset(
+    [
+        "tls",
+        "ca",
+        "anonymous",
+        "expiry",
+        "byteorder",
+        "dialect",
+        "server_name",
+        "http",
+        "secret_file",
+        "start",
+        "name",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +164,14 @@ def parse_url(text: str, *, origin: str = "argument") -> Url:
 
 
 def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
-    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any.
+    """Read the address of a listener: no user; a path only for a bucket; host 127.0.0.1 unless
+    given; port 0: any.
 
     Raises `ConfigError`.
     """
     url = _parse(text, origin, "127.0.0.1", path_required=False)
-    if url.user or url.password or url.path or url.options:
+    has_path = bool(url.path) and not SCHEMES[url.scheme].listens_with_path
+    if url.user or url.password or has_path or url.options:
         raise _refuse(
             text,
             origin,

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import IDENTIFIER_BYTES, INDEX_ID_MAX, SPACE_ID_MAX
 from logweir.store import jsonpath
 from logweir.store.collation import OPTION_VALUES
@@ -49,7 +49,7 @@ from logweir.store.definition import (
     SpaceDef,
 )
 from logweir.store.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
-from logweir.store.values import read_array, skip
+from logweir.store.values import invalid_msgpack, read_array, skip
 from logweir.wal.mp import MapPairs, unpack
 
 __all__ = [
@@ -60,6 +60,8 @@ __all__ = [
     "decode_sequence",
     "decode_sequence_use",
     "decode_space",
+    "read_row",
+    "row_numbers",
 ]
 
 ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
@@ -99,6 +101,23 @@ def _kind(value: Any) -> MpType:
     if isinstance(value, int):
         return MpType.INT if value < 0 else MpType.UINT
     return MpType.EXT
+
+
+def read_row(data: bytes) -> list[Any]:
+    """A tuple as values. Raises `RequestError` 20 for what is no MsgPack, 22 for no array."""
+    try:
+        row = unpack(data)
+    except (DecodeError, LimitExceeded):
+        raise invalid_msgpack() from None
+    if not isinstance(row, list):
+        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
+    return row
+
+
+def row_numbers(data: bytes, count: int) -> list[int]:
+    """The first fields of a tuple, which must be ids. Raises as `read_row`, and 37, 23."""
+    row = read_row(data)
+    return [_u32(row, number) for number in range(count)]
 
 
 def _field(row: list[Any], number: int, wanted: MpType) -> Any:
@@ -225,7 +244,7 @@ def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
 
     `is_new`: which error a malformed one gets, 9 or 12. Raises `RequestError`.
     """
-    row = unpack(data)
+    row = read_row(data)
     code = ErrorCode.CREATE_SPACE if is_new else ErrorCode.ALTER_SPACE
     verb = "Failed to create space" if is_new else "Can't modify space"
     name = _field(row, 2, MpType.STR)
@@ -362,7 +381,7 @@ _PART_OPTIONS: Final = {
 def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexDef:
     """A row of `_index` → the index, for that space as it is now. Raises `RequestError`."""
     _check_index_row(data)
-    row = unpack(data)
+    row = read_row(data)
     name = row[2]
 
     def fail(reason: str, shown: str = name) -> NoReturn:
@@ -636,7 +655,7 @@ def _check_special(index: IndexDef, fail: Fail) -> None:
 # --- sequences and collations ---------------------------------------------------------------------
 def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     """A row of `_sequence` → the sequence. Raises `RequestError`, 142 or 143 by `is_new`."""
-    row = unpack(data)
+    row = read_row(data)
     code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
     verb = "Failed to create sequence" if is_new else "Can't modify sequence"
     name = _field(row, 2, MpType.STR)
@@ -669,7 +688,7 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
 
 def decode_sequence_use(data: bytes, primary: IndexDef | None) -> SequenceUse:
     """A row of `_space_sequence`. `primary`: the space's; old rows mean its first part."""
-    row = unpack(data)
+    row = read_row(data)
     field_no, path = 0, None
     if primary is not None:
         field_no, path = primary.parts[0].field_no, primary.parts[0].path
@@ -681,7 +700,7 @@ def decode_sequence_use(data: bytes, primary: IndexDef | None) -> SequenceUse:
 
 def decode_collation(data: bytes) -> CollationDef:
     """A row of `_collation` → the collation. Raises `RequestError`."""
-    row = unpack(data)
+    row = read_row(data)
     collation_id, name = _u32(row, 0), _field(row, 1, MpType.STR)
 
     def fail(reason: str) -> NoReturn:

@@ -211,6 +211,12 @@ class Log(statements.Statements):
             lambda group: statements.result_of(request, group.execute(request)), _size(request)
         )
 
+    def run_job(self, job: Job) -> None:
+        """Make one prepared job and wait until it is durable. Raises its error."""
+        self._check_open()
+        self._check_not_inside()
+        self._queue.run(job)
+
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
         self._check_open()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import IPROTO_PIPELINE_BYTES
 from logweir.replication.iproto import auth, relay
 from logweir.replication.iproto.access import (
@@ -248,11 +248,7 @@ class Conversation:
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
         self._unfinished += 1
         self._settled.clear()
-        try:
-            self.shared.submit(job, done)
-        except LogweirError as error:
-            job.error = error
-            done(job)
+        self.shared.submit(job, done)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import pytest
 from samples import DAMAGED, GOOD, damaged, sample
@@ -59,7 +60,7 @@ def test_repair_saves_every_row_that_a_forced_opening_would_and_touches_nothing(
     """Same bytes of rows, same vclock, no damage; a dry run says the same and writes nothing."""
     folder = damaged(name).folder
     before = contents(folder)
-    report = examine(folder)
+    report = examine(folder, headerless=True)
     said = repair(folder, tmp_path / "none", dry_run=True)
     assert not (tmp_path / "none").exists()
     done = repair(folder, tmp_path / "new")
@@ -95,7 +96,9 @@ def test_without_system_spaces_there_is_nothing_to_repair(name: str, tmp_path: P
         ("d-flipped-tx-byte", ["{1: 64} {1: 74}"], 10, 321),
         ("g-zeroed-tail", ["{1: 110} ?"], None, 251),
         ("i-huge-length", [], 0, 0),
-        ("j-bad-version-line", ["{} ?"], None, 5725),
+        ("j-bad-version-line", [], 0, 0),
+        ("k-wrong-filetype", [], 0, 0),
+        ("l-foreign-uuid", ["{} ?"], None, 5725),
         ("o-data-after-eof", [], 0, 16),
         ("v-gap", ["{1: 20} {1: 79}"], 59, 0),
         ("x-first-log-short", ["{1: 19} {1: 20}"], 1, 0),
@@ -145,6 +148,53 @@ def test_several_holes_are_all_recorded_and_survive_a_second_repair(tmp_path: Pa
     assert again.holes == done.holes
     assert examine(tmp_path / "newer").holes == done.holes
     assert row_bytes(examine(tmp_path / "newer")) == row_bytes(report)
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+@pytest.mark.parametrize(
+    "spoil", [b"", b"\0" * 40, Random(1).randbytes(60)], ids=["cut", "zero", "random"]
+)
+def test_a_log_that_lost_its_header_alone_is_saved(
+    number: int, spoil: bytes, tmp_path: Path
+) -> None:
+    """Its name, its rows and what is before it say where it belongs; nothing is lost."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    write_log_of(folder, 60)
+    whole = row_bytes(examine(folder))
+    path = sorted(folder.glob("*.xlog"))[number]
+    data = path.read_bytes()
+    path.write_bytes(spoil + data[60:])
+    with pytest.raises(RecoveryRefused):
+        plan(examine(folder))
+    done = repair(folder, tmp_path / "new")
+    assert done.holes == ()
+    assert done.rows_lost == 0
+    assert row_bytes(examine(tmp_path / "new")) == whole
+
+
+def test_a_log_without_header_that_may_be_another_one_is_not_taken(tmp_path: Path) -> None:
+    """Another name, another instance, or rows that do not come next: given up and named."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    write_log_of(folder, 60)
+    logs = sorted(folder.glob("*.xlog"))
+    path, data = logs[-1], logs[-1].read_bytes()
+    begin = int(path.name[:20])
+    versions = {
+        "foreign": b"no log\n"
+        + data[5:].replace(str(INSTANCE).encode(), b"0" * 8 + b"-0000" * 3 + b"-" + b"0" * 12),
+        "other rows": b"no log\n" + logs[0].read_bytes()[5:],
+        "no rows": b"no log\n",
+    }
+    for name, bad in versions.items():
+        path.write_bytes(bad)
+        done = repair(folder, tmp_path / name)
+        assert [str(hole) for hole in done.holes] == [f"{{1: {begin}}} ?"], name
+        assert done.vclock == {1: begin}
+    path.unlink()
+    path.with_name(f"{begin + 1:020d}.xlog").write_bytes(b"no log\n" + data[5:])
+    assert repair(folder, tmp_path / "renamed").rows_lost is None
 
 
 def test_writing_goes_on_behind_a_repair(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ COMMANDS: Final = {
     "follow": "Copy one upstream and keep the copy up to date.",
     "status": "Show what a running server does.",
     "user": "Manage users, roles and their rights.",
-    "bench": "Measure appends, scans and recovery next to peers.",
+    "topic": "List, make, configure and delete Tank topics.",
+    "import": "Take another system's data folder into a store.",
+    "bench": "Measure appends, scans, recovery and Tank next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 
