@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from logweir.errors import WalError
-from logweir.recovery import examine, plan, replay, snapshot_blocks
+from logweir.recovery import Batch, examine, plan, replay, snapshot_blocks
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Plans
-from logweir.store.loading import load_snapshot
+from logweir.store.loading import Source, load
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
 from logweir.wal.filesystem import OS, FileSystem
@@ -96,7 +96,7 @@ def _load(
 ) -> tuple[Txn, Schema]:
     """The state of `path`, in a transaction that ends with `stack`."""
     state = State(scratch)
-    plans = Plans()
+    stack.callback(state.close, clean=False)
     if path.is_dir():
         report = examine(path, filesystem=filesystem)
         if report.is_empty:
@@ -106,27 +106,34 @@ def _load(
                 hint="name the folder of a store, or a snapshot",
             )
         decided = plan(report)
-        state.open()
-        stack.callback(state.close, clean=False)
-        blocks = _counted(snapshot_blocks(decided), told)
-        loader = load_snapshot(state, plans, blocks, decided.start)
-        for batch in replay(decided):
-            loader.apply(batch)
-            told(len(batch.data))
-        loader.finish(decided.vclock)
+        source = Source(
+            blocks=lambda: _counted(snapshot_blocks(decided), told),
+            start=decided.start,
+            batches=lambda after: _counted_batches(replay(decided, after=after), told),
+            end=decided.vclock,
+        )
     else:
         vclock = read_meta(path, filesystem).vclock
-        blocks = _counted(read_snapshot(path, filesystem), told)
-        state.open()
-        stack.callback(state.close, clean=False)
-        loader = load_snapshot(state, plans, blocks, vclock)
-    return stack.enter_context(state.read()), loader.schema
+        source = Source(
+            blocks=lambda: _counted(read_snapshot(path, filesystem), told),
+            start=vclock,
+            batches=lambda _: (),
+            end=vclock,
+        )
+    schema = load(state, Plans(), source, None)
+    return stack.enter_context(state.read()), schema
 
 
 def _counted(blocks: Iterator[Block], told: Callable[[int], None]) -> Iterator[Block]:
     for block in blocks:
         yield block
         told(block.header.stored_bytes)
+
+
+def _counted_batches(batches: Iterator[Batch], told: Callable[[int], None]) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch
+        told(len(batch.data))
 
 
 def _aligned(

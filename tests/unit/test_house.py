@@ -171,8 +171,8 @@ def undocumented_names(tree: Tree) -> list[str]:
 
 
 def can_fail(function: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
-    """Whether a test can fail: it asserts, expects an exception, allows only named ones, or calls
-    one of `helpers`, which do."""
+    """Whether a test can fail: it asserts, expects an exception, allows only named ones, waits
+    until something holds, or calls one of `helpers`, which do."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
             return True
@@ -183,7 +183,7 @@ def can_fail(function: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
             called = node.func.id if isinstance(node.func, ast.Name) else called
             if called in ("raises", "fail", "warns", "suppress", "run_state_machine_as_test"):
                 return True
-            if called in helpers or re.match(r"_?(assert|check|expect)_", called):
+            if called in helpers or re.match(r"_?(assert|check|expect)_|(wait_)?until$", called):
                 return True
     return False
 
