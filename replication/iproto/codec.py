@@ -463,12 +463,14 @@ def _read_uuid(value: Value, what: str) -> uuid.UUID:
 
 
 def _read_vclock(value: Value) -> VClock:
+    """A vclock from the wire; ids that cannot be are passed over, as 2.6.0 does."""
     if not isinstance(value, dict):
         raise _bad("invalid VCLOCK")
     if not all(type(key) is int and type(lsn) is int for key, lsn in value.items()):
         raise _bad("invalid VCLOCK")
+    known = {key: lsn for key, lsn in value.items() if key < VCLOCK_COMPONENTS}
     try:
-        return VClock(value).without_local()
+        return VClock(known).without_local()
     except ValueError as error:
         raise _bad("invalid VCLOCK") from error
 

@@ -21,6 +21,9 @@ class Suite(StrEnum):
     SCAN = "scan"
     RECOVER = "recover"
     TANK = "tank"
+    SERVE = "serve"
+    JOIN = "join"
+    RELAY = "relay"
 
 
 class Mode(StrEnum):
@@ -37,10 +40,10 @@ def command(
         int, typer.Option(help="How often each case runs, in turn with the others.", min=1)
     ] = 7,
     rows: Annotated[
-        int, typer.Option(help="Rows in the log of `scan` and `recover`.", min=10_000)
+        int, typer.Option(help="Rows of `scan`, `recover`, `join` and `relay`.", min=10_000)
     ] = 300_000,
     durability: Annotated[
-        Mode, typer.Option(help="When an append of `append` counts as done.")
+        Mode, typer.Option(help="When a change of `append` and `serve` counts as done.")
     ] = Mode.FSYNC,
     compress: Annotated[
         bool, typer.Option("--compress", help="Let `scan` read zstd blocks.")
@@ -50,7 +53,7 @@ def command(
         typer.Option(help="A folder on the disk to measure; default: where temporary files go."),
     ] = None,
 ) -> int:
-    """Measure appends, scans, recovery or Tank; figures are ratios to the first case of a table.
+    """Measure appends, scans, recovery or servers, as ratios to the first case of each table.
 
     Cases run in turn, round by round; what is shown is the median of the rounds' ratios and, in
     brackets, the lowest and highest. Peers that are not installed are left out.
@@ -63,8 +66,14 @@ def command(
             _scan(out, Path(folder), rows, compress, rounds)
         elif suite is Suite.TANK:
             _tank(out, Path(folder), rounds)
-        else:
+        elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
+        elif suite is Suite.SERVE:
+            _serve(out, Path(folder), durability.value, rounds)
+        elif suite is Suite.JOIN:
+            _join(out, Path(folder), rows, rounds)
+        else:
+            _relay(out, Path(folder), rows, rounds)
     return 0
 
 
@@ -112,6 +121,30 @@ def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
 
     size, results = run_recover(folder, rows=rows, rounds=rounds)
     _show(out, "recover", {"rows": rows, "log_bytes": size}, "openings/s", results)
+
+
+def _serve(out: Output, folder: Path, durability: str, rounds: int) -> None:
+    from logweir.tools.bench.serve import DEPTHS, run_serve
+
+    with out.progress("Serving", len(DEPTHS)) as progress:
+        measured = run_serve(folder, durability=durability, rounds=rounds)
+        for done, (count, depth, results) in enumerate(measured, 1):
+            progress(done)
+            title = {"connections": count, "in_flight": depth, "durability": durability}
+            _show(out, "serve", title, "requests/s", results)
+
+
+def _join(out: Output, folder: Path, rows: int, rounds: int) -> None:
+    from logweir.tools.bench.serve import run_join
+
+    _show(out, "join", {"rows": rows}, "rows/s", run_join(folder, rows=rows, rounds=rounds))
+
+
+def _relay(out: Output, folder: Path, rows: int, rounds: int) -> None:
+    from logweir.tools.bench.serve import run_relay
+
+    size, results = run_relay(folder, rows=rows, rounds=rounds)
+    _show(out, "relay", {"rows": rows, "packet_bytes": size}, "bytes/s", results)
 
 
 def _show(out: Output, suite: str, title: dict[str, Any], unit: str, results: list[Result]) -> None:
