@@ -19,6 +19,7 @@ from typing import Final
 from logweir.errors import CorruptFile, WalError
 from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
 from logweir.recovery.report import FileReport
+from logweir.wal.columns import RowColumns
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import FileSystem
@@ -67,9 +68,9 @@ class _Counts:
     rows: int = 0
     blocks: int = 0
     transactions: int = 0
-    first_row: tuple[int, int] | None = None
-    first_timestamp: float | None = None
-    last_timestamp: float | None = None
+    signature: int = 0
+    first: RowColumns | None = None
+    last: RowColumns | None = None
     located: list[Located] = field(default_factory=list)
     unnamed: int = 0
     tail: Damage | None = None
@@ -77,15 +78,12 @@ class _Counts:
     first_jump: str = ""
 
     def add(self, block: Block) -> None:
-        columns = block.columns
+        self.last = block.columns
         self.blocks += 1
-        self.rows += len(columns)
-        self.transactions += len(columns.transaction_ends())
-        times = columns.timestamp
-        if self.first_timestamp is None:
-            self.first_timestamp = times[0]
-            self.first_row = columns.replica_id[0], columns.lsn[0]
-        self.last_timestamp = times[-1]
+        self.rows += len(block.columns)
+        self.transactions += len(block.columns.transaction_ends())
+        if self.first is None:
+            self.first = block.columns
 
     def add_damage(self, damage: Damage, next_row: tuple[int, int] | None = None) -> None:
         if len(self.located) < DAMAGED_PLACES:
@@ -110,7 +108,7 @@ def scan_log(
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", (start.lsn(i) for i in range(VCLOCK_COMPONENTS)))
-    counts = _Counts()
+    counts = _Counts(signature=start.signature)
     reader = _open(log, filesystem, log.meta if header_is_lost else None)
     if isinstance(reader, LogScan):
         return reader
@@ -123,11 +121,13 @@ def scan_log(
                 else:
                     pending.append(item)
                 continue
+            if vclock is not None and not counts.blocks:
+                _step_back(item, lsns, counts)
             _add_log_block(item, lsns, counts, pending)
             pending = []
         for damage in pending:
             counts.add_damage(damage)
-        reached = VClock({i: lsn for i, lsn in enumerate(lsns) if lsn})
+        reached = start.merge({i: lsn for i, lsn in enumerate(lsns) if lsn})
         return _finish(log, reader, counts, start, reached)
 
 
@@ -190,11 +190,22 @@ def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterato
     progress(max(reader.size - told, 0))
 
 
+def _step_back(block: Block, lsns: array[int], counts: _Counts) -> None:
+    """Set `lsns` to before a block of which a part is applied already."""
+    for replica_id, lsn in zip(block.columns.replica_id, block.columns.lsn, strict=True):
+        lsns[replica_id] = min(lsns[replica_id], max(lsn, 1) - 1)
+    counts.signature = sum(lsns)
+
+
 def _add_log_block(block: Block, lsns: array[int], counts: _Counts, pending: list[Damage]) -> None:
     columns = block.columns
-    before = sum(lsns)
     odd = columns.raise_lsns(lsns)
-    missing = sum(lsns) - before - len(columns)
+    reached = sum(lsns)
+    missing = reached - counts.signature - len(columns)
+    counts.signature = reached
+    if not missing and not pending and odd is None:
+        counts.add(block)
+        return
     next_row = (columns.replica_id[0], columns.lsn[0])
     for number, damage in enumerate(pending):
         lost = max(missing, 0) if number == len(pending) - 1 else None
@@ -257,11 +268,14 @@ def _finish(
         rows=counts.rows,
         blocks=counts.blocks,
         transactions=counts.transactions,
-        first_timestamp=counts.first_timestamp,
-        last_timestamp=counts.last_timestamp,
+        first_timestamp=counts.first.timestamp[0] if counts.first else None,
+        last_timestamp=counts.last.timestamp[-1] if counts.last else None,
         end=reader.end,
         end_offset=reader.end_offset,
         damage=tuple(one.damage for one in located),
         warnings=tuple(warnings),
     )
-    return LogScan(log, report, tuple(located), counts.tail, counts.first_row)
+    row = None
+    if counts.first is not None:
+        row = counts.first.replica_id[0], counts.first.lsn[0]
+    return LogScan(log, report, tuple(located), counts.tail, row)

@@ -22,13 +22,14 @@ bit can make the rest of a file look like an unfinished write):
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded, WalError
-from logweir.limits import BLOCK_RAW_BYTES, META_BYTES, READ_WINDOW_BYTES
+from logweir.limits import BLOCK_RAW_BYTES, META_BYTES, READ_WINDOW_BYTES, VCLOCK_COMPONENTS
 from logweir.wal.block import (
     EOF_MARKER,
     FIXHEADER_BYTES,
@@ -50,6 +51,7 @@ from logweir.wal.xrow import Row, Transaction
 __all__ = ["Block", "WalReader", "read_meta"]
 
 _SECTOR_BYTES: Final = 512
+_NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
 _PROBE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -154,9 +156,8 @@ class WalReader:
         """How the file ends; None until `blocks` or another iterator has run to its end."""
         self.end_offset = self.first_block
         """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
-        self.vclock = self.meta.vclock if self.meta.kind == "XLOG" else VClock()
-        """Of an xlog: the vclock after the last row read."""
-        self._last: tuple[int, int] | None = None
+        self._lsns = array("Q", map(self.meta.vclock.lsn, range(VCLOCK_COMPONENTS)))
+        self._newest: RowColumns | None = None
 
     def __enter__(self) -> WalReader:
         return self
@@ -172,6 +173,13 @@ class WalReader:
     def size(self) -> int:
         """Bytes in the file when it was opened, or at the last `refresh`."""
         return self._size
+
+    @property
+    def vclock(self) -> VClock:
+        """Of an xlog: the vclock after the last row read."""
+        if self.meta.kind != "XLOG":
+            return VClock()
+        return VClock({i: lsn for i, lsn in enumerate(self._lsns) if lsn})
 
     def refresh(self) -> None:
         """Forget what was read ahead and look at the file's size again: it may have grown."""
@@ -272,13 +280,14 @@ class WalReader:
                 data = bytes(payload)
             columns = RowColumns.scan(data)
             columns.transaction_ends()
-            lsns = columns.last_lsns()
+            lsns = _NO_LSNS[:]
+            columns.raise_lsns(lsns)
         except LimitExceeded as error:
             return _Problem(DamageKind.TOO_LARGE, error.message, header)
         except DecodeError as error:
             kind = DamageKind.COMPRESSION if "zstd" in error.reason else DamageKind.ROWS
             return _Problem(kind, f"checksum matches but {error.message}", header)
-        if not len(columns) or any(lsn >> 63 for lsn in lsns.values()):
+        if not len(columns) or max(lsns) >> 63:
             text = "checksum matches but the block holds no rows, or an lsn over 2^63-1"
             return _Problem(DamageKind.ROWS, text, header)
         return Block(self._name, offset, header, columns)
@@ -310,10 +319,9 @@ class WalReader:
         )
 
     def _follow(self, block: Block) -> None:
-        columns = block.columns
         if self.meta.kind == "XLOG":
-            self.vclock = self.vclock.merge(columns.last_lsns())
-        self._last = (columns.replica_id[-1], columns.lsn[-1])
+            block.columns.raise_lsns(self._lsns)
+        self._newest = block.columns
         self.end_offset = block.end
 
     def _block_or_none(self, offset: int) -> Block | None:
@@ -323,8 +331,9 @@ class WalReader:
         return found if isinstance(found, Block) else None
 
     def _with_neighbours(self, damage: Damage, following: Block | None) -> Damage:
-        before = self._last
-        after = None
+        before = after = None
+        if self._newest is not None:
+            before = (self._newest.replica_id[-1], self._newest.lsn[-1])
         if following is not None:
             after = (following.columns.replica_id[0], following.columns.lsn[0])
         lost = damage.rows_lost

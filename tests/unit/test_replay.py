@@ -161,6 +161,10 @@ def test_rows_of_another_replica_in_the_middle_divide_a_block(tmp_path: Path) ->
     assert batches[-1].position.offset == batches[0].block.end
     assert batches[-1].vclock == {1: 4, 2: 3}
     assert rows(list(replay(source, after=VClock({1: 4, 2: 3})))) == []
+    since = examine(tmp_path, since=batches[0].position)
+    assert since.ok
+    assert since.vclock == {1: 4, 2: 3}
+    assert rows(list(replay(plan(since)))) == [(1, 2), (1, 3), (2, 3), (1, 4)]
 
 
 def test_local_rows_count_only_where_the_vclock_names_them() -> None:
