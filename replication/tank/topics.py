@@ -95,6 +95,14 @@ class _Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class _Run:
+    """New tuples of one space, in pieces, and where the outcome of each stands."""
+
+    pieces: list[bytes]
+    places: list[tuple[list[_Outcome], int]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Publish:
     """The bundles of one request, with the topics as they were when it came."""
 
@@ -141,6 +149,13 @@ class _Writing:
         """A row of ours went into the group."""
         self._pending[space_id, partition] = last
         self._rows += 1
+
+    def forget(self, space_id: int, rows: int) -> None:
+        """Rows of a space that were counted did not go into the group."""
+        self._rows -= rows
+        for known in (self._pending, self._known):
+            for key in [key for key in known if key[0] == space_id]:
+                del known[key]
 
     def committed(self, vclock: VClock) -> bool:
         """A group is durable. Returns whether all of its rows were ours."""
@@ -281,6 +296,8 @@ class StoredTopics:
         return self._read_only
 
     def partitions(self, topic: str) -> int | None:
+        if topic.startswith(CONSUMER_PREFIX) and not _is_group(topic):
+            return None
         if is_view(topic) and topic not in self._topics:
             return 1 if self._view(topic) is not None else None
         found = self._topics.get(_topic_of(topic))
@@ -451,24 +468,41 @@ class StoredTopics:
     def _apply(self, group: Group, publishes: Sequence[_Publish]) -> list[list[_Outcome]]:
         """Give every bundle its numbers and add them as one run per space; in the log's thread."""
         mark = self._writing.begin(group)
-        rows: dict[int, list[bytes]] = {}
+        runs: dict[int, _Run] = {}
+        outcomes: list[list[_Outcome]] = []
         try:
-            outcomes = [
-                [
-                    self._place_one(group, append, topic, rows)
-                    for append, topic in zip(publish.appends, publish.topics, strict=True)
-                ]
-                for publish in publishes
-            ]
-            for space_id, packed in rows.items():
-                append_job(space_id, b"".join(packed), one_transaction=False, is_array=False)(group)
+            for publish in publishes:
+                mine: list[_Outcome] = []
+                outcomes.append(mine)
+                for append, topic in zip(publish.appends, publish.topics, strict=True):
+                    mine.append(self._place_one(group, append, topic, runs, (mine, len(mine))))
+            for space_id, run in runs.items():
+                self._add_run(group, space_id, run)
         except BaseException:
             self._writing.rollback(mark)
             raise
         return outcomes
 
+    def _add_run(self, group: Group, space_id: int, run: _Run) -> None:
+        """Add the bundles of one space; what it refuses fails them and no others."""
+        mark = group.mark()
+        packed = b"".join(run.pieces)
+        try:
+            append_job(space_id, packed, one_transaction=False, is_array=False)(group)
+        except RequestError as error:
+            group.rollback(mark)
+            self._writing.forget(space_id, len(run.places))
+            for outcomes, index in run.places:
+                outcomes[index] = _FAILED
+            _log.error("publish.refused", space_id=space_id, error=str(error))
+
     def _place_one(
-        self, group: Group, append: Append, topic: TopicDef | None, rows: dict[int, list[bytes]]
+        self,
+        group: Group,
+        append: Append,
+        topic: TopicDef | None,
+        runs: dict[int, _Run],
+        place: tuple[list[_Outcome], int],
     ) -> _Outcome:
         if append.topic.startswith(CONSUMER_PREFIX):
             return self._store_place(group, append)
@@ -480,8 +514,10 @@ class StoredTopics:
             return _Outcome(placed)
         if len(placed.data) > TANK_BUNDLE_BYTES:
             return _FAILED
-        head = bundle_row(append.partition, placed, append.time_ms)
-        rows.setdefault(topic.space_id, []).extend((head, placed.data))
+        run = runs.setdefault(topic.space_id, _Run([], []))
+        run.pieces.append(bundle_row(append.partition, placed, append.time_ms))
+        run.pieces.append(placed.data)
+        run.places.append(place)
         self._writing.wrote(topic.space_id, append.partition, placed.last)
         return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))
 
@@ -599,6 +635,12 @@ def _topic_of(name: str) -> str:
     if name.startswith(CONSUMER_PREFIX):
         return name.removeprefix(CONSUMER_PREFIX).partition("/")[2]
     return name
+
+
+def _is_group(name: str) -> bool:
+    """Whether a name of a group's places has a group, in text that can be stored."""
+    group, slash, _ = name.removeprefix(CONSUMER_PREFIX).partition("/")
+    return bool(group and slash) and name.isprintable()
 
 
 def _framed_bytes(data: bytes) -> int:

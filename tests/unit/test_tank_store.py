@@ -199,6 +199,33 @@ def test_outcomes_of_the_store_come_back(log: logweir.Log) -> None:
     run(test)
 
 
+def test_space_that_refuses_a_bundle_fails_no_other_topic(log: logweir.Log) -> None:
+    """An index that somebody made on one topic; names of groups that cannot be stored."""
+
+    async def test() -> None:
+        async with served(log) as url, Client(url) as client:
+            await client.create_topic("t")
+            await client.create_topic("u")
+            await asyncio.to_thread(log.create_index, "t", "time", ["time"])
+            table = PublishResult
+            both = [PublishPart(name, 0, ordinary(b"x")) for name in ("t", "u")]
+            assert await client.publish(both) == [table.STORED, table.STORED]
+            assert await client.publish(both) == [table.FAILED, table.STORED]
+            assert await client.publish(both[1:]) == [table.STORED]
+            assert [state.last for state in await client.partitions("t")] == [1]
+            assert [state.last for state in await client.partitions("u")] == [3]
+            other = encode_bundle([Message(0, 77, None, b"y")])
+            assert await client.publish([PublishPart("t", 0, other)]) == [table.STORED]
+            assert [row[1] for row in log.select("t")] == [1, 2]
+            for name in ("consumer:/t", "consumer:g", "consumer:\udcff/t", "consumer:g/nosuch"):
+                connection = await client.connection()
+                assert not (await connection.partitions(name)).partitions
+                (result,) = await client.publish([PublishPart(name, 0, ordinary(b"x"), 1)])
+                assert result is table.UNKNOWN_TOPIC
+
+    run(test)
+
+
 def test_bundles_written_by_others_wake_who_waits(log: logweir.Log) -> None:
     """The embedded API into a topic space; a change elsewhere wakes nobody."""
 
