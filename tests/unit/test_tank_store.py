@@ -707,3 +707,27 @@ def test_whole_log_is_a_topic(log: logweir.Log) -> None:
                     assert (await consumer.get()).number == start
 
     run(test)
+
+
+def test_view_begins_anew_where_old_logs_were_removed(tmp_path: Path) -> None:
+    """A number whose row is gone is a boundary failure, and discovery tells the first one left."""
+
+    async def test() -> None:
+        with logweir.open(tmp_path / "s", durability="write", checkpoint_count=1) as log:
+            log.create_space("things", [("id", "unsigned")], primary=["id"])
+            log.insert("things", (1,))
+            async with served(log) as url, Client(url) as client:
+                (before,) = await client.partitions("space:things")
+                for number in range(2, 6):
+                    await asyncio.to_thread(log.insert, "things", (number,))
+                    await asyncio.to_thread(log.snapshot)
+                await asyncio.to_thread(log.insert, "things", (9,))
+                consumer = client.consumer("space:things", start=before.first, reset="begin")
+                async with consumer:
+                    record = await consumer.get()
+                    assert record.number > before.first
+                    (after,) = await client.partitions("space:things")
+                    assert after.first == record.number
+                    assert after.last == log.vclock.signature
+
+    run(test)
