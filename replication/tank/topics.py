@@ -58,6 +58,9 @@ CONSUMER_PREFIX: Final = "consumer:"
 UPKEEP_SECONDS: Final = 1.0
 """How often limits of topics that have some are looked at."""
 
+LOOK_SECONDS: Final = 0.02
+"""What others write into topic spaces is looked for at most so often."""
+
 _EMPTY: Final = Chunk(0, False)
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
@@ -197,6 +200,8 @@ class StoredTopics:
         self._gathered: list[_Publish] = []
         self._gathered_bytes = 0
         self._foreign = False
+        self._looked = -LOOK_SECONDS
+        self._look_timer: asyncio.TimerHandle | None = None
         self._called = False
         self._writing = _Writing(log)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -211,6 +216,8 @@ class StoredTopics:
         """Take no more notice of the log, finish upkeep that runs."""
         self._closed = True
         self._forget_commits()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self._upkeep.cancel()
         await asyncio.gather(self._upkeep, *self._tasks, return_exceptions=True)
         for view in self._views.values():
@@ -284,6 +291,9 @@ class StoredTopics:
             size = await asyncio.to_thread(partition_bytes, self._log, topic, partition)
         self._kept_up[key] = _Kept(topic.config, extent.last, extent.written_bytes, size)
         if gone:
+            grown = self._look_around()
+            for listener in self._listeners:
+                listener(grown)
             _log.info("topic.kept_up", topic=topic.name, partition=partition, gone=gone)
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
@@ -596,7 +606,11 @@ class StoredTopics:
                     self._grow(append.topic, append.partition, outcome)
             publish.done([outcome.result for outcome in outcomes])
         if foreign:
-            grown |= self._look_around()
+            wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
+            if wait_seconds <= 0:
+                grown |= self._look_around()
+            elif self._look_timer is None:
+                self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
         for name, view in self._views.items():
             if view.grow():
                 grown.add((name, 0))
@@ -611,8 +625,15 @@ class StoredTopics:
             tail.last = outcome.last
             tail.written_bytes += outcome.size_bytes
 
+    def _look_later(self) -> None:
+        self._look_timer = None
+        with self._guard:
+            self._foreign = True
+        self._take_arrived()
+
     def _look_around(self) -> set[PartitionKey]:
         """Somebody else wrote: which partitions in use may have changed."""
+        self._looked = self._loop.time()
         before = self._topics
         self._topics = topics_of(self._log)
         changed = {name for name, topic in before.items() if self._topics.get(name) != topic}

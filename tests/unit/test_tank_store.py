@@ -612,16 +612,20 @@ def test_limits_are_kept_while_the_topic_is_served(log: logweir.Log) -> None:
     async def test() -> None:
         async with served(log, upkeep_seconds=0.01) as url, Client(url) as client:
             await client.create_topic("t", 1, {"retention.messages.count": 5})
-            await client.create_topic("k", 1, {"log.cleanup.policy": "cleanup"})
+            compacted = {"log.cleanup.policy": "cleanup", "log.cleaner.min.cleanable.ratio": 0}
+            await client.create_topic("k", 1, compacted)
             for number in range(20):
                 bundle = encode_bundle([Message(0, number, b"key", b"x")])
                 await client.publish([PublishPart("t", 0, bundle), PublishPart("k", 0, bundle)])
             await until(lambda: len(log.select("t", [0])) == 5 and len(log.select("k")) == 1)
-            await client.status()
             (state,) = await client.partitions("t")
-            assert (state.first, state.last) == (16, 20)
+            while state.first != 16:  # what was removed shows within `topics.LOOK_SECONDS`
+                (state,) = await client.partitions("t")
+            assert state.last == 20
             (state,) = await client.partitions("k")
-            assert (state.first, state.last) == (20, 20)
+            while state.first != 20:
+                (state,) = await client.partitions("k")
+            assert state.last == 20
             async with client.consumer("t", start=3, reset="begin") as consumer:
                 assert (await consumer.get()).number == 16
 
