@@ -291,9 +291,9 @@ class StoredTopics:
             size = await asyncio.to_thread(partition_bytes, self._log, topic, partition)
         self._kept_up[key] = _Kept(topic.config, extent.last, extent.written_bytes, size)
         if gone:
-            grown = self._look_around()
+            changed = self._look_around()
             for listener in self._listeners:
-                listener(grown)
+                listener(changed)
             _log.info("topic.kept_up", topic=topic.name, partition=partition, gone=gone)
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
