@@ -58,6 +58,9 @@ CONSUMER_PREFIX: Final = "consumer:"
 UPKEEP_SECONDS: Final = 1.0
 """How often limits of topics that have some are looked at."""
 
+LOOK_SECONDS: Final = 0.02
+"""What others write into topic spaces is looked for at most so often."""
+
 _EMPTY: Final = Chunk(0, False)
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
@@ -92,6 +95,14 @@ class _Outcome:
     first: int = 0
     last: int = 0
     size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """New tuples of one space, in pieces, and where the outcome of each stands."""
+
+    pieces: list[bytes]
+    places: list[tuple[list[_Outcome], int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,13 @@ class _Writing:
         self._pending[space_id, partition] = last
         self._rows += 1
 
+    def forget(self, space_id: int, rows: int) -> None:
+        """Rows of a space that were counted did not go into the group."""
+        self._rows -= rows
+        for known in (self._pending, self._known):
+            for key in [key for key in known if key[0] == space_id]:
+                del known[key]
+
     def committed(self, vclock: VClock) -> bool:
         """A group is durable. Returns whether all of its rows were ours."""
         signature = vclock.signature
@@ -182,6 +200,8 @@ class StoredTopics:
         self._gathered: list[_Publish] = []
         self._gathered_bytes = 0
         self._foreign = False
+        self._looked = -LOOK_SECONDS
+        self._look_timer: asyncio.TimerHandle | None = None
         self._called = False
         self._writing = _Writing(log)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,6 +216,8 @@ class StoredTopics:
         """Take no more notice of the log, finish upkeep that runs."""
         self._closed = True
         self._forget_commits()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self._upkeep.cancel()
         await asyncio.gather(self._upkeep, *self._tasks, return_exceptions=True)
         for view in self._views.values():
@@ -269,6 +291,9 @@ class StoredTopics:
             size = await asyncio.to_thread(partition_bytes, self._log, topic, partition)
         self._kept_up[key] = _Kept(topic.config, extent.last, extent.written_bytes, size)
         if gone:
+            changed = self._look_around()
+            for listener in self._listeners:
+                listener(changed)
             _log.info("topic.kept_up", topic=topic.name, partition=partition, gone=gone)
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
@@ -281,6 +306,8 @@ class StoredTopics:
         return self._read_only
 
     def partitions(self, topic: str) -> int | None:
+        if topic.startswith(CONSUMER_PREFIX) and not _is_group(topic):
+            return None
         if is_view(topic) and topic not in self._topics:
             return 1 if self._view(topic) is not None else None
         found = self._topics.get(_topic_of(topic))
@@ -451,24 +478,41 @@ class StoredTopics:
     def _apply(self, group: Group, publishes: Sequence[_Publish]) -> list[list[_Outcome]]:
         """Give every bundle its numbers and add them as one run per space; in the log's thread."""
         mark = self._writing.begin(group)
-        rows: dict[int, list[bytes]] = {}
+        runs: dict[int, _Run] = {}
+        outcomes: list[list[_Outcome]] = []
         try:
-            outcomes = [
-                [
-                    self._place_one(group, append, topic, rows)
-                    for append, topic in zip(publish.appends, publish.topics, strict=True)
-                ]
-                for publish in publishes
-            ]
-            for space_id, packed in rows.items():
-                append_job(space_id, b"".join(packed), one_transaction=False, is_array=False)(group)
+            for publish in publishes:
+                mine: list[_Outcome] = []
+                outcomes.append(mine)
+                for append, topic in zip(publish.appends, publish.topics, strict=True):
+                    mine.append(self._place_one(group, append, topic, runs, (mine, len(mine))))
+            for space_id, run in runs.items():
+                self._add_run(group, space_id, run)
         except BaseException:
             self._writing.rollback(mark)
             raise
         return outcomes
 
+    def _add_run(self, group: Group, space_id: int, run: _Run) -> None:
+        """Add the bundles of one space; what it refuses fails them and no others."""
+        mark = group.mark()
+        packed = b"".join(run.pieces)
+        try:
+            append_job(space_id, packed, one_transaction=False, is_array=False)(group)
+        except RequestError as error:
+            group.rollback(mark)
+            self._writing.forget(space_id, len(run.places))
+            for outcomes, index in run.places:
+                outcomes[index] = _FAILED
+            _log.error("publish.refused", space_id=space_id, error=str(error))
+
     def _place_one(
-        self, group: Group, append: Append, topic: TopicDef | None, rows: dict[int, list[bytes]]
+        self,
+        group: Group,
+        append: Append,
+        topic: TopicDef | None,
+        runs: dict[int, _Run],
+        place: tuple[list[_Outcome], int],
     ) -> _Outcome:
         if append.topic.startswith(CONSUMER_PREFIX):
             return self._store_place(group, append)
@@ -480,8 +524,10 @@ class StoredTopics:
             return _Outcome(placed)
         if len(placed.data) > TANK_BUNDLE_BYTES:
             return _FAILED
-        head = bundle_row(append.partition, placed, append.time_ms)
-        rows.setdefault(topic.space_id, []).extend((head, placed.data))
+        run = runs.setdefault(topic.space_id, _Run([], []))
+        run.pieces.append(bundle_row(append.partition, placed, append.time_ms))
+        run.pieces.append(placed.data)
+        run.places.append(place)
         self._writing.wrote(topic.space_id, append.partition, placed.last)
         return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))
 
@@ -560,7 +606,11 @@ class StoredTopics:
                     self._grow(append.topic, append.partition, outcome)
             publish.done([outcome.result for outcome in outcomes])
         if foreign:
-            grown |= self._look_around()
+            wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
+            if wait_seconds <= 0:
+                grown |= self._look_around()
+            elif self._look_timer is None:
+                self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
         for name, view in self._views.items():
             if view.grow():
                 grown.add((name, 0))
@@ -575,8 +625,15 @@ class StoredTopics:
             tail.last = outcome.last
             tail.written_bytes += outcome.size_bytes
 
+    def _look_later(self) -> None:
+        self._look_timer = None
+        with self._guard:
+            self._foreign = True
+        self._take_arrived()
+
     def _look_around(self) -> set[PartitionKey]:
         """Somebody else wrote: which partitions in use may have changed."""
+        self._looked = self._loop.time()
         before = self._topics
         self._topics = topics_of(self._log)
         changed = {name for name, topic in before.items() if self._topics.get(name) != topic}
@@ -599,6 +656,12 @@ def _topic_of(name: str) -> str:
     if name.startswith(CONSUMER_PREFIX):
         return name.removeprefix(CONSUMER_PREFIX).partition("/")[2]
     return name
+
+
+def _is_group(name: str) -> bool:
+    """Whether a name of a group's places has a group, in text that can be stored."""
+    group, slash, _ = name.removeprefix(CONSUMER_PREFIX).partition("/")
+    return bool(group and slash) and name.isprintable()
 
 
 def _framed_bytes(data: bytes) -> int:
