@@ -125,6 +125,88 @@ UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 UPSTREAM_STEP_BYTES: Final = 1024 * 1024
 """Rows of one upstream that are applied in one commit, about."""
 
+# --- Tank -----------------------------------------------------------------------------------------
+TANK_FRAME_BYTES: Final = 256 * 1024 * 1024
+"""Longest payload of a frame; a longer one closes the connection. Source: Tank 4.0."""
+
+TANK_BUNDLE_RAW_BYTES: Final = 256 * 1024 * 1024
+"""Largest message set after decompression."""
+
+TANK_FETCH_BYTES: Final = 64 * 1024 * 1024
+"""Fetch sizes and min bytes above this count as this. Source: Tank 4.0."""
+
+TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Chunks of one fetch answer stop here (a single larger bundle still goes out whole)."""
+
+TANK_WAIT_MS: Final = 3_600_000
+"""Longest wait of a fetch. Source: Tank 4.0."""
+
+TANK_WAITING_FETCHES: Final = 1024
+"""Fetches that one connection may have waiting; one more is answered at once, empty."""
+
+TANK_AWAITED_PARTITIONS: Final = 1_000_000
+"""Partitions awaited by all connections together; a fetch above that is answered at once."""
+
+TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
+"""Unfinished frames of all connections together; the one that goes above is closed."""
+
+TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
+"""Published bytes of one connection that are not stored yet; above, it is not read."""
+
+TANK_PARTITIONS: Final = 65_530
+"""Most partitions of a topic. Source: Tank 4.0."""
+
+TANK_TOPIC_NAME_BYTES: Final = 64
+"""Longest name of a topic that is created over the wire. Source: Tank 4.0."""
+
+TANK_SILENT_SECONDS: Final = 16.0
+"""A connection that has not sent a byte is closed after this. Source: Tank 4.0, observed."""
+
+TANK_SILENT_CONNECTIONS: Final = 64
+"""More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
+
+TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+"""Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
+
+# --- synapse --------------------------------------------------------------------------------------
+SYNAPSE_LINE_BYTES: Final = 16384
+"""Longest line without its LF, both ways. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
+
+SYNAPSE_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Longest command in one Redis message; Synapse itself has no limit there."""
+
+SYNAPSE_PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Rows of one upstream that are held back: an unfinished unit, or a D1 catch-up. A catch-up that
+is larger is written in pieces; a unit that is larger ends the connection."""
+
+SYNAPSE_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Rows of one upstream that wait for a fetch or for the disk; then it is not read until some are
+gone."""
+
+SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
+"""Largest answer to a request for missed rows."""
+
+SYNAPSE_QUEUED_COMMANDS: Final = 10_000
+"""Commands that wait for a slow follower. Source: Synapse, read and observed."""
+
+SYNAPSE_QUEUED_BYTES: Final = 8 * 1024 * 1024
+"""Bytes that wait for a slow follower."""
+
+SYNAPSE_PING_SECONDS: Final = 5.0
+"""A PING goes out after so long without another command. Source: Synapse."""
+
+SYNAPSE_TIMEOUT_SECONDS: Final = 25.0
+"""A follower that has sent a PING is gone after so long without a command. Source: Synapse."""
+
+SYNAPSE_SILENCE_SECONDS: Final = 30.0
+"""An upstream that sends nothing for so long is connected to anew."""
+
+SYNAPSE_NAME_BYTES: Final = 255
+"""Longest name of a stream or instance that is stored."""
+
+SYNAPSE_STREAMS: Final = 4096
+"""Streams and instances of one upstream; a flood of invented names ends the connection."""
+
 # --- memcached and TAP ----------------------------------------------------------------------------
 TAP_BODY_BYTES: Final = TUPLE_BYTES + 128 * 1024
 """Largest body of a packet that is kept; a larger one is passed over and refused as too large."""

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from logweir.errors import WalError
+from logweir.errors import CorruptFile, WalError
 from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
 from logweir.recovery.report import FileReport
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import FileSystem
+from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -44,12 +45,14 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """One file that was read. `tail`: its unfinished end, if it has one (`TAIL_KINDS`)."""
+    """One file that was read. `tail`: its unfinished end, if it has one (`TAIL_KINDS`);
+    `first_row`: replica id and lsn of its first row, None if it has none."""
 
     log: LogFile
     report: FileReport
     located: tuple[Located, ...] = ()
     tail: Damage | None = None
+    first_row: tuple[int, int] | None = None
 
     @property
     def reached(self) -> VClock:
@@ -64,6 +67,7 @@ class _Counts:
     rows: int = 0
     blocks: int = 0
     transactions: int = 0
+    first_row: tuple[int, int] | None = None
     first_timestamp: float | None = None
     last_timestamp: float | None = None
     located: list[Located] = field(default_factory=list)
@@ -80,6 +84,7 @@ class _Counts:
         times = columns.timestamp
         if self.first_timestamp is None:
             self.first_timestamp = times[0]
+            self.first_row = columns.replica_id[0], columns.lsn[0]
         self.last_timestamp = times[-1]
 
     def add_damage(self, damage: Damage, next_row: tuple[int, int] | None = None) -> None:
@@ -96,15 +101,20 @@ def scan_log(
     *,
     offset: int | None = None,
     vclock: VClock | None = None,
+    header_is_lost: bool = False,
 ) -> LogScan:
     """Read one log, from `offset` and `vclock` on where they are given, else all of it.
 
-    Raises `WalError` if the file cannot be opened.
+    `header_is_lost`: believe `log.meta`, not the file. Raises `WalError` if the file is not there
+    any more.
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", (start.lsn(i) for i in range(VCLOCK_COMPONENTS)))
     counts = _Counts()
-    with WalReader(log.path, filesystem=filesystem, skip_damage=True) as reader:
+    reader = _open(log, filesystem, log.meta if header_is_lost else None)
+    if isinstance(reader, LogScan):
+        return reader
+    with reader:
         pending: list[Damage] = []
         for item in _items(reader, offset, progress):
             if isinstance(item, Damage):
@@ -122,9 +132,12 @@ def scan_log(
 
 
 def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> LogScan:
-    """Read one snapshot. Raises `WalError` if the file cannot be opened."""
+    """Read one snapshot. Raises `WalError` if the file is not there any more."""
     counts = _Counts()
-    with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
+    reader = _open(snap, filesystem)
+    if isinstance(reader, LogScan):
+        return reader
+    with reader:
         for item in _items(reader, None, progress):
             if not isinstance(item, Damage):
                 counts.add(item)
@@ -143,10 +156,26 @@ def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> 
         return _finish(snap, reader, counts, snap.vclock, snap.vclock)
 
 
+def _open(log: LogFile, filesystem: FileSystem, header: Meta | None = None) -> WalReader | LogScan:
+    """A reader; or a scan that says why there is none, if the file could be opened before."""
+    try:
+        return WalReader(log.path, filesystem=filesystem, skip_damage=True, header=header)
+    except WalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
+        kind = DamageKind.HEADER if isinstance(error, CorruptFile) else DamageKind.UNREADABLE
+        text = f"cannot be read: {error.reason}"
+        damage = Damage(kind, str(log.path), 0, log.size, text, hint=error.hint)
+        report = FileReport(
+            log.path, log.suffix, log.meta, log.size, log.vclock, log.vclock, damage=(damage,)
+        )
+        return LogScan(log, report, (Located(damage),))
+
+
 def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterator[Block | Damage]:
     """The reader's items; a place that the disk cannot read is damage up to the file's end."""
     at = reader.first_block if offset is None else offset
-    told = at
+    told = offset or 0
     try:
         for item in reader.blocks(offset):
             yield item
@@ -156,7 +185,7 @@ def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterato
                 told = at
     except WalError as error:
         hint = error.hint
-        text = f"cannot be read: {error.message}"
+        text = f"cannot be read: {error.reason}"
         yield Damage(DamageKind.UNREADABLE, str(reader.path), at, reader.size - at, text, hint=hint)
     progress(max(reader.size - told, 0))
 
@@ -235,4 +264,4 @@ def _finish(
         damage=tuple(one.damage for one in located),
         warnings=tuple(warnings),
     )
-    return LogScan(log, report, tuple(located), counts.tail)
+    return LogScan(log, report, tuple(located), counts.tail, counts.first_row)

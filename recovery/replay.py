@@ -16,7 +16,7 @@ A batch consumer loops like this::
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from logweir.errors import ChainGap, CorruptBlock
@@ -91,12 +91,14 @@ def walk(
     *,
     after: VClock | None = None,
     until: VClock | float | None = None,
-) -> Iterator[Batch | Hole]:
+) -> Generator[Batch | Hole]:
     """As `replay`, with the places where rows are missing: those that the plan, with force, passes
     over, and those that the headers of the logs record."""
     vclock = plan.start if after is None else after
     for number, log in enumerate(plan.xlogs):
         if not vclock.covers(log.vclock):
+            if _is_there(vclock, until):
+                return
             if not plan.force and not Hole.before_log(log.meta, vclock):
                 raise ChainGap(
                     f"the log begins at {log.vclock}, what is before it ends at {vclock}.",
@@ -139,13 +141,23 @@ def _walk_log(
                 yield None
                 return
             if met is not None and not plan.force:
+                if _is_there(vclock, until):
+                    yield None
+                    return
                 raise met.to_error()
             if met is not None and (hole := _hole(batch, vclock)):
                 yield hole
             vclock, met = batch.vclock, None
             yield batch
-    if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
-        raise _met(damage[-1])  # an older log's end is compared with where the next one begins
+    # An older log's end is compared with where the next one begins.
+    is_judged = is_newest and not plan.force and not _is_there(vclock, until)
+    if is_judged and damage and damage[-1].offset >= report.end_offset:
+        raise damage[-1].to_error()
+
+
+def _is_there(vclock: VClock, until: VClock | float | None) -> bool:
+    """Whether everything that was asked for was read, so that what is missing matters not."""
+    return isinstance(until, VClock) and vclock.covers(until)
 
 
 def _hole(batch: Batch, vclock: VClock) -> Hole | None:
@@ -165,7 +177,12 @@ def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Itera
     since = plan.since
     offset = since.offset if since is not None and since.path == report.path.name else None
     known = {damage.offset for damage in report.damage}
-    with WalReader(report.path, filesystem=plan.report.filesystem, skip_damage=True) as reader:
+    with WalReader(
+        report.path,
+        filesystem=plan.report.filesystem,
+        skip_damage=True,
+        header=report.meta if report.header_is_lost else None,
+    ) as reader:
         for item in reader.blocks(offset):
             if item.offset >= report.end_offset:
                 return

@@ -31,6 +31,10 @@ from logweir.replication.runner import (
     SourceStatus,
     Timing,
 )
+from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
+from logweir.replication.tank.endpoint import TankService
+from logweir.replication.tank.source import TankSource
+from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tap.endpoint import TapService
 from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
 from logweir.replication.tap.source import TapSource
@@ -81,6 +85,7 @@ class Server:
             ),
         )
         self.listener = Listener(metrics=self.metrics)
+        self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
         self._tasks: list[asyncio.Task[SourceStatus]] = []
         self._stop_listening: Callable[[], None] = lambda: None
@@ -88,6 +93,12 @@ class Server:
     def _follow(self, after: Any) -> Follower:
         log = self.log
         return Follower(log.path, after, durable=lambda: log.durable_end)
+
+    def tank(self) -> TankService:
+        """The topics of the store, for one more address."""
+        if self.topics is None:
+            self.topics = StoredTopics(self.log, read_only=self.options.read_only)
+        return TankService(self.topics, metrics=self.metrics)
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
@@ -113,6 +124,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.listener.close()
+        if self.topics is not None:
+            await self.topics.close()
         self.hub.close()
         self._stop_listening()
 
@@ -146,6 +159,7 @@ class Server:
                 }
                 for runner in self.runners
             ],
+            "topics": [] if self.topics is None else self.topics.status(),
             "replicas": [
                 {
                     "instance": str(one.instance),
@@ -174,12 +188,16 @@ def _tap(server: Server, url: Url) -> Service:
 
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tarantool": lambda server, url: IprotoService(server.iproto),
+    "tank": lambda server, url: server.tank(),
     "tap": _tap,
     "memcached": _tap,
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
+    "tank": lambda server, url: TankSource(url, server.log),
+    "synapse": lambda server, url: SynapseSource(url, server.log),
+    "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
     "tap": lambda server, url: TapSource(server.iproto, url),
 }
 

@@ -18,7 +18,8 @@ Names, passwords and paths may be percent-encoded. A host that stands alone is a
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
 (trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`),
-`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`).
+`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`), and those of
+Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     scheme.name: scheme
     for scheme in (
         Scheme("tarantool", 3301),
-        Scheme("tank", 11011, ("topic", "partition"), 1),
+        Scheme("tank", 11011, ("topic", "partition")),
         Scheme("tap", 11210, ("bucket",), listens_with_path=True),
         Scheme("memcached", 11210, ("bucket",), listens_with_path=True),
         Scheme("greenstack", 11210, ("bucket",)),
@@ -58,7 +59,21 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     )
 }
 
-OPTIONS: Final = frozenset({"tls", "ca", "anonymous", "expiry", "byteorder"})
+OPTIONS: Final = frozenset(
+    [
+        "tls",
+        "ca",
+        "anonymous",
+        "expiry",
+        "byteorder",
+        "dialect",
+        "server_name",
+        "http",
+        "secret_file",
+        "start",
+        "name",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

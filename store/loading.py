@@ -9,6 +9,7 @@ space with no other index are sorted, only the last of each key kept, and writte
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Final
 
 from logweir.errors import CorruptBlock, RequestError
@@ -26,7 +27,7 @@ from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Loader", "schema_of"]
+__all__ = ["Loader", "load_snapshot", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
 _RUN_ROWS: Final = 64
@@ -43,6 +44,18 @@ def schema_of(txn: Txn) -> Schema:
         for _, data in txn.items(space_id, 0):
             schema.apply(space_id, None, data, is_insert=True, trusted=True)
     return schema
+
+
+def load_snapshot(state: State, plans: Plans, blocks: Iterable[Block], start: VClock) -> Loader:
+    """Fill an empty state from the blocks of a snapshot, whose vclock is `start`.
+
+    Returns what applies the rows behind it. Raises `CorruptBlock`.
+    """
+    loader = Loader(state, plans)
+    for block in blocks:
+        loader.load_snapshot(block)
+    loader.finish_snapshot(Position(start))
+    return loader
 
 
 class Loader:
@@ -221,5 +234,6 @@ def _cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestErr
         f"row with lsn {lsn} of replica {replica_id} cannot be applied: {error.message}.",
         path=block.path,
         offset=block.offset,
-        hint="the log and the state before it do not belong together; `logweir verify` tells more",
+        hint=error.hint
+        or "the log and the state before it do not belong together; `logweir verify` tells more",
     )

@@ -35,7 +35,7 @@ from logweir.recovery import (
 )
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Plans
-from logweir.store.loading import Loader, schema_of
+from logweir.store.loading import Loader, load_snapshot, schema_of
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
 from logweir.wal.filesystem import FileSystem, explain
@@ -87,11 +87,7 @@ def open_folder(
         report, position = _examined(path, state, position, filesystem)
         if report.is_empty:
             if not create:
-                raise WalError(
-                    "there is no snapshot and no log in the folder.",
-                    path=str(path),
-                    hint="look at the path, or make a store there with `logweir init`",
-                )
+                raise _no_store(path)
             bootstrap(path, filesystem=filesystem, timestamp=clock())
             report, position = examine(path, filesystem=filesystem), None
         decided = plan(report, force=force_recovery)
@@ -130,9 +126,19 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
     try:
         if create:
             filesystem.make_directory(path)
-        filesystem.list_directory(path)
+        names = filesystem.list_directory(path)
     except OSError as error:
         raise explain(error, str(path)) from error
+    if not create and not any(name.endswith((".snap", ".xlog")) for name in names):
+        raise _no_store(path)  # before a lock file is left in a folder that is none of ours
+
+
+def _no_store(path: Path) -> WalError:
+    return WalError(
+        "there is no snapshot and no log in the folder.",
+        path=str(path),
+        hint="look at the path, or make a store there with `logweir init`",
+    )
 
 
 @contextlib.contextmanager
@@ -208,10 +214,7 @@ def _recovered(
     """Bring the state to the end of the log."""
     if position is None:
         state.open()
-        loader = Loader(state, plans)
-        for block in snapshot_blocks(decided):
-            loader.load_snapshot(block)
-        loader.finish_snapshot(Position(decided.start))
+        loader = load_snapshot(state, plans, snapshot_blocks(decided), decided.start)
         after = decided.start
     else:
         loader = Loader(state, plans, _schema(state))

@@ -24,7 +24,7 @@ fail() {
 find_python() {
     local candidate
     for candidate in ${LOGWEIR_PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+        if [ "$("$candidate" -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null)" = True ]; then
             printf '%s\n' "$candidate"
             return 0
         fi

@@ -89,14 +89,11 @@ def decode_fixheader(data: bytes | memoryview) -> FixHeader:
     if magic not in (MAGIC_PLAIN, MAGIC_ZSTD):
         raise DecodeError(f"block magic is {magic.hex()}")
     if len(data) != FIXHEADER_BYTES:
-        raise DecodeError("block header is cut short", offset=len(data))
-    try:
-        stored_bytes, at = _read_uint(data, 4, "length")
-        unsynced_bytes, at = _read_uint(data, at, "checksum of the block before")
-        crc, at = _read_uint(data, at, "checksum")
-        end = skip(data, at) if at < FIXHEADER_BYTES else at
-    except LimitExceeded as error:
-        raise DecodeError("block header padding is nested", offset=4) from error
+        raise DecodeError(f"block header has {len(data)} bytes, not 19", offset=len(data))
+    stored_bytes, at = _read_uint(data, 4, "length")
+    unsynced_bytes, at = _read_uint(data, at, "checksum of the block before")
+    crc, at = _read_uint(data, at, "checksum")
+    end = skip(data, at) if at < FIXHEADER_BYTES else at
     if end != FIXHEADER_BYTES:
         raise DecodeError("block header padding does not end at byte 19", offset=end)
     if stored_bytes > BLOCK_STORED_BYTES:

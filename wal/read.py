@@ -30,7 +30,7 @@ def read(
     """
     start = Path(path)
     paths = [start]
-    if os.path.isdir(start):
+    if _is_folder(start, filesystem):
         index = scan_directory(start, filesystem)
         for damage in index.damage:
             if on_damage is None:
@@ -46,3 +46,11 @@ def read(
                     on_damage(item)
                 elif item.kind not in TAIL_KINDS:
                     raise item.to_error()
+
+
+def _is_folder(path: Path, filesystem: FileSystem) -> bool:
+    try:
+        filesystem.list_directory(path)
+    except OSError:
+        return False  # a file, or something that opening it says more about
+    return True

@@ -101,7 +101,8 @@ def read_meta(path: Path, filesystem: FileSystem = OS) -> Meta:
 class WalReader:
     """One log file or snapshot, open for reading.
 
-    `path`: the file; `skip_damage`: go on behind damage instead of stopping there. Raises
+    `path`: the file; `skip_damage`: go on behind damage instead of stopping there; `header`: takes
+    the place of the file's own, which is damaged; its first block is then searched for. Raises
     `CorruptFile` where the text header cannot be used, `WalError` where the file cannot be opened.
     Memory: one block and one window of `limits.READ_WINDOW_BYTES`, whatever the file's size.
     """
@@ -113,6 +114,7 @@ class WalReader:
         filesystem: FileSystem = OS,
         skip_damage: bool = False,
         limit_bytes: int = BLOCK_RAW_BYTES,
+        header: Meta | None = None,
     ) -> None:
         self.path = Path(path)
         self._name = str(path)
@@ -122,23 +124,29 @@ class WalReader:
             self._file: ReadFile = filesystem.open_read(self.path)
         except OSError as error:
             raise explain(error, self._name) from error
+        self._window = memoryview(b"")
+        self._window_offset = 0
         try:
             self._size = self._file.size()
-            self._window = memoryview(b"")
-            self._window_offset = 0
-            try:
+            self._probe_left = _PROBE_BYTES + 2 * self._size
+            if header is None:
                 # Not through the window: an index of many files reads nothing but their headers.
                 self.meta, self.first_block = decode_meta(self._file.read(META_BYTES, 0))
-            except OSError as error:
-                raise explain(error, self._name, 0) from error
-            except DecodeError as error:
-                raise CorruptFile(
-                    error.reason + ".",
-                    path=self._name,
-                    offset=error.offset,
-                    hint="this is not an xlog or snap file, or its first bytes are damaged; "
-                    "`logweir verify` shows what else is in the folder",
-                ) from error
+            else:
+                first = self._find_block(0)
+                self.meta, self.first_block = header, self._size if first is None else first
+        except OSError as error:
+            self._file.close()
+            raise explain(error, self._name, 0) from error
+        except DecodeError as error:
+            self._file.close()
+            raise CorruptFile(
+                error.reason + ".",
+                path=self._name,
+                offset=error.offset,
+                hint="this is not an xlog or snap file, or its first bytes are damaged; "
+                "`logweir verify` shows what else is in the folder",
+            ) from error
         except BaseException:
             self._file.close()
             raise
@@ -149,7 +157,6 @@ class WalReader:
         self.vclock = self.meta.vclock if self.meta.kind == "XLOG" else VClock()
         """Of an xlog: the vclock after the last row read."""
         self._last: tuple[int, int] | None = None
-        self._probe_left = _PROBE_BYTES + 2 * self._size
 
     def __enter__(self) -> WalReader:
         return self
@@ -169,7 +176,10 @@ class WalReader:
     def refresh(self) -> None:
         """Forget what was read ahead and look at the file's size again: it may have grown."""
         self._window = memoryview(b"")
-        self._size = self._file.size()
+        try:
+            self._size = self._file.size()
+        except OSError as error:
+            raise explain(error, self._name) from error
 
     # --- iterating --------------------------------------------------------------------------------
 
@@ -353,9 +363,6 @@ class WalReader:
         closed = bytes(self._bytes(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at
         resume = following if following is not None else size - 4 if closed else None
         stop = size if resume is None else resume
-        if self._is_unsynced(at, following, closed):
-            text = "pieces of the last write, which was never synced, are missing"
-            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
         if self._only_length_is_wrong(at, stop, problem):
             start = at + FIXHEADER_BYTES
             says = "cannot be read" if header is None else f"says {header.stored_bytes}"
@@ -364,6 +371,9 @@ class WalReader:
             return replace(damage, salvage=(start, stop)), resume
         if resume is None and self._is_cut(at, problem):
             return self._tail(DamageKind.TORN_TAIL, at, problem.message), None
+        if self._is_unsynced(at, following, closed):
+            text = "pieces of the last write, which was never synced, are missing"
+            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
         text = problem.message
         if problem.kind is DamageKind.LENGTH:
             text += f", but valid data follows at byte {stop}: the length is damaged"

@@ -86,7 +86,11 @@ def run_append(
 ) -> Iterator[tuple[int, int, list[Result]]]:
     """Yields for each batch size: the size, the bytes of its rows, and the cases' results."""
     with ExitStack() as stack:
-        parts = [_Raw(directory), _Writer(directory, durability), _Store(directory, durability)]
+        parts: list[Any] = [
+            _Raw(directory),
+            _Writer(directory, durability),
+            _Store(directory, durability),
+        ]
         parts += [_Sqlite(directory, durability), _Lmdb(directory, durability)]
         for part in parts:
             stack.callback(part.close)

@@ -20,6 +20,7 @@ class Suite(StrEnum):
     APPEND = "append"
     SCAN = "scan"
     RECOVER = "recover"
+    TANK = "tank"
 
 
 class Mode(StrEnum):
@@ -49,7 +50,7 @@ def command(
         typer.Option(help="A folder on the disk to measure; default: where temporary files go."),
     ] = None,
 ) -> int:
-    """Measure appends, scans or recovery; each figure is a ratio to the first case of its table.
+    """Measure appends, scans, recovery or Tank; figures are ratios to the first case of a table.
 
     Cases run in turn, round by round; what is shown is the median of the rounds' ratios and, in
     brackets, the lowest and highest. Peers that are not installed are left out.
@@ -60,6 +61,8 @@ def command(
             _append(out, Path(folder), durability.value, rounds)
         elif suite is Suite.SCAN:
             _scan(out, Path(folder), rows, compress, rounds)
+        elif suite is Suite.TANK:
+            _tank(out, Path(folder), rounds)
         else:
             _recover(out, Path(folder), rows, rounds)
     return 0
@@ -87,6 +90,21 @@ def _scan(out: Output, folder: Path, rows: int, compress: bool, rounds: int) -> 
     size, results = run_scan(folder, rows=rows, compress=compress, rounds=rounds)
     blocks = "zstd, 128 KiB before compression" if compress else "plain, 128 KiB"
     _show(out, "scan", {"rows": rows, "file_bytes": size, "blocks": blocks}, "rows/s", results)
+
+
+def _tank(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import tank
+
+    figures = tank.run_tank(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "tank", **tank.to_json(figures)})
+        return
+    title = {"bundle_messages": tank.MESSAGES, "message_bytes": tank.MESSAGE_BYTES}
+    _show(out, "fetch", title, "bytes/s", figures.fetch)
+    _show(out, "publish, durability write", title, "bundles/s", figures.publish_write)
+    _show(out, "publish, durability fsync", title, "bundles/s", figures.publish_fsync)
+    for name, values in (("latency", figures.latency_ms), ("waiting", figures.waiting)):
+        out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:

@@ -1,0 +1,601 @@
+"""Lines of Synapse's replication protocol ↔ commands. No I/O, no clock.
+
+A line is UTF-8, at most `limits.SYNAPSE_LINE_BYTES` long, ended by one LF. The word up to the first
+space is the command, in upper case; the rest is its argument text. Arguments are separated by
+exactly one space, the last one takes the rest. An empty argument leaves a trailing space, which
+every real sender writes. Over Redis a message is one command without LF and without that limit.
+
+The protocol has four dialects, and nothing on the wire names them:
+
+=======  =================  ===============================  =======================================
+dialect  Synapse            POSITION                         RDATA
+=======  =================  ===============================  =======================================
+D1       0.21 … 1.12        stream token                     stream token row
+D2       1.13 … 1.21        stream instance token            stream instance token row
+D3       1.22 … 1.66        stream instance previous token   as D2
+D4       1.67 … (Redis)     as D3                            as D2
+=======  =================  ===============================  =======================================
+
+A token is a decimal integer, signed 64-bit; in RDATA the word `batch` stands for "the same token as
+the next numbered row of this stream". A row is JSON. REPLICATE takes `stream token` in D1, where
+the stream may be ALL and the token NOW, and nothing in the others. The other commands:
+
+==================  =======  ====  ================================================================
+word                dialect  from  arguments
+==================  =======  ====  ================================================================
+SERVER              D1-D3    S     server name
+ERROR, PING         D1-D3    both  any text
+NAME                D1-D3    C     any text
+SYNC                D1       S     any text
+USER_SYNC           all      C     [instance, D2 on] user [device, D4] `start` or `end`, ms
+CLEAR_USER_SYNC     D2 on    C     instance
+FEDERATION_ACK      all      C     [instance] token
+REMOVE_PUSHER       D1-D3    C     application, key, user
+INVALIDATE_CACHE    D1-D2    C     cache name, JSON list or null
+USER_IP             all      C     user, JSON list that holds a live access token
+REMOTE_SERVER_UP    all      both  server name
+LOCK_RELEASED       D4       both  JSON list
+NEW_ACTIVE_TASK     D4       both  task
+CANCEL_TASK         D4       both  task
+==================  =======  ====  ================================================================
+
+Of USER_IP only the user is kept when it is read: the rest is not for us.
+
+Rows are stored as MsgPack: arrays, objects, strings, numbers, booleans and null are what they were
+in JSON. A string with a lone surrogate keeps it (three bytes that are not UTF-8). A row with an
+integer out of 64 bits, or one nested deeper than `limits.MSGPACK_DEPTH`, cannot be stored. JSON is
+written with escapes for everything outside ASCII: with spaces behind `,` and `:` in D1, without
+from 1.19 on (D3 here). `NaN` and `Infinity` are no JSON.
+
+Source: Synapse 1.12.4, 1.21.2, 1.66.0 and 1.163.2, observed; others read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import urllib.parse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
+from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES
+from logweir.wal.mp import Value
+
+__all__ = [
+    "ALL",
+    "BATCH",
+    "NOW",
+    "Command",
+    "Dialect",
+    "ErrorText",
+    "FederationAck",
+    "LineBuffer",
+    "Name",
+    "NotText",
+    "Other",
+    "Ping",
+    "Position",
+    "Rdata",
+    "RemoteServerUp",
+    "Replicate",
+    "Server",
+    "decode_rows",
+    "encode",
+    "encode_row",
+    "encode_rows",
+    "encode_value",
+    "instance_label",
+    "parse",
+    "parse_rdata",
+    "read_json",
+    "stream_of_space",
+]
+
+BATCH: Final = "batch"
+NOW: Final = "NOW"
+ALL: Final = "ALL"
+_TOKEN: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_MASTER: Final = "master"
+
+
+class Dialect(StrEnum):
+    """Which of the protocol's four forms is spoken."""
+
+    D1 = "D1"
+    D2 = "D2"
+    D3 = "D3"
+    D4 = "D4"
+
+
+class NotText(DecodeError):
+    """A line that is not UTF-8: real peers answer nothing and drop the connection."""
+
+
+class Rdata(NamedTuple):
+    """One row. `token`: None for `batch`; `row`: its JSON text."""
+
+    stream: str
+    instance: str
+    token: int | None
+    row: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A stream stands at `token`. `previous`: nothing lies between it and `token` (D3 on)."""
+
+    stream: str
+    instance: str
+    previous: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server's name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorText:
+    """Something went wrong at the peer; which closes the connection, if anybody does."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A sign of life."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a follower calls itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """A request for a stream. D1: `stream` may be ALL, `token` None for NOW; else both empty."""
+
+    stream: str = ""
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FederationAck:
+    """Everything of stream `federation` up to `token` was sent."""
+
+    instance: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteServerUp:
+    """Another homeserver is reachable again."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A command that is known and has no effect here, or with `known` False any other word."""
+
+    word: str
+    text: str = ""
+    known: bool = True
+
+
+Command = (
+    Rdata
+    | Position
+    | Server
+    | ErrorText
+    | Ping
+    | Name
+    | Replicate
+    | FederationAck
+    | RemoteServerUp
+    | Other
+)
+
+
+# --- lines ----------------------------------------------------------------------------------------
+class LineBuffer:
+    """Bytes → lines, in any portions. Keeps at most one unfinished line."""
+
+    __slots__ = ("_rest", "limit_bytes")
+
+    def __init__(self, limit_bytes: int = SYNAPSE_LINE_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._rest = b""
+
+    def feed(self, data: bytes) -> tuple[list[bytes], LimitExceeded | None]:
+        """The lines that are complete now, without LF, and what is wrong behind them."""
+        lines = (self._rest + data).split(b"\n") if self._rest else data.split(b"\n")
+        self._rest = lines.pop()
+        limit = self.limit_bytes
+        if lines and len(max(lines, key=len)) > limit:
+            place = next(i for i, line in enumerate(lines) if len(line) > limit)
+            size = len(lines[place])
+            self._rest = b""
+            return lines[:place], LimitExceeded("SYNAPSE_LINE_BYTES", limit, size)
+        if len(self._rest) > limit:
+            size = len(self._rest)
+            self._rest = b""
+            return lines, LimitExceeded("SYNAPSE_LINE_BYTES", limit, size)
+        return lines, None
+
+
+def _token(text: str) -> int:
+    if _TOKEN.fullmatch(text) is not None:
+        value = int(text)
+        if -(2**63) <= value < 2**63:
+            return value
+    raise DecodeError(f"token {text[:40]!r} is not an integer of 64 bits")
+
+
+def _split(text: str, count: int) -> list[str]:
+    words = text.split(" ", count - 1)
+    if len(words) != count:
+        raise DecodeError(f"{len(words)} arguments instead of {count}")
+    if "" in words[:-1]:
+        raise DecodeError("an argument is empty")
+    return words
+
+
+def _json_list(text: str, *, or_null: bool = False) -> None:
+    try:
+        value = _JSON.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"its list is not JSON: {error}") from error
+    if not (isinstance(value, list) or (or_null and value is None)):
+        raise DecodeError("its last argument is not a JSON list")
+
+
+def parse_rdata(text: str, dialect: Dialect) -> Rdata:
+    """The arguments of RDATA. The row is not looked into. Raises `DecodeError`."""
+    if dialect is Dialect.D1:
+        stream, token, row = _split(text, 3)
+        instance = _MASTER
+    else:
+        stream, instance, token, row = _split(text, 4)
+    return Rdata(stream, instance, None if token == BATCH else _token(token), row)
+
+
+def _parse_position(text: str, dialect: Dialect) -> Position:
+    if dialect is Dialect.D1:
+        stream, token = _split(text, 2)
+        return Position(stream, _MASTER, _token(token), _token(token))
+    if dialect is Dialect.D2:
+        stream, instance, token = _split(text, 3)
+        return Position(stream, instance, _token(token), _token(token))
+    stream, instance, previous, token = _split(text, 4)
+    return Position(stream, instance, _token(previous), _token(token))
+
+
+def _parse_replicate(text: str, dialect: Dialect) -> Replicate:
+    if dialect is not Dialect.D1:
+        return Replicate()
+    stream, token = _split(text, 2)
+    return Replicate(stream, None if token in (NOW, "now") else _token(token))
+
+
+def _parse_user_sync(text: str, dialect: Dialect) -> Other:
+    words = text.split(" ")
+    counts = {Dialect.D1: (3,), Dialect.D4: (4, 5)}.get(dialect, (4,))
+    if len(words) not in counts or "" in words:
+        raise DecodeError(f"{len(words)} arguments instead of {counts[-1]}")
+    if words[-2] not in ("start", "end"):
+        raise DecodeError(f"state {words[-2][:20]!r} is neither start nor end")
+    _token(words[-1])
+    return Other("USER_SYNC", text)
+
+
+def _parse_ack(text: str, dialect: Dialect) -> FederationAck:
+    del dialect  # 1.18 added the instance in the middle of D2
+    words = text.split(" ")
+    if len(words) > 2 or "" in words:
+        raise DecodeError(f"{len(words)} arguments instead of 1 or 2")
+    return FederationAck(words[0] if len(words) == 2 else _MASTER, _token(words[-1]))
+
+
+def _parse_user_ip(text: str, dialect: Dialect) -> Other:
+    del dialect
+    user, values = _split(text, 2)
+    _json_list(values)
+    return Other("USER_IP", user)
+
+
+def _parse_invalidate(text: str, dialect: Dialect) -> Other:
+    del dialect
+    _json_list(_split(text, 2)[1], or_null=True)
+    return Other("INVALIDATE_CACHE", text)
+
+
+def _parse_remove_pusher(text: str, dialect: Dialect) -> Other:
+    del dialect
+    _split(text, 3)
+    return Other("REMOVE_PUSHER", text)
+
+
+def _parse_lock(text: str, dialect: Dialect) -> Other:
+    del dialect
+    _json_list(text)
+    return Other("LOCK_RELEASED", text)
+
+
+def _free(word: str) -> Callable[[str, Dialect], Command]:
+    return lambda text, dialect: Other(word, text)
+
+
+_PARSERS: Final[dict[str, Callable[[str, Dialect], Command]]] = {
+    "RDATA": parse_rdata,
+    "POSITION": _parse_position,
+    "SERVER": lambda text, dialect: Server(text),
+    "ERROR": lambda text, dialect: ErrorText(text),
+    "PING": lambda text, dialect: Ping(text),
+    "NAME": lambda text, dialect: Name(text),
+    "REPLICATE": _parse_replicate,
+    "USER_SYNC": _parse_user_sync,
+    "CLEAR_USER_SYNC": _free("CLEAR_USER_SYNC"),
+    "FEDERATION_ACK": _parse_ack,
+    "SYNC": _free("SYNC"),
+    "REMOVE_PUSHER": _parse_remove_pusher,
+    "INVALIDATE_CACHE": _parse_invalidate,
+    "USER_IP": _parse_user_ip,
+    "REMOTE_SERVER_UP": lambda text, dialect: RemoteServerUp(text),
+    "LOCK_RELEASED": _parse_lock,
+    "NEW_ACTIVE_TASK": _free("NEW_ACTIVE_TASK"),
+    "CANCEL_TASK": _free("CANCEL_TASK"),
+}
+
+SERVER_WORDS: Final = frozenset(
+    [
+        "SERVER",
+        "RDATA",
+        "POSITION",
+        "ERROR",
+        "PING",
+        "SYNC",
+        "REMOTE_SERVER_UP",
+        "LOCK_RELEASED",
+        "NEW_ACTIVE_TASK",
+        "CANCEL_TASK",
+    ]
+)
+"""What a server may send."""
+
+CLIENT_WORDS: Final = frozenset(_PARSERS) - {"SERVER", "RDATA", "POSITION", "SYNC"}
+"""What a follower may send."""
+
+
+def text_of(line: bytes) -> str:
+    """A line as text; a CR before the LF is dropped. Raises `NotText`."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise NotText("the line is not UTF-8", offset=error.start) from None
+    return text[:-1] if text.endswith("\r") else text
+
+
+def parse(text: str, dialect: Dialect) -> Command:
+    """One line. A word that is not known gives `Other` with `known` False.
+
+    Raises `DecodeError` for arguments that are not what the word takes in that dialect.
+    """
+    word, _, rest = text.partition(" ")
+    parser = _PARSERS.get(word)
+    if parser is None:
+        return Other(word, rest, known=False)
+    return parser(rest, dialect)
+
+
+# --- writing --------------------------------------------------------------------------------------
+def _arguments(command: Command, dialect: Dialect) -> tuple[str, tuple[str, ...]]:
+    first = dialect is Dialect.D1
+    match command:
+        case Rdata(stream, instance, token, row):
+            number = BATCH if token is None else str(token)
+            where = (stream,) if first else (stream, instance)
+            return "RDATA", (*where, number, row)
+        case Position(stream, instance, previous, token):
+            if first:
+                return "POSITION", (stream, str(token))
+            if dialect is Dialect.D2:
+                return "POSITION", (stream, instance, str(token))
+            return "POSITION", (stream, instance, str(previous), str(token))
+        case Replicate(stream, token):
+            if not first:
+                return "REPLICATE", ("",)
+            return "REPLICATE", (stream, NOW if token is None else str(token))
+        case FederationAck(instance, token):
+            return "FEDERATION_ACK", (str(token),) if first else (instance, str(token))
+        case Server(name):
+            return "SERVER", (name,)
+        case RemoteServerUp(name):
+            return "REMOTE_SERVER_UP", (name,)
+        case ErrorText(text):
+            return "ERROR", (text,)
+        case Ping(text):
+            return "PING", (text,)
+        case Name(text):
+            return "NAME", (text,)
+        case Other(word, text):
+            return word, (text,)
+
+
+def encode(command: Command, dialect: Dialect) -> bytes:
+    """One command as a line with its LF.
+
+    Raises `LocalProtocolError` where an argument cannot be written (a space in an identifier, a
+    LF), `LimitExceeded` where the line is too long.
+    """
+    word, arguments = _arguments(command, dialect)
+    if any(" " in one or not one for one in arguments[:-1]):
+        raise LocalProtocolError(f"{word} cannot be written: {arguments[:-1]} hold a space")
+    line = f"{word} {' '.join(arguments)}"
+    if "\n" in line:
+        raise LocalProtocolError(f"{word} cannot be written: it holds a line end")
+    data = line.encode("utf-8", "backslashreplace")
+    if len(data) > SYNAPSE_LINE_BYTES:
+        raise LimitExceeded("SYNAPSE_LINE_BYTES", SYNAPSE_LINE_BYTES, len(data))
+    return data + b"\n"
+
+
+# --- rows -----------------------------------------------------------------------------------------
+_CONSTANT: Final = object()
+"""What `NaN` becomes: between rows that are decoded together it marks where one ends; inside a row
+it is no JSON, and MsgPack refuses it."""
+
+_JSON: Final = json.JSONDecoder(parse_constant=lambda name: _CONSTANT)
+_UNIT: Final = ",NaN,"
+
+_DEPTH: Final = MSGPACK_DEPTH - 1
+"""Of a row: it stands in a tuple."""
+
+
+def _packer() -> Callable[[Any], bytes]:
+    made: Callable[[Any], bytes] = msgpack.Packer(
+        use_bin_type=True, unicode_errors="surrogatepass"
+    ).pack
+    return made
+
+
+def _depth(value: Value) -> int:
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, list | dict)]:
+        depth += 1
+        level = [item for one in level for item in (one.values() if type(one) is dict else one)]
+    return depth
+
+
+def _may_be_deep(text: str) -> bool:
+    return len(text) > _DEPTH and text.count("[") + text.count("{") > _DEPTH
+
+
+def encode_rows(texts: Sequence[str]) -> list[bytes]:
+    """JSON texts as MsgPack, up to the first one that cannot be stored."""
+    if not any(map(_may_be_deep, texts)):
+        pack = _packer()
+        try:
+            values = _JSON.decode(f"[{_UNIT.join(texts)}]")
+            if len(values) == 2 * len(texts) - 1 and all(one is _CONSTANT for one in values[1::2]):
+                return list(map(pack, values[::2]))
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            pass  # looked at one by one
+    packed: list[bytes] = []
+    for text in texts:
+        try:
+            packed.append(encode_row(text))
+        except DecodeError:
+            break
+    return packed
+
+
+def encode_row(text: str) -> bytes:
+    """One JSON text as MsgPack. Raises `DecodeError`."""
+    return encode_value(read_json(text))
+
+
+def read_json(text: str) -> Value:
+    """One JSON text. Raises `DecodeError`."""
+    try:
+        return _JSON.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"it is not JSON: {error}") from error
+
+
+def encode_value(value: Value) -> bytes:
+    """One value that was JSON, as MsgPack. Raises `DecodeError`."""
+    try:
+        if _depth(value) > _DEPTH:
+            raise ValueError(f"it is nested deeper than {_DEPTH}")
+        return _packer()(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DecodeError(f"the row cannot be stored: {error}") from error
+
+
+def decode_row_value(packed: bytes) -> Value:
+    """The values of a stored row."""
+    return msgpack.unpackb(packed, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+
+
+def _special(value: Value) -> Value:
+    if isinstance(value, bytes):
+        return {"$bin": base64.b64encode(value).decode()}
+    if isinstance(value, msgpack.ExtType):
+        return {"$ext": [value.code, base64.b64encode(value.data).decode()]}
+    if isinstance(value, msgpack.Timestamp):
+        return {"$ext": [-1, base64.b64encode(value.to_bytes()).decode()]}
+    raise DecodeError(f"a {type(value).__name__} has no JSON form")
+
+
+def _plain(value: Value) -> Value:
+    """The value with everything replaced that JSON has no form for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _plain(one) for key, one in value.items()}
+        return {"$map": [[_plain(key), _plain(one)] for key, one in value.items()]}
+    return value
+
+
+_SPACED: Final = json.JSONEncoder(default=_special, allow_nan=False)
+_COMPACT: Final = json.JSONEncoder(default=_special, allow_nan=False, separators=(",", ":"))
+
+
+def decode_rows(packed: Sequence[bytes], *, spaced: bool) -> list[str]:
+    """Stored rows as JSON texts. `spaced`: as D1 writes them."""
+    encoder = _SPACED if spaced else _COMPACT
+    return [row_json(decode_row_value(one), encoder) for one in packed]
+
+
+def row_json(value: Value, encoder: json.JSONEncoder = _COMPACT) -> str:
+    """One value as JSON: binary `{"$bin": base64}`, extensions `{"$ext": [type, base64]}`, NaN and
+    infinities `{"$float": "nan"}`, maps with other keys than strings `{"$map": [[key, value]]}`.
+    """
+    try:
+        if isinstance(value, dict):
+            value = _plain(value)
+        return encoder.encode(value)
+    except (ValueError, TypeError):
+        return encoder.encode(_plain(value))
+
+
+# --- names ----------------------------------------------------------------------------------------
+def stream_of_space(name: str) -> str:
+    """The stream's name of a space: all but `A-Z a-z 0-9 _ - .` percent-encoded."""
+    return urllib.parse.quote(name, safe="").replace("~", "%7E")
+
+
+def space_of_stream(stream: str) -> str:
+    """The reverse of `stream_of_space`."""
+    return urllib.parse.unquote(stream)
+
+
+def instance_label(instance: str, epoch: int) -> str:
+    """What an instance is called in stored rows: `name#2` after its tokens began anew once."""
+    label = instance.replace("%", "%25").replace("#", "%23")
+    return label if epoch <= 1 else f"{label}#{epoch}"
+
+
+def read_label(label: str) -> tuple[str, int]:
+    """The reverse of `instance_label`."""
+    name, _, epoch = label.partition("#")
+    number = int(epoch) if epoch.isascii() and epoch.isdigit() else 1
+    return name.replace("%23", "#").replace("%25", "%"), number

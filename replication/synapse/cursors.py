@@ -1,0 +1,573 @@
+"""Which rows of an upstream are new, which belong together, which were missed. No I/O, no clock.
+
+A *unit* is the rows of one token: `batch` rows and the numbered row that ends them. It is stored
+whole, as one transaction, with the cursor that it moves.
+
+Per (stream, instance) a `Cursor` is kept: `last`, the token of the last unit; `resume`, the token
+to ask from; `epoch`, how often the tokens began anew, from 1; `stopped`, why nothing more is taken.
+Per connection each is in one of these places:
+
+==========  =======================================================================================
+place       rows that arrive
+==========  =======================================================================================
+UNSEEN      are dropped: the POSITION that has to come tells whether something is missed
+LIVE        are stored
+WANTED      (D1) as ASKED; our REPLICATE waits for its turn
+ASKED       (D1) are collected, by token, until the POSITION that ends the catch-up
+FETCHING    (D2 on) wait until what was missed is fetched over HTTP
+STOPPED     are dropped
+==========  =======================================================================================
+
+POSITION in D1, where one instance, `master`, writes everything:
+
+* no cursor yet: from now on the cursor is there; or, with `start_all`, ask from 0;
+* below `last`: behind (see below);
+* equal to `last` and `resume`: nothing was missed. Otherwise, since rows with the token `last` may
+  still have followed it: ask from `resume`;
+* in answer to our REPLICATE: what was collected is stored in ascending order of tokens, then both
+  values become the position. Rows of a catch-up come with their number each, `batch` is not used,
+  not always in order, and only POSITION ends them; if the connection is lost before, the cursor has
+  not moved. A row that comes twice for one token in one catch-up is taken once: what arrives live
+  before the catch-up begins is repeated by it.
+
+A unit that arrives live with a greater token: `resume` becomes `last`, `last` the token. With an
+equal token its rows are added to that unit; with a lower one it replaces what is stored there.
+A catch-up that the server refuses twice in a row from the same token (a row that is too long, too
+many rows) is given up: a gap is recorded and the stream goes on at its position.
+
+POSITION from D2 on (`previous` is `token` in D2): unfinished units of the instance are dropped.
+previous ≤ last ≤ token: nothing was missed. Below `last`: behind. Else (last, token] is fetched,
+page by page, and what arrives meanwhile waits. Units with a token not above `last` are dropped.
+
+Behind: a stream that the upstream keeps in memory only, or that is not known, begins anew with the
+next epoch: a gap is recorded, and what there is is asked for from 0. One that the upstream keeps in
+its database has no business going back (another server, or one that was restored): it is stopped
+until an operator removes its position.
+
+Source: Synapse 1.12.4, 1.21.2, 1.66.0 and 1.163.2, observed and read; the treatment of gaps, of
+epochs and of streams that went back is ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from logweir.errors import LimitExceeded, RemoteProtocolError
+from logweir.limits import SYNAPSE_NAME_BYTES, SYNAPSE_PENDING_BYTES, SYNAPSE_STREAMS
+from logweir.replication.synapse.codec import Dialect
+
+__all__ = ["Ask", "Change", "Cursor", "Fetch", "Gap", "Moved", "Tracker", "Unit"]
+
+DATABASE_STREAMS: Final = frozenset(
+    [
+        "events",
+        "backfill",
+        "presence",
+        "receipts",
+        "push_rules",
+        "pushers",
+        "public_rooms",
+        "device_lists",
+        "to_device",
+        "tag_account_data",
+        "account_data",
+        "groups",
+        "current_state_deltas",
+        "user_signature",
+        "un_partial_stated_room",
+        "un_partial_stated_event",
+        "thread_subscriptions",
+        "profile_updates",
+        "sticky_events",
+        "quarantined_media",
+    ]
+)
+"""Streams whose tokens are kept in Synapse's database and never go back."""
+
+REFUSALS_MAX: Final = 2
+"""Refused catch-ups in a row after which a stream goes on with a gap."""
+
+_ROW_BYTES: Final = 100
+"""What a row that is held costs beside its bytes, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far one instance's rows of one stream are stored; see the module's text."""
+
+    last: int
+    resume: int
+    epoch: int = 1
+    stopped: str = ""
+
+
+@dataclass(slots=True)
+class Unit:
+    """Rows of one token, to be stored in one transaction. `rows`: MsgPack.
+
+    `more`: behind the rows that the token has already; otherwise they replace what it has.
+    `cursor`: where the cursor is then; None: it stays.
+    """
+
+    stream: str
+    instance: str
+    epoch: int
+    token: int
+    rows: list[bytes]
+    more: bool = False
+    cursor: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The cursor is there now."""
+
+    stream: str
+    instance: str
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Rows behind `after` up to `upto` are not here, or may not be."""
+
+    stream: str
+    instance: str
+    after: int
+    upto: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows behind `after` up to `upto` are to be fetched; then `Tracker.fetched`."""
+
+    stream: str
+    instance: str
+    after: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """(D1) REPLICATE is to be sent."""
+
+    stream: str
+    token: int
+
+
+Change = Unit | Moved | Gap | Fetch | Ask
+
+
+class _Place(Enum):
+    UNSEEN = "unseen"
+    LIVE = "live"
+    WANTED = "wanted"
+    ASKED = "asked"
+    FETCHING = "fetching"
+    STOPPED = "stopped"
+
+
+_Queued = tuple[str, int | None, int, bytes]  # "row": token, 0, row; "position": previous, token
+
+
+class _Flow:
+    """One (stream, instance)."""
+
+    __slots__ = (
+        "collected",
+        "cursor",
+        "instance",
+        "open_unit",
+        "pending",
+        "place",
+        "queue",
+        "stream",
+        "target",
+        "written",
+    )
+
+    def __init__(self, stream: str, instance: str, cursor: Cursor | None) -> None:
+        self.stream = stream
+        self.instance = instance
+        self.cursor = cursor
+        self.open_unit: Unit | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """A new connection."""
+        stopped = self.cursor is not None and self.cursor.stopped
+        self.place = _Place.STOPPED if stopped else _Place.UNSEEN
+        self.pending: list[bytes] = []
+        self.collected: dict[int, dict[bytes, None]] = {}
+        self.written: set[int] = set()
+        self.queue: deque[_Queued] = deque()
+        self.target = 0
+
+
+class Tracker:
+    """All streams of one upstream, over as many connections as it takes.
+
+    `cursors`: what is stored; `start_all`: a stream that is new here is taken from its beginning,
+    not from now on; `limit_bytes`: of rows held back.
+    """
+
+    def __init__(
+        self,
+        cursors: Mapping[tuple[str, str], Cursor],
+        *,
+        start_all: bool = False,
+        limit_bytes: int = SYNAPSE_PENDING_BYTES,
+    ) -> None:
+        self._start_all = start_all
+        self._limit_bytes = limit_bytes
+        self._flows = {key: _Flow(*key, cursor) for key, cursor in cursors.items()}
+        self._dialect = Dialect.D1
+        self._changes: list[Change] = []
+        self._asks: deque[_Flow] = deque()
+        self._asked: _Flow | None = None
+        self._refusals: dict[str, tuple[int, int]] = {}
+        self.held_bytes = 0
+        """Of rows that are held back: unfinished units, a catch-up, what waits for a fetch."""
+        self.dropped_rows = 0
+        """Rows that were not taken: before a POSITION, repeated, or of a stopped stream."""
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def connected(self, dialect: Dialect) -> None:
+        """A connection begins: nothing is known about any stream yet."""
+        self._dialect = dialect
+        self._changes = []
+        self._asks.clear()
+        self._asked = None
+        self.held_bytes = 0
+        for flow in self._flows.values():
+            flow.open_unit = None
+            cursor = flow.cursor
+            if dialect is not Dialect.D1 and cursor is not None and cursor.resume < cursor.last:
+                flow.cursor = replace(cursor, last=cursor.resume)
+            flow.begin()
+
+    def refused(self) -> None:
+        """The connection ended with an error of the server while a catch-up was on its way."""
+        flow = self._asked
+        if flow is None or flow.cursor is None:
+            return
+        token, times = self._refusals.get(flow.stream, (0, 0))
+        same = token == flow.cursor.resume
+        self._refusals[flow.stream] = (flow.cursor.resume, times + 1 if same else 1)
+
+    @property
+    def cursors(self) -> dict[tuple[str, str], Cursor]:
+        """Every cursor, as of the changes that were given out."""
+        return {key: flow.cursor for key, flow in self._flows.items() if flow.cursor is not None}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a POSITION came and nothing that was missed is still on its way."""
+        unsettled = (_Place.WANTED, _Place.ASKED, _Place.FETCHING)
+        places = [flow.place for flow in self._flows.values()]
+        return _Place.LIVE in places and not any(place in unsettled for place in places)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether rows wait for a fetch."""
+        return any(flow.place is _Place.FETCHING for flow in self._flows.values())
+
+    @property
+    def unseen(self) -> list[tuple[str, str]]:
+        """Streams that are known here and had no POSITION on this connection."""
+        return [key for key, flow in self._flows.items() if flow.place is _Place.UNSEEN]
+
+    def take(self) -> Sequence[Change]:
+        """What is to be done, in order."""
+        changes, self._changes = self._changes, []
+        for change in changes:
+            if type(change) is Unit:
+                self._flows[change.stream, change.instance].open_unit = None
+        return changes
+
+    # --- what arrives -----------------------------------------------------------------------------
+
+    def rdata(self, stream: str, instance: str, token: int | None, row: bytes) -> None:
+        """A row. Raises `LimitExceeded` where too much would be held back."""
+        flow = self._flows.get((stream, instance))
+        if flow is None:
+            self.dropped_rows += 1
+            return
+        place = flow.place
+        if place is _Place.LIVE:
+            if token is None:
+                self._hold(row)
+                flow.pending.append(row)
+            elif flow.pending:
+                rows, flow.pending = [*flow.pending, row], []
+                self._release(rows[:-1])
+                self._unit(flow, token, rows)
+            else:
+                self._unit(flow, token, [row])
+        elif place is _Place.FETCHING:
+            self._hold(row)
+            flow.queue.append(("row", token, 0, row))
+        elif place in (_Place.ASKED, _Place.WANTED):
+            self._collect(flow, token, row)
+        else:
+            self.dropped_rows += 1
+
+    def position(self, stream: str, instance: str, previous: int, token: int) -> None:
+        """A POSITION. Raises `LimitExceeded` for a flood of invented names."""
+        flow = self._flows.get((stream, instance))
+        if flow is None:
+            if len(self._flows) >= SYNAPSE_STREAMS:
+                raise LimitExceeded("SYNAPSE_STREAMS", SYNAPSE_STREAMS, len(self._flows) + 1)
+            size = max(len(stream.encode()), len(instance.encode()))
+            if size > SYNAPSE_NAME_BYTES:
+                raise LimitExceeded("SYNAPSE_NAME_BYTES", SYNAPSE_NAME_BYTES, size)
+            flow = self._flows[stream, instance] = _Flow(stream, instance, None)
+        if flow.place is _Place.STOPPED:
+            return
+        if self._dialect is Dialect.D1:
+            self._position_d1(flow, token)
+        elif flow.place is _Place.FETCHING:
+            flow.queue.append(("position", previous, token, b""))
+        else:
+            self._position(flow, previous, token)
+
+    def fetched(
+        self,
+        stream: str,
+        instance: str,
+        rows: Iterable[tuple[int, bytes]],
+        upto: int,
+        *,
+        limited: bool,
+    ) -> None:
+        """The answer to a `Fetch`. `upto`: where it ends; `limited`: it is not all.
+
+        Raises `RemoteProtocolError` where the answer leads nowhere.
+        """
+        flow = self._flows[stream, instance]
+        cursor = flow.cursor
+        if flow.place is not _Place.FETCHING or cursor is None:
+            return
+        if limited and upto <= cursor.last:
+            raise RemoteProtocolError(
+                f"{stream}: the rows behind {cursor.last} were answered up to {upto} only"
+            )
+        units: dict[int, list[bytes]] = {}
+        for token, row in rows:
+            if token <= flow.target:
+                units.setdefault(token, []).append(row)
+        for token in sorted(units):
+            self._unit(flow, token, units[token])
+        end = min(upto, flow.target) if limited else flow.target
+        self._move(flow, end)
+        if end < flow.target:
+            self._changes.append(Fetch(stream, instance, end, flow.target))
+        else:
+            self._go_live(flow)
+
+    def unreadable(self, stream: str, instance: str, token: int | None, reason: str) -> None:
+        """A row that was numbered cannot be stored, and will not come again."""
+        flow = self._flows.get((stream, instance))
+        if flow is not None and flow.place is _Place.LIVE and flow.cursor is not None:
+            after = flow.cursor.last
+            self._changes.append(Gap(stream, instance, after, token or after, reason))
+
+    def not_fetched(self, stream: str, instance: str, reason: str) -> None:
+        """What a `Fetch` asked for cannot be had: go on with a gap."""
+        flow = self._flows[stream, instance]
+        cursor = flow.cursor
+        if flow.place is not _Place.FETCHING or cursor is None:
+            return
+        self._changes.append(Gap(stream, instance, cursor.last, flow.target, reason))
+        self._move(flow, flow.target)
+        self._go_live(flow)
+
+    # --- inside: both -----------------------------------------------------------------------------
+
+    def _hold(self, row: bytes) -> None:
+        self.held_bytes += len(row) + _ROW_BYTES
+        if self.held_bytes > 2 * self._limit_bytes:
+            raise LimitExceeded("SYNAPSE_PENDING_BYTES", self._limit_bytes, self.held_bytes)
+
+    def _release(self, rows: Iterable[bytes]) -> None:
+        for row in rows:
+            self.held_bytes -= len(row) + _ROW_BYTES
+
+    def _unit(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
+        cursor = flow.cursor
+        assert cursor is not None
+        made = Unit(flow.stream, flow.instance, cursor.epoch, token, rows)
+        if token > cursor.last:
+            resume = cursor.last if self._dialect is Dialect.D1 else token
+            made.cursor = flow.cursor = Cursor(token, resume, cursor.epoch)
+        elif self._dialect is not Dialect.D1:
+            self.dropped_rows += len(rows)
+            return
+        elif token == cursor.last:
+            if flow.open_unit is not None and flow.open_unit.token == token:
+                flow.open_unit.rows += rows
+                return
+            made.more = True
+        flow.open_unit = made
+        self._changes.append(made)
+
+    def _move(self, flow: _Flow, token: int) -> None:
+        cursor = flow.cursor
+        assert cursor is not None
+        if cursor.last != token or cursor.resume != token:
+            flow.cursor = Cursor(token, token, cursor.epoch)
+            self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
+
+    def _begin_cursor(self, flow: _Flow, token: int) -> Cursor:
+        flow.cursor = Cursor(token, token)
+        self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
+        return flow.cursor
+
+    def _behind(self, flow: _Flow, token: int) -> None:
+        cursor = flow.cursor
+        assert cursor is not None
+        self._release(flow.pending)
+        flow.pending = []
+        stays = flow.stream in DATABASE_STREAMS
+        reason = "the upstream is behind us" if stays else "the upstream's tokens began anew"
+        self._changes.append(Gap(flow.stream, flow.instance, cursor.last, token, reason))
+        if stays:
+            flow.cursor = replace(cursor, stopped=f"{reason}: it stands at {token}")
+            flow.place = _Place.STOPPED
+        else:
+            flow.cursor = Cursor(0, 0, cursor.epoch + 1)
+        self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
+
+    # --- inside: D1 -------------------------------------------------------------------------------
+
+    def _position_d1(self, flow: _Flow, token: int) -> None:
+        cursor = flow.cursor
+        if flow.place is _Place.WANTED:
+            return  # what we are about to ask for ends with another one
+        if cursor is None:
+            cursor = self._begin_cursor(flow, 0 if self._start_all else token)
+        if flow.place is _Place.ASKED:
+            self._asked = None
+        if token < cursor.last:
+            self._drop_collected(flow)
+            self._behind(flow, token)
+            if flow.place is not _Place.STOPPED:
+                self._want(flow, token)
+        elif flow.place is _Place.ASKED:
+            self._end_catch_up(flow, token)
+        elif cursor.last == cursor.resume == token:
+            flow.place = _Place.LIVE
+        else:
+            self._want(flow, token)
+        self._ask_next()
+
+    def _want(self, flow: _Flow, token: int) -> None:
+        """Ask for what was missed up to `token`, unless it was refused too often."""
+        cursor = flow.cursor
+        assert cursor is not None
+        refused_from, times = self._refusals.get(flow.stream, (0, 0))
+        if times >= REFUSALS_MAX and refused_from == cursor.resume:
+            del self._refusals[flow.stream]
+            reason = f"the upstream refused {times} times to send it"
+            self._changes.append(Gap(flow.stream, flow.instance, cursor.resume, token, reason))
+            self._move(flow, token)
+            flow.place = _Place.LIVE
+        elif token == cursor.resume:
+            flow.place = _Place.LIVE
+        else:
+            flow.place = _Place.WANTED
+            self._asks.append(flow)
+
+    def _ask_next(self) -> None:
+        if self._asked is None and self._asks:
+            flow = self._asked = self._asks.popleft()
+            assert flow.cursor is not None
+            flow.place = _Place.ASKED
+            self._changes.append(Ask(flow.stream, flow.cursor.resume))
+
+    def _collect(self, flow: _Flow, token: int | None, row: bytes) -> None:
+        self._hold(row)
+        if token is None:
+            flow.pending.append(row)
+            return
+        known = flow.collected.setdefault(token, {})
+        for one in (*flow.pending, row):
+            if one in known:
+                self._release((one,))
+            known[one] = None
+        flow.pending = []
+        if self.held_bytes > self._limit_bytes:
+            self._write_collected(flow)
+
+    def _write_collected(self, flow: _Flow) -> None:
+        """Store what was collected; the cursor stays."""
+        cursor = flow.cursor
+        assert cursor is not None
+        for token in sorted(flow.collected):
+            rows = list(flow.collected[token])
+            self._release(rows)
+            more = token in flow.written
+            self._changes.append(
+                Unit(flow.stream, flow.instance, cursor.epoch, token, rows, more=more)
+            )
+        flow.written.update(flow.collected)
+        flow.collected = {}
+
+    def _drop_collected(self, flow: _Flow) -> None:
+        for rows in flow.collected.values():
+            self._release(rows)
+        flow.collected = {}
+        flow.written = set()
+
+    def _end_catch_up(self, flow: _Flow, token: int) -> None:
+        self._refusals.pop(flow.stream, None)
+        later = {one: flow.collected.pop(one) for one in sorted(flow.collected) if one > token}
+        self._write_collected(flow)
+        flow.written = set()
+        self._move(flow, token)
+        flow.place = _Place.LIVE
+        for number, rows in later.items():
+            self._release(rows)
+            self._unit(flow, number, list(rows))
+
+    # --- inside: D2 on ----------------------------------------------------------------------------
+
+    def _position(self, flow: _Flow, previous: int, token: int) -> None:
+        self._release(flow.pending)
+        flow.pending = []
+        cursor = flow.cursor
+        if cursor is None:
+            cursor = self._begin_cursor(flow, 0 if self._start_all else token)
+        if token < cursor.last:
+            self._behind(flow, token)
+            if flow.place is _Place.STOPPED:
+                return
+            cursor = flow.cursor
+            assert cursor is not None
+            previous = token
+        if previous <= cursor.last <= token:
+            self._move(flow, token)
+            flow.place = _Place.LIVE
+            return
+        flow.place = _Place.FETCHING
+        flow.target = token
+        self._changes.append(Fetch(flow.stream, flow.instance, cursor.last, token))
+
+    def _go_live(self, flow: _Flow) -> None:
+        """What waited is taken, until it needs a fetch itself."""
+        flow.place = _Place.LIVE
+        queue = flow.queue
+        while queue and flow.place is _Place.LIVE:
+            kind, first, second, row = queue.popleft()
+            if kind == "row":
+                self._release((row,))
+                self.rdata(flow.stream, flow.instance, first, row)
+            else:
+                assert first is not None
+                self._position(flow, first, second)

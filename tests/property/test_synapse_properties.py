@@ -1,0 +1,152 @@
+"""Synapse lines, rows and cursors over all inputs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interop.synapsemodel import Peer
+from logweir.errors import DecodeError
+from logweir.replication.synapse.codec import (
+    Dialect,
+    Position,
+    Rdata,
+    decode_rows,
+    encode,
+    encode_row,
+    encode_rows,
+    parse,
+)
+from logweir.replication.synapse.cursors import Cursor, Tracker
+
+TOKENS = st.integers(-(2**63), 2**63 - 1)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters=" \n\r"), min_size=1, max_size=8)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | TOKENS
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(Dialect), NAMES, NAMES, TOKENS, TOKENS, VALUES)
+def test_commands_come_back(
+    dialect: Dialect, stream: str, instance: str, previous: int, token: int, value: Any
+) -> None:
+    """What is written is read again, as far as the dialect can say it."""
+    who = "master" if dialect is Dialect.D1 else instance
+    before = previous if dialect in (Dialect.D3, Dialect.D4) else token
+    for command in (
+        Rdata(stream, who, token, json.dumps(value)),
+        Rdata(stream, who, None, json.dumps(value)),
+        Position(stream, who, before, token),
+    ):
+        if len(line := encode(command, dialect)) < 16384:
+            assert parse(line.decode()[:-1], dialect) == command
+
+
+@given(st.lists(VALUES, min_size=1, max_size=6))
+def test_rows_come_back(values: list[Any]) -> None:
+    """Together and alone, compact and with spaces."""
+    texts = [json.dumps(value) for value in values]
+    packed = encode_rows(texts)
+    assert packed == [encode_row(text) for text in texts]
+    for spaced in (True, False):
+        assert [json.loads(text) for text in decode_rows(packed, spaced=spaced)] == values
+
+
+@given(st.lists(st.text(alphabet='[]{},:"1aN \\un', max_size=12), min_size=1, max_size=6))
+def test_rows_together_are_the_rows_alone(texts: list[str]) -> None:
+    """Whatever the texts are: the good ones up to the first bad one."""
+    expected = []
+    for text in texts:
+        try:
+            expected.append(encode_row(text))
+        except DecodeError:
+            break
+    assert encode_rows(texts) == expected
+
+
+UNITS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=12)
+"""Upstream units: step of the token, number of rows."""
+
+
+@settings(max_examples=60)
+@given(UNITS, st.lists(st.integers(0, 40), max_size=4), st.sampled_from(["D1", "D3"]))
+def test_whenever_the_connection_breaks_every_row_is_stored_once(
+    steps: list[tuple[int, int]], breaks: list[int], dialect: str
+) -> None:
+    """A real server's rules on one side, any number of broken connections on the other."""
+    units: list[tuple[int, list[str]]] = []
+    token = 0
+    for step, rows in steps:
+        token += step
+        units.append((token, [f'["{token}-{place}"]' for place in range(rows)]))
+    tracker = Tracker({("s", "master"): Cursor(0, 0)})
+    stored = Peer(tracker).stored
+    sent = 0
+    for lines_until_break in [*breaks, 10**6]:
+        peer = Peer(tracker)
+        peer.stored = stored
+        sent = _converse(peer, units, sent, lines_until_break, dialect == "D1")
+        peer.session.receive_eof(0.0)
+    expected = [(number, json.loads(row)) for number, rows in units for row in rows]
+    assert stored.rows("s") == expected
+    assert tracker.held_bytes == 0
+
+
+def _converse(
+    peer: Peer, units: list[tuple[int, list[str]]], sent: int, budget: int, d1: bool
+) -> int:
+    """One connection that ends after `budget` lines. Returns how many units exist upstream."""
+    who = "" if d1 else "master "
+    peer.greet()
+    current = units[sent - 1][0] if sent else 0
+
+    def send(line: str) -> bool:
+        nonlocal budget
+        budget -= 1
+        if budget < 0:
+            return False
+        for answer in peer.lines(line):
+            if answer.startswith("REPLICATE s "):
+                asked.append(int(answer.rsplit(" ", 1)[1]))
+        for fetch in peer.stored.fetches:
+            rows = [
+                (number, encode_row(row))
+                for number, texts in units[:sent]
+                if fetch.after < number <= fetch.upto
+                for row in texts
+            ]
+            peer.act(peer.session.fetched("s", "master", rows, fetch.upto, limited=False))
+        peer.stored.fetches.clear()
+        return True
+
+    asked: list[int] = []
+    position = f"POSITION s {current}" if d1 else f"POSITION s master {current} {current}"
+    if not send(position):
+        return sent
+    for after in list(asked):
+        for number, rows in units[:sent]:
+            if number > after:
+                for row in rows:
+                    if not send(f"RDATA s {number} {row}"):
+                        return sent
+        if not send(position):
+            return sent
+    while sent < len(units):
+        number, rows = units[sent]
+        sent += 1
+        for place, row in enumerate(rows):
+            name = "batch" if place < len(rows) - 1 else number
+            if not send(f"RDATA s {who}{name} {row}"):
+                return sent
+    return sent
