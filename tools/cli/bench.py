@@ -51,7 +51,7 @@ def command(
         typer.Option(help="A folder on the disk to measure; default: where temporary files go."),
     ] = None,
 ) -> int:
-    """Measure appends, scans, recovery, Tank or TAP; figures are ratios to the first case of a table.
+    """Measure appends, scans, recovery, Tank, TAP; figures are ratios to a table's first case.
 
     Cases run in turn, round by round; what is shown is the median of the rounds' ratios and, in
     brackets, the lowest and highest. Peers that are not installed are left out.
