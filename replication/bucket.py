@@ -45,6 +45,7 @@ __all__ = [
     "ItemStore",
     "VbucketState",
     "absolute_expiry",
+    "pack_head",
     "pack_item",
     "pack_key",
     "tombstone",
@@ -113,6 +114,11 @@ def pack_item(item: Item) -> bytes:
             item.meta,
         )
     )
+
+
+def pack_head(item: Item) -> bytes:
+    """How the item's tuple begins, up to and with its vbucket."""
+    return b"\x9a" + pack(item.key) + pack(item.vbucket)
 
 
 def unpack_item(data: bytes) -> Item:

@@ -19,6 +19,7 @@ from logweir.replication.bucket import (
     CasClock,
     Item,
     VbucketState,
+    pack_head,
     pack_item,
     pack_key,
     tombstone,
@@ -220,10 +221,14 @@ class GroupItems(_Reader):
         """See `ItemStore`."""
         if not item.cas:
             item = replace(item, cas=self.bucket.cas.after())
-        found = self.find(item.key)
-        if found is not None and found.vbucket != item.vbucket:
-            self._remove(found, 0)  # whoever follows that vbucket has to know
-        self._execute(Request(RowType.REPLACE, self._space.id, tuple=pack_item(item)))
+        request = Request(RowType.REPLACE, self._space.id, tuple=pack_item(item))
+        mark = self._group.mark()
+        old, _ = self._group.execute(request)
+        if old is not None and not old.startswith(pack_head(item)):
+            self._group.rollback(mark)  # it moves: whoever follows the other vbucket has to know
+            self._remove(unpack_item(old), 0)
+            self._group.execute(request)
+        self.changes += 1
         return item
 
     def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:

@@ -371,6 +371,24 @@ def test_only_the_wanted_vbuckets_come(tmp_path: Path, listed: tuple[int, ...]) 
         assert found == ({1, 2} if not listed else {1, 2} & set(listed))
 
 
+def test_an_item_that_moves_is_removed_where_it_was(tmp_path: Path) -> None:
+    """A key is in one vbucket at a time, and followers of the other one see it go."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        set_state(client, 1, VbucketState.ACTIVE)
+        client.ask(store(b"k", b"old"))
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"n", ACK))
+            take_until(stream, b"k")
+            client.ask(store(b"k", b"new", vbucket=1), store(b"end"))
+            found = [(m.opcode, m.vbucket) for m in take_until(stream, b"end") if m.key]
+        assert found == [
+            (Opcode.TAP_DELETE, 0),
+            (Opcode.TAP_MUTATION, 1),
+            (Opcode.TAP_MUTATION, 0),
+        ]
+        assert client.ask(Packet(Opcode.GET, b"k"))[0].status == Status.NOT_FOUND
+
+
 def migrate(source: int, destination: int, vbucket: int) -> None:
     """What a migrator does: hand the producer's packets on, and the answers back."""
     options = ACK | Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +33,17 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}:{JAR}"
 
 
-def start(classpath: str, *arguments: str) -> subprocess.Popen[str]:
-    """The program, running."""
+@contextlib.contextmanager
+def start(classpath: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The program, running; killed if it has not ended."""
     command = ["java", "-cp", classpath, "TapDump", *arguments]
-    return subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_dump_arrives_with_flags_and_values(tmp_path: Path, classpath: str) -> None:

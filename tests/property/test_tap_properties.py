@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tapmodel import MemoryBucket, packets
 
-from logweir.replication.bucket import Item, VbucketState, pack_item, unpack_item
+from logweir.replication.bucket import Item, VbucketState, pack_head, pack_item, unpack_item
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import (
     Connect,
@@ -109,8 +109,9 @@ ITEMS = st.builds(
 
 @given(ITEMS)
 def test_any_item_survives(item: Item) -> None:
-    """As a tuple."""
+    """As a tuple, which begins as it is said to."""
     assert unpack_item(pack_item(item)) == item
+    assert pack_item(item).startswith(pack_head(item))
 
 
 STEPS = st.lists(

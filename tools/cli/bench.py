@@ -24,6 +24,7 @@ class Suite(StrEnum):
     SERVE = "serve"
     JOIN = "join"
     RELAY = "relay"
+    TAP = "tap"
 
 
 class Mode(StrEnum):
@@ -66,6 +67,8 @@ def command(
             _scan(out, Path(folder), rows, compress, rounds)
         elif suite is Suite.TANK:
             _tank(out, Path(folder), rounds)
+        elif suite is Suite.TAP:
+            _tap(out, Path(folder), rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
@@ -114,6 +117,21 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
     _show(out, "publish, durability fsync", title, "bundles/s", figures.publish_fsync)
     for name, values in (("latency", figures.latency_ms), ("waiting", figures.waiting)):
         out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
+
+
+def _tap(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import tap
+
+    figures = tap.run_tap(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "tap", **tap.to_json(figures)})
+        return
+    title = {"items": tap.ITEMS, "value_bytes": tap.VALUE_BYTES}
+    _show(out, "set", title, "items/s", figures.set)
+    _show(out, "get", title, "items/s", figures.get)
+    _show(out, "dump", title, "items/s", figures.dump)
+    shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
+    out.line(f"latency, ms: {shown}")
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:

@@ -3,6 +3,8 @@ import java.net.InetSocketAddress;
 import net.spy.memcached.TapClient;
 import net.spy.memcached.tapmessage.RequestMessage;
 import net.spy.memcached.tapmessage.ResponseMessage;
+import net.spy.memcached.tapmessage.TapMagic;
+import net.spy.memcached.tapmessage.TapOpcode;
 import net.spy.memcached.tapmessage.TapRequestFlag;
 
 public class TapDump {
@@ -19,6 +21,9 @@ public class TapDump {
       message.setFlags(TapRequestFlag.CHECKPOINT);
       message.setFlags(TapRequestFlag.FIX_BYTEORDER);
       message.setBackfill(-1);
+      message.setMagic(TapMagic.PROTOCOL_BINARY_REQ);
+      message.setOpcode(TapOpcode.REQUEST);
+      message.setName("java");
       client.tapCustom("java", message);
       System.out.println("READY");
       System.out.flush();
