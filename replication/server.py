@@ -24,6 +24,7 @@ from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.synapse.endpoint import SynapseService, read_options
 from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
 from logweir.replication.urls import Url
 from logweir.store.log import Log
@@ -85,7 +86,7 @@ class Server:
         self._stop_listening = self.log.on_commit(lambda vclock: self.hub.committed())
         try:
             for url in self.options.listen:
-                service = _named(SERVICES, url, "listened on")(self)
+                service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
@@ -158,8 +159,9 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
         ) from None
 
 
-SERVICES: Final[Mapping[str, Callable[[Server], Service]]] = {
-    "tarantool": lambda server: IprotoService(server.iproto),
+SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
+    "tarantool": lambda server, url: IprotoService(server.iproto),
+    "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {

@@ -57,8 +57,13 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 }
 
 OPTIONS: Final = frozenset(
-    ("tls", "ca", "anonymous", "dialect", "server_name", "http", "secret_file", "start", "name")
+    ("tls", "ca", "anonymous", "dialect", "server_name", "http", "auth_file", "start", "name")
+    + ("on_long_row", "relay_up")
 )
+LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
+}
+"""What may stand in the address of a listener, by scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +154,14 @@ def parse_url(text: str, *, origin: str = "argument") -> Url:
 
 
 def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
-    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any.
+    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any;
+    options those of `LISTEN_OPTIONS`.
 
     Raises `ConfigError`.
     """
     url = _parse(text, origin, "127.0.0.1", path_required=False)
-    if url.user or url.password or url.path or url.options:
+    refused = {key for key, _ in url.options} - LISTEN_OPTIONS.get(url.scheme, frozenset())
+    if url.user or url.password or url.path or refused:
         raise _refuse(
             text,
             origin,
