@@ -186,11 +186,11 @@ gone."""
 SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
 """Largest answer to a request for missed rows."""
 
-SYNAPSE_QUEUED_COMMANDS: Final = 10_000
-"""Commands that wait for a slow follower. Source: Synapse, read and observed."""
+SYNAPSE_PAGE_ROWS: Final = 1000
+"""Stored rows that a follower is sent in one step of its catch-up, about."""
 
-SYNAPSE_QUEUED_BYTES: Final = 8 * 1024 * 1024
-"""Bytes that wait for a slow follower."""
+SYNAPSE_SHARED_WINDOWS: Final = 32
+"""Windows of the log whose lines are kept for all followers."""
 
 SYNAPSE_PING_SECONDS: Final = 5.0
 """A PING goes out after so long without another command. Source: Synapse."""

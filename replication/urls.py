@@ -60,6 +60,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 }
 
 OPTIONS: Final = frozenset(
+<<<<<<< HEAD
     [
         "tls",
         "ca",
@@ -73,7 +74,15 @@ OPTIONS: Final = frozenset(
         "start",
         "name",
     ]
+=======
+    ("tls", "ca", "anonymous", "dialect", "server_name", "http", "auth_file", "start", "name")
+    + ("on_long_row", "relay_up")
+>>>>>>> synapse
 )
+LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
+}
+"""What may stand in the address of a listener, by scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +173,24 @@ def parse_url(text: str, *, origin: str = "argument") -> Url:
 
 
 def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
+<<<<<<< HEAD
     """Read the address of a listener: no user; a path only for a bucket; host 127.0.0.1 unless
     given; port 0: any.
+=======
+    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any;
+    options those of `LISTEN_OPTIONS`.
+>>>>>>> synapse
 
     Raises `ConfigError`.
     """
     url = _parse(text, origin, "127.0.0.1", path_required=False)
+<<<<<<< HEAD
     has_path = bool(url.path) and not SCHEMES[url.scheme].listens_with_path
     if url.user or url.password or has_path or url.options:
+=======
+    refused = {key for key, _ in url.options} - LISTEN_OPTIONS.get(url.scheme, frozenset())
+    if url.user or url.password or url.path or refused:
+>>>>>>> synapse
         raise _refuse(
             text,
             origin,

@@ -89,7 +89,7 @@ class Updates:
                 if status in (401, 403):
                     raise SourceStopped(
                         f"{self._url} refuses our secret: {status} {text}",
-                        hint="put worker_replication_secret into the file of secret_file=…",
+                        hint="put worker_replication_secret into the file of auth_file=…",
                     )
                 if 400 <= status < 500:
                     return Refused(f"the upstream answered {status}: {text}")

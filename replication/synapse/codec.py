@@ -57,8 +57,10 @@ import json
 import math
 import re
 import urllib.parse
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -66,7 +68,7 @@ import msgpack
 
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
 from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES
-from logweir.wal.mp import Value
+from logweir.wal.mp import MapPairs, Value
 
 __all__ = [
     "ALL",
@@ -535,11 +537,16 @@ def decode_row_value(packed: bytes) -> Value:
 def _special(value: Value) -> Value:
     if isinstance(value, bytes):
         return {"$bin": base64.b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return {"$decimal": str(value)}
+    if isinstance(value, uuid.UUID):
+        return {"$uuid": str(value)}
     if isinstance(value, msgpack.ExtType):
         return {"$ext": [value.code, base64.b64encode(value.data).decode()]}
     if isinstance(value, msgpack.Timestamp):
         return {"$ext": [-1, base64.b64encode(value.to_bytes()).decode()]}
-    raise DecodeError(f"a {type(value).__name__} has no JSON form")
+    assert isinstance(value, MapPairs)
+    return {"$map": [[_plain(key), _plain(one)] for key, one in value.pairs]}
 
 
 def _plain(value: Value) -> Value:
@@ -559,22 +566,25 @@ _SPACED: Final = json.JSONEncoder(default=_special, allow_nan=False)
 _COMPACT: Final = json.JSONEncoder(default=_special, allow_nan=False, separators=(",", ":"))
 
 
-def decode_rows(packed: Sequence[bytes], *, spaced: bool) -> list[str]:
-    """Stored rows as JSON texts. `spaced`: as D1 writes them."""
+def row_text(value: Value, *, spaced: bool) -> str:
+    """A value that came from JSON, as JSON. `spaced`: as D1 writes it."""
     encoder = _SPACED if spaced else _COMPACT
-    return [row_json(decode_row_value(one), encoder) for one in packed]
+    try:
+        return encoder.encode(value)
+    except (ValueError, TypeError):  # nothing that Synapse sent
+        return encoder.encode(_plain(value))
 
 
-def row_json(value: Value, encoder: json.JSONEncoder = _COMPACT) -> str:
-    """One value as JSON: binary `{"$bin": base64}`, extensions `{"$ext": [type, base64]}`, NaN and
+def decode_rows(packed: Sequence[bytes], *, spaced: bool) -> list[str]:
+    """Stored rows as JSON texts."""
+    return [row_text(decode_row_value(one), spaced=spaced) for one in packed]
+
+
+def row_json(value: Value) -> str:
+    """Any value as JSON: binary `{"$bin": base64}`, extensions `{"$ext": [type, base64]}`, NaN and
     infinities `{"$float": "nan"}`, maps with other keys than strings `{"$map": [[key, value]]}`.
     """
-    try:
-        if isinstance(value, dict):
-            value = _plain(value)
-        return encoder.encode(value)
-    except (ValueError, TypeError):
-        return encoder.encode(_plain(value))
+    return _COMPACT.encode(_plain(value))
 
 
 # --- names ----------------------------------------------------------------------------------------

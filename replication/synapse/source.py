@@ -9,7 +9,7 @@ dialect        `auto` (default), D1, D2 or D3; TCP only
 server_name    the only server that is taken; the stored position is kept under the server's name
 http           `host:port` of the `replication` listener where missed rows are fetched (D2 on)
 http.<writer>  the same of another writer than the main process
-secret_file    file with `worker_replication_secret`, if the server has one
+auth_file    file with `worker_replication_secret`, if the server has one
 start          `now` (default): streams that are new here begin with what comes; `all`: with what
                the server still has
 name           part of the names of the spaces, for a second server in one store
@@ -68,13 +68,13 @@ class _Upstream:
     def __init__(self, url: Url, log: Log) -> None:
         self._url = url
         self._log = log
-        secret_file = url.option("secret_file")
+        auth_file = url.option("auth_file")
         secret = ""
-        if secret_file:
+        if auth_file:
             try:
-                secret = Path(secret_file).read_text(encoding="utf-8").strip()
+                secret = Path(auth_file).read_text(encoding="utf-8").strip()
             except OSError as error:
-                raise ConfigError("secret_file", f"{secret_file}: {error.strerror}") from error
+                raise ConfigError("auth_file", f"{auth_file}: {error.strerror}") from error
         self._updates = {
             key.partition(".")[2] or _MASTER: Updates(address, secret=secret)
             for key, address in url.options

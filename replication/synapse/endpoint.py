@@ -1,0 +1,377 @@
+"""Serving Synapse's line protocol: one task per follower reads the store at the follower's pace.
+
+A follower of a stream gets what is stored behind its token, page by page, then POSITION, then what
+is committed. Nothing is queued for a follower: what it has not taken yet is read from the state or
+the log when it takes it, and rows at the end of the log are read and written out once for all
+(`logweir.replication.hub`, `streams.Streams`). One that takes nothing is cut off by the link.
+
+====================================  ==============================================================
+asked for                             gets
+====================================  ==============================================================
+NOW, or the token where it stands     POSITION
+a token below                         the units behind it, `batch` but for the last row, POSITION
+a token above                         POSITION, which is lower
+a space, below the oldest row kept    ERROR token too old; with 0 all that is in the space as
+                                      `replace` rows in one unit, then POSITION
+a stream that is not known            ERROR, close
+ALL (D1)                              the same for every stream
+ALL (D2 on)                           POSITION of every stream; rows come without being asked for
+====================================  ==============================================================
+
+A row whose line is longer than `limits.SYNAPSE_LINE_BYTES` ends the connection with `ERROR row too
+long: <stream> <token>`, or with `on_long_row="skip"` its unit is left out and a POSITION past it is
+sent; each is counted.
+
+Source: Synapse 1.12.4 and 1.66.0, observed, for what followers expect; tokens that are too old, the
+pace and long rows are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from logweir.errors import ConfigError, LimitExceeded, PositionUnavailable
+from logweir.limits import SYNAPSE_LINE_BYTES, SYNAPSE_PAGE_ROWS, SYNAPSE_SHARED_WINDOWS
+from logweir.replication.hub import Hub, Window
+from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
+from logweir.replication.synapse.codec import ALL, Dialect, RemoteServerUp
+from logweir.replication.synapse.follower import error_line
+from logweir.replication.synapse.session import Event, PeerUp, ServerSession, Subscribe
+from logweir.replication.synapse.streams import OWN_INSTANCE, Delivery, Stream, Streams
+from logweir.replication.urls import Url
+from logweir.store import Log
+from logweir.wal.directory import scan_directory
+from logweir.wal.vclock import VClock
+
+__all__ = ["Conversation", "Options", "SynapseService", "read_options"]
+
+_log = get_logger("logweir.replication.synapse")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of a listener. `server_name`: "" for that of the upstream that is relayed.
+
+    `skip_long_rows`: see the module's text; `relay_up`: pass REMOTE_SERVER_UP on to others.
+    """
+
+    dialect: Dialect = Dialect.D1
+    server_name: str = ""
+    skip_long_rows: bool = False
+    relay_up: bool = False
+
+
+def read_options(url: Url) -> Options:
+    """The options of a listener's address. Raises `ConfigError`."""
+    wanted = url.option("dialect") or "D1"
+    if wanted not in ("D1", "D3"):
+        raise ConfigError("dialect", f"{wanted!r} is not served", hint="D1 or D3")
+    long_row = url.option("on_long_row") or "error"
+    if long_row not in ("error", "skip"):
+        raise ConfigError("on_long_row", f"{long_row!r} is not known", hint="error or skip")
+    return Options(
+        Dialect(wanted), url.option("server_name"), long_row == "skip", url.flag("relay_up")
+    )
+
+
+class SynapseService:
+    """The protocol, for a `Listener`."""
+
+    def __init__(self, log: Log, hub: Hub, options: Options | None = None) -> None:
+        self.log = log
+        self.hub = hub
+        self.options = options or Options()
+        self.streams = Streams(log, self.options.dialect)
+        self.long_rows = 0
+        self.conversations: set[Conversation] = set()
+        self._shared: OrderedDict[tuple[int, int], list[Delivery]] = OrderedDict()
+
+    def begin(self, link: Link) -> Conversation:
+        """See `Service`."""
+        made = Conversation(self, link)
+        self.conversations.add(made)
+        return made
+
+    def refusal(self, reason: str) -> bytes:
+        """See `Service`."""
+        return error_line(reason)
+
+    def server_name(self) -> str:
+        """What we call ourselves."""
+        return self.options.server_name or self.streams.server_name() or "logweir"
+
+    def deliveries(self, window: Window) -> list[Delivery]:
+        """The units of a window, made once for all followers that are there."""
+        key = (window.start.signature, window.end.signature)
+        known = self._shared.get(key)
+        if known is None:
+            known = self._shared[key] = self.streams.deliveries(window.start, window.blocks)
+            if len(self._shared) > SYNAPSE_SHARED_WINDOWS:
+                self._shared.popitem(last=False)
+        return known
+
+
+@dataclass(slots=True)
+class _Live:
+    """A stream that is sent. `behind`: transactions up to that signature were; `epoch`: told."""
+
+    behind: int
+    epoch: dict[str, int]
+
+
+class Conversation:
+    """One follower."""
+
+    def __init__(self, service: SynapseService, link: Link) -> None:
+        self.service = service
+        self.link = link
+        log = service.log
+        self.session = ServerSession(
+            link.time(),
+            dialect=service.options.dialect,
+            server_name=service.server_name(),
+            milliseconds=lambda: int(log.now() * 1000),
+        )
+        self._asked: deque[Subscribe] = deque()
+        self._live: dict[str, _Live] = {}
+        self._everything = service.options.dialect is not Dialect.D1
+        self._news = asyncio.Event()
+        link.spawn(self._run())
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        for event in events:
+            if isinstance(event, Subscribe):
+                self._asked.append(event)
+                self._news.set()
+            elif isinstance(event, PeerUp) and self.service.options.relay_up:
+                for other in self.service.conversations - {self}:
+                    other.session.put(RemoteServerUp(event.server), other.link.time())
+                    other.link.flush()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        del reason
+        self.service.conversations.discard(self)
+
+    # --- the follower's task ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        reader = self.service.hub.reader(self.service.log.vclock)
+        try:
+            while self.link.is_open:
+                await self.link.drained()
+                if self._asked and not self._everything:
+                    await self._subscribe(self._asked.popleft())
+                    continue
+                window = reader.take()
+                if window is not None:
+                    self._send_live(window)
+                    continue
+                if self._asked:
+                    self._send_positions(reader.vclock)
+                    continue
+                self._news.clear()
+                waiting = {
+                    asyncio.ensure_future(reader.wait()),
+                    asyncio.ensure_future(self._news.wait()),
+                }
+                try:
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for one in waiting:
+                        one.cancel()
+        finally:
+            reader.close()
+
+    def _send(self, lines: bytes, count: int) -> None:
+        self.session.put_lines(lines, count, self.link.time())
+        self.link.flush()
+
+    def _refuse(self, text: str) -> None:
+        self.session.refuse(text)
+        self.link.flush()
+
+    def _fits(self, unit: Delivery) -> bool:
+        """Whether a unit can be sent; if not, what is configured is done."""
+        if unit.longest <= SYNAPSE_LINE_BYTES:
+            return True
+        self.service.long_rows += 1
+        if not self.service.options.skip_long_rows:
+            self._refuse(f"row too long: {unit.stream} {unit.token}")
+            return False
+        stream = self.service.streams.get(unit.stream)
+        assert stream is not None
+        self._send(self.service.streams.position_line(stream, unit.instance, unit.token), 1)
+        return False
+
+    # --- the end of the log -----------------------------------------------------------------------
+
+    def _send_live(self, window: Window) -> None:
+        parts: list[bytes] = []
+        count = 0
+        for unit in self.service.deliveries(window):
+            live = self._live.get(unit.stream)
+            if live is None:
+                if not self._everything:
+                    continue
+                live = self._live[unit.stream] = _Live(0, {unit.instance: unit.epoch})
+            if unit.signature <= live.behind:
+                continue
+            known = live.epoch.get(unit.instance, unit.epoch)
+            if unit.epoch < known:
+                continue
+            if unit.epoch > known or unit.longest > SYNAPSE_LINE_BYTES:
+                self._send(b"".join(parts), count)
+                parts, count = [], 0
+            if unit.epoch > known:
+                stream = self.service.streams.get(unit.stream)
+                assert stream is not None
+                self._send(self.service.streams.position_line(stream, unit.instance, 0), 1)
+            live.epoch[unit.instance] = unit.epoch
+            if self._fits(unit):
+                parts.append(unit.lines)
+                count += unit.count
+            elif self.session.close_reason:
+                return
+        if parts:
+            self._send(b"".join(parts), count)
+
+    def _send_positions(self, reached: VClock) -> None:
+        """(D2 on) POSITION of every stream, unless more was committed than was sent."""
+        streams = self.service.streams
+        with self.service.log.read_view() as view:
+            if view.vclock.signature > reached.signature:
+                return  # and the reader is about to be woken
+            heads = [
+                (stream, head) for stream in streams.all() for head in streams.heads(view, stream)
+            ]
+        self._asked.clear()
+        lines = [
+            streams.position_line(stream, instance, token) for stream, (instance, _, token) in heads
+        ]
+        self._send(b"".join(lines), len(lines))
+
+    # --- catching up ------------------------------------------------------------------------------
+
+    async def _subscribe(self, asked: Subscribe) -> None:
+        streams = self.service.streams
+        if asked.stream == ALL:
+            wanted: Sequence[Stream] = streams.all()
+        elif (one := streams.get(asked.stream)) is not None:
+            wanted = (one,)
+        else:
+            self._refuse(f"failed to handle replicate: unknown stream {asked.stream}")
+            return
+        for stream in wanted:
+            self._live.pop(stream.name, None)
+            if stream.relayed:
+                await self._catch_up_relayed(stream, asked.after)
+            else:
+                await self._catch_up_space(stream, asked.after)
+            if self.session.close_reason:
+                return
+
+    async def _catch_up_relayed(self, stream: Stream, after: int | None) -> None:
+        """Send what is stored behind `after`, then POSITION."""
+        streams = self.service.streams
+        while True:
+            with self.service.log.read_view() as view:
+                heads = streams.heads(view, stream)
+                signature = view.vclock.signature
+                units = []
+                if after is not None:
+                    ((instance, epoch, _),) = heads  # D1 has one writer
+                    units = streams.stored(view, stream, instance, epoch, after, SYNAPSE_PAGE_ROWS)
+            for unit in units:
+                if self._fits(unit):
+                    self._send(unit.lines, unit.count)
+                elif self.session.close_reason:
+                    return
+                after = unit.token
+            await self.link.drained()
+            if not units:
+                break
+        for instance, _, token in heads:
+            if after is not None and after > token:
+                _log.info("synapse.ahead", peer=self.link.peer, stream=stream.name, token=after)
+            self._send(streams.position_line(stream, instance, token), 1)
+        self._live[stream.name] = _Live(signature, {who: epoch for who, epoch, _ in heads})
+
+    async def _catch_up_space(self, stream: Stream, after: int | None) -> None:
+        """The same of a space, from the log."""
+        log, streams = self.service.log, self.service.streams
+        target = log.vclock.signature
+        if after is not None and after > target:
+            _log.info("synapse.ahead", peer=self.link.peer, stream=stream.name, token=after)
+        elif after is not None and after < target:
+            oldest = log.oldest_position.signature
+            if after >= oldest:
+                await self._replay(stream, max(after, 0), target)
+            elif after <= 0:
+                target = await self._send_state(stream)
+            else:
+                self._refuse(f"token too old: oldest is {oldest}")
+            if self.session.close_reason:
+                return
+        self._send(streams.position_line(stream, OWN_INSTANCE, target), 1)
+        self._live[stream.name] = _Live(target, {})
+
+    async def _replay(self, stream: Stream, after: int, target: int) -> None:
+        reader = self.service.hub.reader(self._vclock_at(after))
+        try:
+            while (window := reader.take()) is not None:
+                for unit in self.service.deliveries(window):
+                    if unit.stream == stream.name and after < unit.signature <= target:
+                        if self._fits(unit):
+                            self._send(unit.lines, unit.count)
+                        elif self.session.close_reason:
+                            return
+                await self.link.drained()
+                if not self.link.is_open or window.end.signature >= target:
+                    return
+        except PositionUnavailable as error:
+            self._refuse(f"token too old: {error.message}")
+        finally:
+            reader.close()
+
+    def _vclock_at(self, signature: int) -> VClock:
+        """A position of the log at or before `signature`."""
+        files = scan_directory(self.service.log.path, self.service.log.filesystem).xlogs
+        older = [file.vclock for file in files if file.vclock.signature <= signature]
+        return older[-1] if older else self.service.log.oldest_position
+
+    async def _send_state(self, stream: Stream) -> int:
+        """Everything that is in a space, as one unit. Returns its token.
+
+        It is read page by page; what changes meanwhile comes again behind it.
+        """
+        log, streams = self.service.log, self.service.streams
+        token = log.vclock.signature
+        key: bytes | None = None
+        held: str | None = None
+        while True:
+            with log.read_view() as view:
+                texts, key = streams.state(view, stream, key, SYNAPSE_PAGE_ROWS)
+            for text in texts:
+                try:
+                    streams.row_line(stream, token, text)
+                except LimitExceeded:
+                    self.service.long_rows += 1
+                    if not self.service.options.skip_long_rows:
+                        self._refuse(f"row too long: {stream.name} {token}")
+                        return token
+                    continue
+                if held is not None:
+                    self._send(streams.row_line(stream, None, held), 1)
+                held = text
+            await self.link.drained()
+            if key is None or not self.link.is_open:
+                break
+        if held is not None:
+            self._send(streams.row_line(stream, token, held), 1)
+        return token

@@ -1,0 +1,298 @@
+"""What a store has to offer as Synapse streams, and its rows as RDATA lines.
+
+Two kinds of streams:
+
+* *relayed*: a stream that was ingested (`logweir.replication.synapse.ingest`), under its own name,
+  with the writers, tokens and rows that it had. Its position is the one of the upstream.
+* *a space*: any other space of users, under its name, percent-encoded but for `A-Z a-z 0-9 _ - .`.
+  The writer is `logweir`, the token of a transaction its signature (the sum of the vclock behind
+  it), which rises row by row. A row is ``[op, key, tuple]``, for `update` and `upsert` ``[op, key,
+  tuple or null, operations]``: `op` is `insert`, `replace`, `update`, `upsert` or `delete`; key and
+  tuple are JSON arrays. JSON has no binary, NaN or extensions: see `codec.row_json`.
+
+The rows of a transaction are one unit: `batch` but for the last. D1 has no writers: of a relayed
+stream it gets the rows of the main process only. A stream whose tokens began anew is told with a
+POSITION of 0 before its next row; rows of earlier epochs are no longer served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logweir.replication import positions
+from logweir.replication.synapse.codec import (
+    Dialect,
+    Position,
+    Rdata,
+    decode_row_value,
+    encode,
+    instance_label,
+    read_label,
+    row_json,
+    row_text,
+    space_of_stream,
+    stream_of_space,
+)
+from logweir.replication.synapse.ingest import STREAM_FORMAT
+from logweir.store import Log
+from logweir.store.definition import SpaceDef
+from logweir.store.engine import key_of
+from logweir.store.schema import Schema
+from logweir.store.select import ITERATORS, Select, select
+from logweir.store.view import ReadView
+from logweir.wal.columns import RowColumns
+from logweir.wal.mp import unpack
+from logweir.wal.reader import Block
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+__all__ = ["MASTER", "OWN_INSTANCE", "Delivery", "Stream", "Streams"]
+
+MASTER: Final = "master"
+OWN_INSTANCE: Final = "logweir"
+_PREFIX: Final = "synapse_"
+_FIRST_USER_SPACE: Final = 512
+_GREATER: Final = ITERATORS.index("GT")
+_OPS: Final = {
+    RowType.INSERT: "insert",
+    RowType.REPLACE: "replace",
+    RowType.UPDATE: "update",
+    RowType.UPSERT: "upsert",
+    RowType.DELETE: "delete",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream that is served. `relayed`: with an upstream's tokens."""
+
+    name: str
+    space_id: int
+    relayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A unit on its way to followers. `signature`: of the log behind its transaction.
+
+    `epoch`: of a relayed stream's tokens; `lines`: RDATA lines with LF, `count` of them.
+    """
+
+    stream: str
+    instance: str
+    epoch: int
+    token: int
+    signature: int
+    lines: bytes
+    count: int
+    longest: int
+
+
+class Streams:
+    """The streams of one store, in one dialect."""
+
+    def __init__(self, log: Log, dialect: Dialect) -> None:
+        self._log = log
+        self.dialect = dialect
+        self._schema: Schema | None = None
+        self._by_space: dict[int, Stream] = {}
+
+    def all(self) -> Sequence[Stream]:
+        """Every stream now, those without rows too."""
+        return tuple(self._table().values())
+
+    def get(self, name: str) -> Stream | None:
+        """One stream by its name."""
+        for stream in self._table().values():
+            if stream.name == name:
+                return stream
+        return None
+
+    def server_name(self) -> str:
+        """The name of the server whose streams are relayed; "" if it is none, or several."""
+        if self._log.schema.get(positions.POSITION_SPACE) is None:
+            return ""
+        rows = self._log.select(positions.POSITION_SPACE)
+        names = {str(row[0])[8:].partition("#")[0] for row in rows if row[0][:8] == "synapse:"}
+        return names.pop() if len(names) == 1 else ""
+
+    def _table(self) -> dict[int, Stream]:
+        schema = self._log.schema
+        if schema is not self._schema:
+            self._schema = schema
+            self._by_space = {
+                space.id: _stream_of(space)
+                for space in schema
+                if space.id >= _FIRST_USER_SPACE
+                and not space.is_temporary
+                and not space.is_local
+                and not space.is_view
+                and space.primary is not None
+                and space.name not in (positions.POSITION_SPACE, positions.GAP_SPACE)
+            }
+        return self._by_space
+
+    # --- where they stand -------------------------------------------------------------------------
+
+    def heads(self, view: ReadView, stream: Stream) -> list[tuple[str, int, int]]:
+        """(writer, epoch, token) of a stream as of a view; of a space its only writer."""
+        if not stream.relayed:
+            return [(OWN_INSTANCE, 1, view.vclock.signature)]
+        found: dict[str, tuple[int, int]] = {}
+        source_stream = space_of_stream(stream.name)
+        if view.engine.schema.get(positions.POSITION_SPACE) is not None:
+            space = view.engine.schema.space(positions.POSITION_SPACE)
+            for packed in view.tuples(space):
+                source, name, instance, tokens, _ = unpack(packed)
+                if name == source_stream and source.startswith("synapse:"):
+                    found[instance] = (tokens.get("epoch", 1), tokens["last"])
+        if self.dialect is Dialect.D1:
+            epoch, token = found.get(MASTER, (1, 0))
+            return [(MASTER, epoch, token)]
+        return [(instance, *head) for instance, head in sorted(found.items())]
+
+    def stored(
+        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
+    ) -> list[Delivery]:
+        """Units of a relayed stream with tokens behind `after`, about `limit` rows of them."""
+        label = instance_label(instance, epoch)
+        units: dict[int, list[bytes]] = {}
+        rows = 0
+        wanted = Select.of(view.engine.schema, stream.space_id, [label, after], iterator="GT")
+        for packed in select(view.engine, wanted):
+            who, token, _, _ = value = decode_row_value(packed)
+            if who != label or (rows >= limit and token not in units):
+                break
+            if token <= after:
+                continue
+            units.setdefault(token, []).append(value[3])
+            rows += 1
+        return [
+            self._delivery(stream.name, instance, epoch, token, 0, map(self._text, values))
+            for token, values in units.items()
+        ]
+
+    def state(
+        self, view: ReadView, stream: Stream, after: bytes | None, limit: int
+    ) -> tuple[list[str], bytes | None]:
+        """Rows of a space as `replace` rows, behind a key; and the last key, None at the end."""
+        space = view.engine.schema.space(stream.space_id)
+        assert space.primary is not None
+        schema = view.engine.schema
+        if after is None:
+            wanted = Select.of(schema, space.id, None, limit=limit)
+        else:
+            wanted = Select.packed(schema, space.id, after, _GREATER, limit=limit)
+        found = list(select(view.engine, wanted))
+        texts = [_change_text("replace", space, None, packed, None) for packed in found]
+        return texts, key_of(space.primary, found[-1]) if found else None
+
+    # --- rows of the log --------------------------------------------------------------------------
+
+    def deliveries(self, start: VClock, blocks: Iterable[Block]) -> list[Delivery]:
+        """The units of a run of the log that begins behind `start`."""
+        table = self._table()
+        lsns = {replica_id: start.lsn(replica_id) for replica_id in start}
+        signature = start.signature
+        found: list[Delivery] = []
+        for block in blocks:
+            columns = block.columns
+            spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
+            for first, last in columns.transactions():
+                known = signature
+                for i in range(first, last):
+                    before = lsns.get(who[i], 0)
+                    if lsn[i] > before:
+                        signature += lsn[i] - before
+                        lsns[who[i]] = lsn[i]
+                if signature == known:
+                    continue  # what `start` had already
+                if last - first == 1 and spaces[first] not in table:
+                    continue
+                self._transaction(columns, first, last, signature, found)
+        return found
+
+    def _transaction(
+        self, columns: RowColumns, first: int, last: int, signature: int, found: list[Delivery]
+    ) -> None:
+        table = self._table()
+        units: dict[tuple[str, str, int, int], list[str]] = {}
+        for i in range(first, last):
+            stream = table.get(columns.space_id[i])
+            if stream is None or columns.type[i] not in _OPS:
+                continue
+            if not stream.relayed:
+                space = self._log.schema.space(stream.space_id)
+                text = _change_text(
+                    _OPS[RowType(columns.type[i])],
+                    space,
+                    columns.key_bytes(i),
+                    columns.tuple_bytes(i),
+                    columns.ops_bytes(i),
+                )
+                units.setdefault((stream.name, OWN_INSTANCE, 1, signature), []).append(text)
+            elif columns.type[i] == RowType.INSERT:
+                packed = columns.tuple_bytes(i)
+                assert packed is not None
+                label, token, _, value = decode_row_value(packed)
+                instance, epoch = read_label(label)
+                if self.dialect is Dialect.D1 and instance != MASTER:
+                    continue
+                key = (stream.name, instance, epoch, token)
+                units.setdefault(key, []).append(self._text(value))
+        for (name, instance, epoch, token), texts in units.items():
+            found.append(self._delivery(name, instance, epoch, token, signature, texts))
+
+    def _text(self, value: Any) -> str:
+        return row_text(value, spaced=self.dialect is Dialect.D1)
+
+    def _delivery(
+        self,
+        stream: str,
+        instance: str,
+        epoch: int,
+        token: int,
+        signature: int,
+        texts: Iterable[str],
+    ) -> Delivery:
+        head = f"RDATA {stream} " + ("" if self.dialect is Dialect.D1 else instance + " ")
+        rows = list(texts)
+        lines = [f"{head}batch {text}\n" for text in rows[:-1]]
+        lines.append(f"{head}{token} {rows[-1]}\n")
+        longest = len(max(lines, key=len)) - 1
+        data = "".join(lines).encode()
+        return Delivery(stream, instance, epoch, token, signature, data, len(lines), longest)
+
+    def position_line(self, stream: Stream, instance: str, token: int) -> bytes:
+        """POSITION of a stream."""
+        return encode(Position(stream.name, instance, token, token), self.dialect)
+
+    def row_line(self, stream: Stream, token: int | None, text: str) -> bytes:
+        """RDATA of a space. Raises `LimitExceeded` where it is too long."""
+        return encode(Rdata(stream.name, OWN_INSTANCE, token, text), self.dialect)
+
+
+def _stream_of(space: SpaceDef) -> Stream:
+    names = tuple(field.name for field in space.fields[:4])
+    if space.name.startswith(_PREFIX) and names == tuple(name for name, _ in STREAM_FORMAT):
+        return Stream(space.name[len(_PREFIX) :], space.id, True)
+    return Stream(stream_of_space(space.name), space.id, False)
+
+
+def _change_text(
+    op: str, space: SpaceDef, key: bytes | None, data: bytes | None, ops: bytes | None
+) -> str:
+    value = None if data is None else unpack(data)
+    if key is not None:
+        parts = unpack(key)
+    elif value is not None and space.primary is not None:
+        numbers = [part.field_no for part in space.primary.parts]
+        parts = [value[number] if number < len(value) else None for number in numbers]
+    else:
+        parts = None
+    row = [op, parts, value]
+    if ops is not None:
+        row.append(unpack(ops))
+    return row_json(row)

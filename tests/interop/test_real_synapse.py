@@ -1,0 +1,121 @@
+"""Real Synapse processes followed by a server of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logweir
+from interop.realsynapse import RealSynapse, RedisServer, ReferenceFollower, python_of
+from interop.serving import Serving
+from interop.synapsemodel import wire_rows
+from logweir.replication import positions
+from logweir.replication.runner import SourceState
+from logweir.replication.synapse.codec import Dialect
+from logweir.replication.urls import parse_url
+
+pytestmark = [pytest.mark.slow, pytest.mark.synapse]
+
+
+def stored(log: Any) -> dict[str, list[tuple[int, Any]]]:
+    """(token, row) of every stream."""
+    return {
+        space.name.removeprefix("synapse_"): [
+            (row[1], row[3]) for row in log.select(space.id) if row[0] == "master"
+        ]
+        for space in log.spaces()
+        if space.name.startswith("synapse_")
+    }
+
+
+def follows(serving: Serving) -> bool:
+    """Whether its only source is at the upstream's end."""
+    return serving.server.runners[0].status.state == SourceState.FOLLOWING
+
+
+def has_all(serving: Serving, expected: dict[str, list[tuple[int, Any]]]) -> bool:
+    """Whether the last row of every stream is there."""
+    found = stored(serving.log)
+    return all(found.get(stream, [])[-1:] == rows[-1:] for stream, rows in expected.items())
+
+
+def test_main_process_over_tcp_is_followed_across_restarts_of_both(tmp_path: Path) -> None:
+    """1.66.0 (D3): every row a reference follower gets, also those of a time without us."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with RealSynapse(home, "1.66.0") as synapse:
+        url = parse_url(
+            f"synapse://127.0.0.1:{synapse.tcp_port}?http=127.0.0.1:{synapse.http_port}"
+        )
+        reference = ReferenceFollower(synapse.tcp_port)
+        reference.send("REPLICATE ")
+        reference.read_until("POSITION user_signature")
+        with Serving(tmp_path / "data", follow=[url]) as serving:
+            serving.wait(lambda: follows(serving))
+            synapse.activity("first")
+            reference.read_until("RDATA receipts")
+            reference.send("REPLICATE ")
+            reference.read_until("POSITION user_signature")
+            first = wire_rows(reference.lines, Dialect.D3)
+            assert len(first) > 5
+            serving.wait(lambda: has_all(serving, first))
+            assert stored(serving.log) == first
+        synapse.activity("second")
+        reference.read_until("RDATA receipts")
+        reference.send("REPLICATE ")
+        reference.read_until("POSITION user_signature")
+        both = wire_rows(reference.lines, Dialect.D3)
+        reference.close()
+        with Serving(tmp_path / "data", follow=[url]) as serving:
+            serving.wait(lambda: follows(serving))
+            found = stored(serving.log)
+            for stream in ("events", "receipts", "account_data", "tag_account_data"):
+                assert found[stream] == both[stream]
+            tokens = {token for token, _ in both["typing"]}
+            assert {token for token, _ in found["typing"]} <= tokens
+            assert not positions.gaps(serving.log)
+            synapse.stop()
+            synapse.start()
+            serving.wait(lambda: serving.server.runners[0].status.attempts > 1)
+            serving.wait(lambda: follows(serving), 60)
+            synapse.activity("third")
+            serving.wait(lambda: len(stored(serving.log)["events"]) > len(both["events"]))
+    with logweir.open(tmp_path / "data") as log:
+        assert [gap.stream for gap in positions.gaps(log)] in (["typing"], [])
+
+
+def test_newest_synapse_over_redis_is_followed_across_a_restart_of_redis(tmp_path: Path) -> None:
+    """1.163.2 (D4): what Redis did not deliver is fetched."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with (
+        RedisServer(home, python_of("1.163.2")) as redis,
+        RealSynapse(home, "1.163.2", redis.port) as synapse,
+    ):
+        url = parse_url(
+            f"synapse+redis://127.0.0.1:{redis.port}/logweir.test"
+            f"?http=127.0.0.1:{synapse.http_port}"
+        )
+        with Serving(tmp_path / "data", follow=[url]) as serving:
+            serving.wait(lambda: follows(serving))
+            synapse.activity("first")
+            serving.wait(lambda: len(stored(serving.log).get("receipts", [])) == 1)
+            first = stored(serving.log)
+            assert len(first["events"]) > 10
+        synapse.activity("second")
+        with Serving(tmp_path / "data", follow=[url]) as serving:
+            serving.wait(lambda: follows(serving))
+            serving.wait(lambda: len(stored(serving.log)["receipts"]) == 2)
+            both = stored(serving.log)
+            assert len(both["events"]) == 2 * len(first["events"])
+            assert both["events"][: len(first["events"])] == first["events"]
+            redis.stop()
+            redis.start()
+            serving.wait(lambda: serving.server.runners[0].status.attempts > 1)
+            serving.wait(lambda: follows(serving), 60)
+            synapse.activity("third")
+            serving.wait(lambda: len(stored(serving.log)["receipts"]) == 3, 60)
+            assert len(stored(serving.log)["events"]) == 3 * len(first["events"])
+            assert not positions.gaps(serving.log)

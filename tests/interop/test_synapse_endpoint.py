@@ -1,0 +1,279 @@
+"""Serving Synapse's protocol from a real store over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+import logweir
+from interop.serving import Serving
+from interop.synapsemodel import Peer, lines_of, wire, wire_rows
+from logweir.replication.runner import SourceState
+from logweir.replication.synapse.codec import Dialect
+from logweir.replication.synapse.follower import Greeted
+from logweir.replication.synapse.ingest import Intake
+from logweir.replication.urls import parse_listen_url, parse_url
+
+
+class Client:
+    """A follower by hand, as with `nc`."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", serving.port), 20)
+        self._file = self._socket.makefile("rb")
+        self._socket.settimeout(10)
+        self.server = self._file.readline().decode().rstrip("\n")
+        assert self._file.readline().startswith(b"PING ")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def send(self, *lines: str) -> None:
+        """Lines."""
+        self._socket.sendall("".join(line + "\n" for line in lines).encode())
+
+    def line(self) -> str:
+        """The next line but for PING; "" at the end of the connection."""
+        while True:
+            line = self._file.readline().decode().rstrip("\n")
+            if not line.startswith("PING "):
+                return line
+
+    def until(self, start: str) -> list[str]:
+        """The next lines up to one that begins so, which is the last."""
+        found = [self.line()]
+        while not found[-1].startswith(start):
+            assert found[-1], f"the connection ended before {start!r}"
+            found.append(self.line())
+        return found
+
+
+def ingest(folder: Path, name: str) -> None:
+    """A store that has followed a recording."""
+    with logweir.open(folder) as log:
+        peer = Peer()
+        intake = Intake(log, "logweir.test")
+        for line in lines_of(name, "S"):
+            events = peer.session.receive_data(wire(line), 0.0)
+            peer.act(events)
+            intake.store([one for one in events if not isinstance(one, Greeted)])
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[Serving]:
+    """A D1 listener on a store that followed a D1 server."""
+    ingest(tmp_path / "data", "D1/live")
+    listen = [parse_listen_url("synapse://:0")]
+    with Serving(tmp_path / "data", listen=listen) as serving:
+        yield serving
+
+
+def test_relayed_streams_have_the_upstream_s_rows_and_tokens(relay: Serving) -> None:
+    """Caught up from 0, stream by stream, byte for byte what the real server sent."""
+    lines = lines_of("D1/live", "S")
+    expected = [line for line in lines if line.startswith("RDATA")]
+    with Client(relay) as client:
+        assert client.server == "SERVER logweir.test"
+        for stream in wire_rows(expected, Dialect.D1):
+            client.send(f"REPLICATE {stream} 0")
+            found = client.until("POSITION")
+            assert found[:-1] == [line for line in expected if line.split(" ")[1] == stream]
+            last = found[-2].split(" ")[2]
+            assert found[-1] == f"POSITION {stream} {last}"
+
+
+def test_catch_up_begins_behind_any_token(relay: Serving) -> None:
+    """NOW, the present, the middle, ahead, below zero."""
+    with Client(relay) as client:
+        for asked, first in (
+            ("NOW", None),
+            ("now", None),
+            ("31", None),
+            ("999999", None),
+            ("30", "batch"),
+            ("29", "30"),
+            ("-5", "batch"),
+        ):
+            client.send(f"REPLICATE events {asked}")
+            found = client.until("POSITION")
+            assert found[-1] == "POSITION events 31"
+            assert (found[0].split(" ")[2] if len(found) > 1 else None) == first
+
+
+def test_stream_without_rows_has_a_position_and_an_unknown_one_an_error(relay: Serving) -> None:
+    """A real follower waits for the POSITION of every stream it asked for."""
+    with Client(relay) as client:
+        client.send("REPLICATE pushers 3", "REPLICATE nosuch 1")
+        assert client.line() == "POSITION pushers 3"
+        assert client.line().startswith("ERROR failed to handle replicate: unknown stream")
+        assert client.line() == ""
+
+
+def space(serving: Serving) -> None:
+    """A space with a few changes."""
+    log = serving.log
+    log.create_space("my space", [("id", "unsigned"), ("v", "any")], primary=["id"])
+    log.insert("my space", [1, "caf\u00e9\n"])
+    with log.transaction() as tx:
+        tx.replace("my space", [2, [b"\x00", None]])
+        tx.update("my space", 1, [("=", 1, "x")])
+        tx.delete("my space", 2)
+
+
+def test_any_space_is_a_stream(tmp_path: Path) -> None:
+    """Rows of the log behind a token, a transaction as one unit, and what comes later."""
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
+        start = serving.log.vclock.signature
+        space(serving)
+        end = serving.log.vclock.signature
+        with Client(serving) as client:
+            assert client.server == "SERVER logweir"
+            client.send(f"REPLICATE my%20space {start}")
+            head = "RDATA my%20space"
+            assert client.until("POSITION") == [
+                f'{head} {end - 3} ["insert",[1],[1,"caf\\u00e9\\n"]]',
+                f'{head} batch ["replace",[2],[2,[{{"$bin":"AA=="}},null]]]',
+                f'{head} batch ["update",[1],null,[["=",1,"x"]]]',
+                f'{head} {end} ["delete",[2],null]',
+                f"POSITION my%20space {end}",
+            ]
+            serving.log.insert("my space", [7, None])
+            assert client.line() == f'{head} {end + 1} ["insert",[7],[7,null]]'
+
+
+def test_token_older_than_the_log_is_refused_and_zero_gives_the_state(tmp_path: Path) -> None:
+    """No silent jump: an error that names the oldest token, or everything there is."""
+    options = {"checkpoint_count": 1}
+    listen = [parse_listen_url("synapse://:0")]
+    with Serving(tmp_path, listen=listen, open_options=options) as serving:
+        space(serving)
+        for number in range(10, 2500):
+            serving.log.insert("my space", [number, None])
+        serving.log.snapshot()
+        serving.log.insert("my space", [9999, None])
+        oldest = serving.log.oldest_position.signature
+        assert oldest > 3
+        with Client(serving) as client:
+            client.send("REPLICATE my%20space 3")
+            assert client.line() == f"ERROR token too old: oldest is {oldest}"
+        with Client(serving) as client:
+            client.send("REPLICATE my%20space 0")
+            found = client.until("POSITION")
+            end = serving.log.vclock.signature
+            assert found[-1] == f"POSITION my%20space {end}"
+            assert len(found) - 1 == serving.log.count("my space")
+            assert {line.split(" ")[2] for line in found[:-2]} == {"batch"}
+            assert found[-2] == f'RDATA my%20space {end} ["replace",[9999],[9999,null]]'
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_row_that_is_too_long_is_told_or_left_out(tmp_path: Path, policy: str) -> None:
+    """By configuration; live and in a catch-up alike."""
+    listen = [parse_listen_url(f"synapse://:0?on_long_row={policy}")]
+    with Serving(tmp_path, listen=listen) as serving:
+        space(serving)
+        with Client(serving) as client:
+            client.send("REPLICATE my%20space NOW")
+            client.until("POSITION")
+            serving.log.insert("my space", [10, "x" * 20000])
+            end = serving.log.vclock.signature
+            if policy == "error":
+                assert client.line() == f"ERROR row too long: my%20space {end}"
+                assert client.line() == ""
+                return
+            assert client.line() == f"POSITION my%20space {end}"
+            serving.log.insert("my space", [11, None])
+            assert client.line().startswith(f"RDATA my%20space {end + 1} ")
+            client.send(f"REPLICATE my%20space {end - 1}")
+            found = client.until(f"POSITION my%20space {end + 1}")
+            assert found[0] == f"POSITION my%20space {end}"
+            assert len(found) == 3
+
+
+def test_d3_sends_rows_unasked_and_positions_when_asked(tmp_path: Path) -> None:
+    """Writers are named; REPLICATE takes no arguments."""
+    ingest(tmp_path, "D3/live")
+    listen = [parse_listen_url("synapse://:0?dialect=D3")]
+    with Serving(tmp_path, listen=listen) as serving:
+        with Client(serving) as client:
+            client.send("REPLICATE ")
+            found = client.until("POSITION typing")
+            assert "POSITION events master 31 31" in found
+            peer = Peer()
+            intake = Intake(serving.log, "logweir.test")
+            peer.tracker = peer.tracker.__class__(intake.cursors())
+            peer.greet()
+            peer.lines("POSITION events master 31 31")
+            events = peer.session.receive_data(b'RDATA events master 32 ["ev",[]]\n', 0.0)
+            intake.store(events)  # type: ignore[arg-type]
+            assert client.until("RDATA")[-1] == 'RDATA events master 32 ["ev",[]]'
+
+
+@pytest.mark.parametrize("name", ["D1/live", "D3/live"])
+def test_chain_of_two_stores_has_the_same_rows(tmp_path: Path, name: str) -> None:
+    """A store that follows ours ends with the same tuples, from the beginning and live."""
+    ingest(tmp_path / "one", name)
+    listen = [parse_listen_url("synapse://:0?server_name=logweir.test")]
+    with Serving(tmp_path / "one", listen=listen) as first:
+        url = parse_url(f"synapse://127.0.0.1:{first.port}?start=all")
+        with Serving(tmp_path / "two", listen=[], follow=[url]) as second:
+            status = lambda: second.server.runners[0].status.state  # noqa: E731
+            second.wait(lambda: status() == SourceState.FOLLOWING)
+            names = [one.name for one in first.log.spaces() if one.name.startswith("synapse_")]
+            assert len(names) > 9
+            for one in names:
+                assert second.log.select(one) == first.log.select(one)
+
+
+def test_many_followers_get_the_same_and_a_stuck_one_stops_nobody(tmp_path: Path) -> None:
+    """One that reads nothing while others follow a large amount of rows."""
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
+        space(serving)
+        clients = [Client(serving) for _ in range(20)]
+        stuck = clients.pop()
+        for client in (stuck, *clients):
+            client.send("REPLICATE my%20space NOW")
+        for client in clients:
+            client.until("POSITION")
+        for number in range(100, 150):
+            rows = [[1000 * number + place, "x" * 900] for place in range(100)]
+            serving.log.append("my space", rows)
+        end = serving.log.vclock.signature
+        for client in clients:
+            last = client.until(f"RDATA my%20space {end} ")
+            assert len(last) == 5000
+            client.__exit__(None, None, None)
+        stuck.__exit__(None, None, None)
+
+
+def rows_of(lines: Sequence[str]) -> list[Any]:
+    """The JSON of RDATA lines of D1."""
+    return [json.loads(line.split(" ", 3)[3]) for line in lines]
+
+
+def test_remote_server_up_is_passed_on_where_that_is_wanted(tmp_path: Path) -> None:
+    """To every other follower."""
+    listen = [parse_listen_url("synapse://:0?relay_up=1")]
+    with (
+        Serving(tmp_path, listen=listen) as serving,
+        Client(serving) as one,
+        Client(serving) as other,
+    ):
+        other.send("REPLICATE ALL NOW")
+        one.send("REMOTE_SERVER_UP other.example")
+        assert other.until("REMOTE")[-1] == "REMOTE_SERVER_UP other.example"
