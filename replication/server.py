@@ -23,7 +23,6 @@ from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
-<<<<<<< HEAD
 from logweir.replication.runner import (
     STALL_SECONDS,
     Runner,
@@ -32,10 +31,7 @@ from logweir.replication.runner import (
     SourceStatus,
     Timing,
 )
-=======
-from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
 from logweir.replication.synapse.endpoint import SynapseService, read_options
->>>>>>> synapse
 from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
 from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
@@ -187,7 +183,6 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
         ) from None
 
 
-<<<<<<< HEAD
 def _tap(server: Server, url: Url) -> Service:
     return TapService(server.iproto, url.path[0] if url.path else "")
 
@@ -197,11 +192,7 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tank": lambda server, url: server.tank(),
     "tap": _tap,
     "memcached": _tap,
-=======
-SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
-    "tarantool": lambda server, url: IprotoService(server.iproto),
     "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
->>>>>>> synapse
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {

@@ -60,7 +60,6 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 }
 
 OPTIONS: Final = frozenset(
-<<<<<<< HEAD
     [
         "tls",
         "ca",
@@ -70,14 +69,12 @@ OPTIONS: Final = frozenset(
         "dialect",
         "server_name",
         "http",
-        "secret_file",
+        "auth_file",
         "start",
         "name",
+        "on_long_row",
+        "relay_up",
     ]
-=======
-    ("tls", "ca", "anonymous", "dialect", "server_name", "http", "auth_file", "start", "name")
-    + ("on_long_row", "relay_up")
->>>>>>> synapse
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
@@ -173,24 +170,15 @@ def parse_url(text: str, *, origin: str = "argument") -> Url:
 
 
 def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
-<<<<<<< HEAD
     """Read the address of a listener: no user; a path only for a bucket; host 127.0.0.1 unless
-    given; port 0: any.
-=======
-    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any;
-    options those of `LISTEN_OPTIONS`.
->>>>>>> synapse
+    given; port 0: any; options those of `LISTEN_OPTIONS`.
 
     Raises `ConfigError`.
     """
     url = _parse(text, origin, "127.0.0.1", path_required=False)
-<<<<<<< HEAD
     has_path = bool(url.path) and not SCHEMES[url.scheme].listens_with_path
-    if url.user or url.password or has_path or url.options:
-=======
     refused = {key for key, _ in url.options} - LISTEN_OPTIONS.get(url.scheme, frozenset())
-    if url.user or url.password or url.path or refused:
->>>>>>> synapse
+    if url.user or url.password or has_path or refused:
         raise _refuse(
             text,
             origin,

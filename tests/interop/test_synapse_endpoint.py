@@ -209,19 +209,18 @@ def test_d3_sends_rows_unasked_and_positions_when_asked(tmp_path: Path) -> None:
     """Writers are named; REPLICATE takes no arguments."""
     ingest(tmp_path, "D3/live")
     listen = [parse_listen_url("synapse://:0?dialect=D3")]
-    with Serving(tmp_path, listen=listen) as serving:
-        with Client(serving) as client:
-            client.send("REPLICATE ")
-            found = client.until("POSITION typing")
-            assert "POSITION events master 31 31" in found
-            peer = Peer()
-            intake = Intake(serving.log, "logweir.test")
-            peer.tracker = peer.tracker.__class__(intake.cursors())
-            peer.greet()
-            peer.lines("POSITION events master 31 31")
-            events = peer.session.receive_data(b'RDATA events master 32 ["ev",[]]\n', 0.0)
-            intake.store(events)  # type: ignore[arg-type]
-            assert client.until("RDATA")[-1] == 'RDATA events master 32 ["ev",[]]'
+    with Serving(tmp_path, listen=listen) as serving, Client(serving) as client:
+        client.send("REPLICATE ")
+        found = client.until("POSITION typing")
+        assert "POSITION events master 31 31" in found
+        peer = Peer()
+        intake = Intake(serving.log, "logweir.test")
+        peer.tracker = peer.tracker.__class__(intake.cursors())
+        peer.greet()
+        peer.lines("POSITION events master 31 31")
+        events = peer.session.receive_data(b'RDATA events master 32 ["ev",[]]\n', 0.0)
+        intake.store(events)  # type: ignore[arg-type]
+        assert client.until("RDATA")[-1] == 'RDATA events master 32 ["ev",[]]'
 
 
 @pytest.mark.parametrize("name", ["D1/live", "D3/live"])
