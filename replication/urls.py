@@ -61,19 +61,8 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 
 OPTIONS: Final = frozenset(
     [
-        "tls",
-        "ca",
-        "anonymous",
-        "expiry",
-        "byteorder",
-        "dialect",
-        "server_name",
-        "http",
-        "auth_file",
-        "start",
-        "name",
-        "on_long_row",
-        "relay_up",
+        *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
+        *("auth_file", "start", "name", "on_long_row", "relay_up"),
     ]
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
