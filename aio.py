@@ -130,6 +130,7 @@ class AsyncLog(_AsyncStatements):
     def __init__(self, log: Log) -> None:
         self.sync = log
         self._turn = asyncio.Lock()
+        self._waiting: set[asyncio.Event] = set()  # of those that follow the log
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="logweir-transaction")
 
     @property
@@ -145,6 +146,8 @@ class AsyncLog(_AsyncStatements):
     async def close(self) -> None:
         """As `Log.close`."""
         await asyncio.to_thread(self.sync.close)
+        for grown in self._waiting:
+            grown.set()
         self._thread.shutdown(wait=True)
 
     async def execute(self, request: Request) -> bytes | None:
@@ -188,6 +191,7 @@ class AsyncLog(_AsyncStatements):
             loop.call_soon_threadsafe(grown.set)
 
         forget = self.sync.on_commit(wake)
+        self._waiting.add(grown)
         position = None if after is None else VClock(after)
         try:
             while True:
@@ -202,6 +206,7 @@ class AsyncLog(_AsyncStatements):
                     await grown.wait()
         finally:
             forget()
+            self._waiting.discard(grown)
 
     async def run(self, call: Callable[[Log], Any]) -> Any:
         """Anything else of `logweir.Log`, in a thread: `await log.run(lambda log:

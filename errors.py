@@ -18,6 +18,7 @@
     │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
     ├─ LimitExceeded              limit_name, limit, got  see `logweir.limits`
     ├─ PositionUnavailable        wanted, oldest, newest  the log no longer holds that position
+    ├─ PeerRefused                result, name            a peer answered with an error of its own
     ├─ SourceStopped                                      an upstream that only an operator can mend
     ├─ ConfigError                key, origin             a setting
     └─ Unreachable                url                     a peer that does not answer
@@ -44,6 +45,7 @@ __all__ = [
     "LimitExceeded",
     "LocalProtocolError",
     "LogweirError",
+    "PeerRefused",
     "PositionUnavailable",
     "ProtocolError",
     "RecoveryRefused",
@@ -349,6 +351,18 @@ class PositionUnavailable(LogweirError):
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest
+
+
+class PeerRefused(LogweirError):
+    """A peer answered a request of ours with an error of its protocol.
+
+    `result`: its number there; `name`: what it is called there.
+    """
+
+    def __init__(self, message: str, *, result: IntEnum, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.result = result
+        self.name = result.name
 
 
 class SourceStopped(LogweirError):

@@ -125,6 +125,49 @@ UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 UPSTREAM_STEP_BYTES: Final = 1024 * 1024
 """Rows of one upstream that are applied in one commit, about."""
 
+# --- Tank -----------------------------------------------------------------------------------------
+TANK_FRAME_BYTES: Final = 256 * 1024 * 1024
+"""Longest payload of a frame; a longer one closes the connection. Source: Tank 4.0."""
+
+TANK_BUNDLE_RAW_BYTES: Final = 256 * 1024 * 1024
+"""Largest message set after decompression."""
+
+TANK_FETCH_BYTES: Final = 64 * 1024 * 1024
+"""Fetch sizes and min bytes above this count as this. Source: Tank 4.0."""
+
+TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Chunks of one fetch answer stop here (a single larger bundle still goes out whole)."""
+
+TANK_WAIT_MS: Final = 3_600_000
+"""Longest wait of a fetch. Source: Tank 4.0."""
+
+TANK_WAITING_FETCHES: Final = 1024
+"""Fetches that one connection may have waiting; one more is answered at once, empty."""
+
+TANK_AWAITED_PARTITIONS: Final = 1_000_000
+"""Partitions awaited by all connections together; a fetch above that is answered at once."""
+
+TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
+"""Unfinished frames of all connections together; the one that goes above is closed."""
+
+TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
+"""Published bytes of one connection that are not stored yet; above, it is not read."""
+
+TANK_PARTITIONS: Final = 65_530
+"""Most partitions of a topic. Source: Tank 4.0."""
+
+TANK_TOPIC_NAME_BYTES: Final = 64
+"""Longest name of a topic that is created over the wire. Source: Tank 4.0."""
+
+TANK_SILENT_SECONDS: Final = 16.0
+"""A connection that has not sent a byte is closed after this. Source: Tank 4.0, observed."""
+
+TANK_SILENT_CONNECTIONS: Final = 64
+"""More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
+
+TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+"""Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
+
 # --- synapse --------------------------------------------------------------------------------------
 SYNAPSE_LINE_BYTES: Final = 16384
 """Longest line without its LF, both ways. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
@@ -163,3 +206,51 @@ SYNAPSE_NAME_BYTES: Final = 255
 
 SYNAPSE_STREAMS: Final = 4096
 """Streams and instances of one upstream; a flood of invented names ends the connection."""
+
+# --- memcached and TAP ----------------------------------------------------------------------------
+TAP_BODY_BYTES: Final = TUPLE_BYTES + 128 * 1024
+"""Largest body of a packet that is kept; a larger one is passed over and refused as too large."""
+
+TAP_BODY_MAX_BYTES: Final = 128 * 1024 * 1024
+"""Largest body that is passed over; one that claims more ends the connection."""
+
+TAP_KEY_BYTES: Final = 250
+"""Longest key of an item. Source: memcached 1.6.18 and 1.8.1, observed."""
+
+TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
+"""Largest value of an item, so that its tuple fits `TUPLE_BYTES`."""
+
+TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
+
+TAP_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a stream that may be without acknowledgement, where its consumer gives them."""
+
+TAP_WINDOW_PACKETS: Final = 10_000
+"""Packets of a stream that may be without acknowledgement. Source: ep-engine 1.8.1."""
+
+TAP_ACK_INTERVAL_PACKETS: Final = 1000
+"""Every so many packets an acknowledgement is asked for. Source: ep-engine 1.8.1."""
+
+TAP_GRACE_SECONDS: Final = 300.0
+"""A consumer whose window is full and that acknowledges nothing for so long is disconnected.
+Source: ep-engine 1.8.1."""
+
+TAP_BACKOFF_SECONDS: Final = 5.0
+"""Pause of a stream whose consumer was busy. Source: ep-engine 1.8.1."""
+
+TAP_NOOP_SECONDS: Final = 20.0
+"""An idle stream sends a sign of life so often. (ep-engine 1.8.1: 200.)"""
+
+TAP_KEEPALIVE_SECONDS: Final = 3600.0
+"""How long the position of a named stream is kept for a consumer that is away; that of a
+registered one is kept until it is deregistered. Source: largest that ep-engine takes."""
+
+TAP_STREAMS: Final = 1000
+"""Named streams whose positions are kept at a time."""
+
+BACKFILL_CHUNK_ITEMS: Final = 4096
+"""Items of a bucket that a follower is given from one read view."""
+
+BACKFILL_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of tuples that are read for a follower from one read view, about."""

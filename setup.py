@@ -16,6 +16,7 @@ KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
+    "logweir.replication.tank.kernel": "replication/tank/kernel.py",
 }
 
 

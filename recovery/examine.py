@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import DecodeError, WalError
+from logweir.recovery.headerless import scan_headerless
 from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
 from logweir.wal.damage import Damage, DamageKind, FileEnd
@@ -63,23 +64,24 @@ def examine(
     since: LogPosition | None = None,
     filesystem: FileSystem = OS,
     progress: Progress | None = None,
+    headerless: bool = False,
 ) -> RecoveryReport:
     """Read a folder and say what it holds. Never writes.
 
     `since`: everything up to there is known to be applied, so only what is behind it is read: the
     cost does not depend on the log's length. Where it does not lie in the folder's log the whole
-    folder is read, and the report's `since` is None. Raises `WalError` if the folder cannot be
-    listed.
+    folder is read, and the report's `since` is None. `headerless`: also read logs whose text header
+    is damaged, if they surely belong here (`recovery.headerless`). Raises `WalError` if the folder
+    cannot be listed.
     """
     for attempt in range(_ATTEMPTS):
-        examination = _Examination(Path(directory), since, filesystem, progress)
+        examination = _Examination(Path(directory), since, filesystem, progress, headerless)
         try:
             return examination.run()
         except WalError as error:
             # A live folder: files may be removed between the listing and the reading.
             if not isinstance(error.__cause__, FileNotFoundError) or attempt == _ATTEMPTS - 1:
                 raise
-            filesystem.list_directory(examination.directory)
     raise AssertionError("not reached")
 
 
@@ -91,6 +93,7 @@ class _Examination:
     since: LogPosition | None
     filesystem: FileSystem
     progress: Progress | None
+    headerless: bool
     index: DirectoryIndex = field(init=False)
     snaps: list[LogScan] = field(default_factory=list)
     logs: list[LogScan] = field(default_factory=list)
@@ -98,6 +101,8 @@ class _Examination:
     borders: list[list[Damage]] = field(default_factory=list)
     """borders[i]: what is wrong between logs[i] and logs[i + 1]."""
     warnings: list[str] = field(default_factory=list)
+    adopted: set[Path] = field(default_factory=set)
+    """Logs that are read though their header cannot be."""
     done_bytes: int = 0
     all_bytes: int = 0
 
@@ -107,9 +112,11 @@ class _Examination:
         logs = self.index.xlogs[self.first_log :]
         snaps = self.index.snaps if self.since is None else []
         self.all_bytes = sum(file.size for file in [*logs, *snaps])
+        self.all_bytes -= self.since.offset if self.since else 0
         self.snaps = [scan_snapshot(snap, self.filesystem, self._read) for snap in snaps]
         for number, log in enumerate(logs):
             since = self.since if number == 0 else None
+            self._adopt(log.signature)
             scan = scan_log(
                 log,
                 self.filesystem,
@@ -118,9 +125,30 @@ class _Examination:
                 vclock=since.vclock if since else None,
             )
             self.logs.append(scan)
+        self._adopt(None)
         self.borders = [self._border(older, newer) for older, newer in pairwise(self.logs)]
         self._judge_tails()
         return self._report()
+
+    def _adopt(self, before: int | None) -> None:
+        """Read the logs without usable header whose name is in front of `before`, None for all."""
+        if not self.headerless:
+            return
+        for damage in self.index.damage:
+            path = Path(damage.file)
+            if damage.kind is not DamageKind.HEADER or path.suffix != ".xlog":
+                continue
+            if path in self.adopted or (before is not None and _signature(path) >= before):
+                continue
+            starts = [scan.reached for scan in self.logs[-1:]]
+            starts += [scan.log.vclock for scan in self.snaps if not scan.located]
+            instance = self.index.instance
+            scan = scan_headerless(path, starts, instance, self.filesystem, self._read)
+            if scan is not None:
+                self.adopted.add(path)
+                self.logs.append(scan)
+                self.index.xlogs.append(scan.log)
+                self.index.xlogs.sort(key=lambda log: log.signature)
 
     def _read(self, count: int) -> None:
         self.done_bytes += count
@@ -251,7 +279,11 @@ class _Examination:
     def _blocking_logs(self, start: VClock) -> list[Damage]:
         """Damage in headers, logs and borders that a reader at `start` meets."""
         needed = self._needed_logs(start)
-        blocking = [one for one in self.index.damage if one.file.endswith(".xlog")]
+        blocking = [
+            one
+            for one in self.index.damage
+            if one.file.endswith(".xlog") and Path(one.file) not in self.adopted
+        ]
         if needed and not start.covers(needed[0].log.vclock):
             first = needed[0].log
             text = f"the oldest log begins at {first.vclock}, behind the snapshot at {start}: rows "
@@ -277,7 +309,7 @@ class _Examination:
         bad = [
             one
             for one in self.index.damage
-            if one.file.endswith(".snap") and int(Path(one.file).name.split(".")[0]) > newer
+            if one.file.endswith(".snap") and _signature(Path(one.file)) > newer
         ]
         reached_all = True
         for scan in self.snaps:
@@ -291,7 +323,7 @@ class _Examination:
                 name = str(self.directory)
                 bad.append(Damage(DamageKind.MISSING_SNAPSHOT, name, 0, 0, text, hint=hint))
             return bad
-        highest = max((int(Path(one.file).name.split(".")[0]) for one in bad), default=0)
+        highest = max((_signature(Path(one.file)) for one in bad), default=0)
         if bad and reached_all and not is_blocked and end.signature >= highest:
             self.warnings.append(
                 f"{bad[0].file} is damaged; {chosen.path.name} and the logs behind it hold every "
@@ -322,6 +354,8 @@ class _Examination:
         ]
         for damage in self.index.damage:
             path = Path(damage.file)
+            if path in self.adopted:
+                continue
             suffix: Suffix = path.suffix[1:]  # type: ignore[assignment]
             size = max(damage.size, self._size_of(path))
             files.append(FileReport(path, suffix, None, size, damage=(damage,)))
@@ -346,6 +380,11 @@ class _Examination:
         if log.signature == end.signature:  # it holds no row, and its name is wanted
             return AppendPoint(end, before, replaces=log.path)
         return AppendPoint(end, log.vclock)
+
+
+def _signature(path: Path) -> int:
+    """The number in a name."""
+    return int(path.name.split(".")[0])
 
 
 def _explain(scan: LogScan, begin: VClock) -> LogScan:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from logweir.errors import WalError
+from logweir.errors import CorruptFile, WalError
 from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
 from logweir.recovery.report import FileReport
+from logweir.wal.columns import RowColumns
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import FileSystem
+from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -44,12 +46,14 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """One file that was read. `tail`: its unfinished end, if it has one (`TAIL_KINDS`)."""
+    """One file that was read. `tail`: its unfinished end, if it has one (`TAIL_KINDS`);
+    `first_row`: replica id and lsn of its first row, None if it has none."""
 
     log: LogFile
     report: FileReport
     located: tuple[Located, ...] = ()
     tail: Damage | None = None
+    first_row: tuple[int, int] | None = None
 
     @property
     def reached(self) -> VClock:
@@ -64,8 +68,9 @@ class _Counts:
     rows: int = 0
     blocks: int = 0
     transactions: int = 0
-    first_timestamp: float | None = None
-    last_timestamp: float | None = None
+    signature: int = 0
+    first: RowColumns | None = None
+    last: RowColumns | None = None
     located: list[Located] = field(default_factory=list)
     unnamed: int = 0
     tail: Damage | None = None
@@ -73,14 +78,12 @@ class _Counts:
     first_jump: str = ""
 
     def add(self, block: Block) -> None:
-        columns = block.columns
+        self.last = block.columns
         self.blocks += 1
-        self.rows += len(columns)
-        self.transactions += len(columns.transaction_ends())
-        times = columns.timestamp
-        if self.first_timestamp is None:
-            self.first_timestamp = times[0]
-        self.last_timestamp = times[-1]
+        self.rows += len(block.columns)
+        self.transactions += len(block.columns.transaction_ends())
+        if self.first is None:
+            self.first = block.columns
 
     def add_damage(self, damage: Damage, next_row: tuple[int, int] | None = None) -> None:
         if len(self.located) < DAMAGED_PLACES:
@@ -96,15 +99,20 @@ def scan_log(
     *,
     offset: int | None = None,
     vclock: VClock | None = None,
+    header_is_lost: bool = False,
 ) -> LogScan:
     """Read one log, from `offset` and `vclock` on where they are given, else all of it.
 
-    Raises `WalError` if the file cannot be opened.
+    `header_is_lost`: believe `log.meta`, not the file. Raises `WalError` if the file is not there
+    any more.
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", (start.lsn(i) for i in range(VCLOCK_COMPONENTS)))
-    counts = _Counts()
-    with WalReader(log.path, filesystem=filesystem, skip_damage=True) as reader:
+    counts = _Counts(signature=start.signature)
+    reader = _open(log, filesystem, log.meta if header_is_lost else None)
+    if isinstance(reader, LogScan):
+        return reader
+    with reader:
         pending: list[Damage] = []
         for item in _items(reader, offset, progress):
             if isinstance(item, Damage):
@@ -113,18 +121,23 @@ def scan_log(
                 else:
                     pending.append(item)
                 continue
+            if vclock is not None and not counts.blocks:
+                _step_back(item, lsns, counts)
             _add_log_block(item, lsns, counts, pending)
             pending = []
         for damage in pending:
             counts.add_damage(damage)
-        reached = VClock({i: lsn for i, lsn in enumerate(lsns) if lsn})
+        reached = start.merge({i: lsn for i, lsn in enumerate(lsns) if lsn})
         return _finish(log, reader, counts, start, reached)
 
 
 def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> LogScan:
-    """Read one snapshot. Raises `WalError` if the file cannot be opened."""
+    """Read one snapshot. Raises `WalError` if the file is not there any more."""
     counts = _Counts()
-    with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
+    reader = _open(snap, filesystem)
+    if isinstance(reader, LogScan):
+        return reader
+    with reader:
         for item in _items(reader, None, progress):
             if not isinstance(item, Damage):
                 counts.add(item)
@@ -143,10 +156,26 @@ def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> 
         return _finish(snap, reader, counts, snap.vclock, snap.vclock)
 
 
+def _open(log: LogFile, filesystem: FileSystem, header: Meta | None = None) -> WalReader | LogScan:
+    """A reader; or a scan that says why there is none, if the file could be opened before."""
+    try:
+        return WalReader(log.path, filesystem=filesystem, skip_damage=True, header=header)
+    except WalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
+        kind = DamageKind.HEADER if isinstance(error, CorruptFile) else DamageKind.UNREADABLE
+        text = f"cannot be read: {error.reason}"
+        damage = Damage(kind, str(log.path), 0, log.size, text, hint=error.hint)
+        report = FileReport(
+            log.path, log.suffix, log.meta, log.size, log.vclock, log.vclock, damage=(damage,)
+        )
+        return LogScan(log, report, (Located(damage),))
+
+
 def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterator[Block | Damage]:
     """The reader's items; a place that the disk cannot read is damage up to the file's end."""
     at = reader.first_block if offset is None else offset
-    told = at
+    told = offset or 0
     try:
         for item in reader.blocks(offset):
             yield item
@@ -156,16 +185,27 @@ def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterato
                 told = at
     except WalError as error:
         hint = error.hint
-        text = f"cannot be read: {error.message}"
+        text = f"cannot be read: {error.reason}"
         yield Damage(DamageKind.UNREADABLE, str(reader.path), at, reader.size - at, text, hint=hint)
     progress(max(reader.size - told, 0))
 
 
+def _step_back(block: Block, lsns: array[int], counts: _Counts) -> None:
+    """Set `lsns` to before a block of which a part is applied already."""
+    for replica_id, lsn in zip(block.columns.replica_id, block.columns.lsn, strict=True):
+        lsns[replica_id] = min(lsns[replica_id], max(lsn, 1) - 1)
+    counts.signature = sum(lsns)
+
+
 def _add_log_block(block: Block, lsns: array[int], counts: _Counts, pending: list[Damage]) -> None:
     columns = block.columns
-    before = sum(lsns)
     odd = columns.raise_lsns(lsns)
-    missing = sum(lsns) - before - len(columns)
+    reached = sum(lsns)
+    missing = reached - counts.signature - len(columns)
+    counts.signature = reached
+    if not missing and not pending and odd is None:
+        counts.add(block)
+        return
     next_row = (columns.replica_id[0], columns.lsn[0])
     for number, damage in enumerate(pending):
         lost = max(missing, 0) if number == len(pending) - 1 else None
@@ -228,11 +268,14 @@ def _finish(
         rows=counts.rows,
         blocks=counts.blocks,
         transactions=counts.transactions,
-        first_timestamp=counts.first_timestamp,
-        last_timestamp=counts.last_timestamp,
+        first_timestamp=counts.first.timestamp[0] if counts.first else None,
+        last_timestamp=counts.last.timestamp[-1] if counts.last else None,
         end=reader.end,
         end_offset=reader.end_offset,
         damage=tuple(one.damage for one in located),
         warnings=tuple(warnings),
     )
-    return LogScan(log, report, tuple(located), counts.tail)
+    row = None
+    if counts.first is not None:
+        row = counts.first.replica_id[0], counts.first.lsn[0]
+    return LogScan(log, report, tuple(located), counts.tail, row)

@@ -4,8 +4,9 @@
   one, if they hold the definitions of all system spaces; if not there is nothing that a store could
   start from, and repair refuses.
 * **Logs**: every row behind it, block by block, by the rules of a forced opening
-  (`recovery.policy`); a block whose length field alone is wrong is kept whole. Of an lsn that is
-  there twice the first is kept.
+  (`recovery.policy`); a block whose length field alone is wrong is kept whole, a log whose
+  text header alone is damaged too (`recovery.headerless`). Of an lsn that is there twice the first
+  is kept.
 * **Holes**: where rows are missing a new log begins that says so in its header
   (`recovery.rewrite`). The vclock of the result is the one that the damaged folder had, so lsns of
   lost rows in the middle are never used again. Of rows lost at the end nobody knows the lsns: the
@@ -17,7 +18,7 @@ Not carried over: older snapshots and the logs before the one that was used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +36,8 @@ from logweir.recovery.report import (
     vclock_json,
     words,
 )
-from logweir.recovery.rewrite import LogRewriter, copy_file, make_target, salvage_snapshot
+from logweir.recovery.rewrite import copy_file, make_target, names_in, rewrite, salvage_snapshot
 from logweir.wal.damage import Damage
-from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
@@ -117,36 +117,19 @@ def repair(
     where there is nothing to start from, `ConfigError` where `to` is not empty, `WalError`.
     """
     directory, to = Path(directory), Path(to)
-    report = examine(directory, filesystem=filesystem, progress=progress)
+    report = examine(directory, filesystem=filesystem, progress=progress, headerless=True)
     snapshot = _snapshot(report)
     assert snapshot.meta is not None
     instance = report.instance or snapshot.meta.instance
     if instance is None:
         raise _refusal(report, "no file names its instance")
-    source = _source(report, snapshot)
-    rewriter = None
+    source = plan_from(report, snapshot.log_file, force=True)
     if not dry_run:
         make_target(to, filesystem)
-        rewriter = LogRewriter(to, instance, source.start, filesystem)
-    vclock, rows, holes = source.start, 0, []
-    for item in _items(source):
-        if isinstance(item, Hole):
-            holes.append(item)
-            vclock = item.before or vclock
-            if rewriter is not None:
-                rewriter.add_hole(item)
-        else:
-            rows += item.last - item.first
-            vclock = item.vclock
-            if rewriter is not None:
-                rewriter.add(item)
-    if rewriter is not None:
-        rewriter.finish()
-        target = to / snapshot.path.name
-        if snapshot.damage:
-            salvage_snapshot(snapshot.path, target, filesystem)
-        else:
-            copy_file(snapshot.path, target, filesystem)
+    saved = rewrite(_items(source), None if dry_run else to, instance, source.start, filesystem)
+    if not dry_run:
+        copy = salvage_snapshot if snapshot.damage else copy_file
+        copy(snapshot.path, to / snapshot.path.name, filesystem)
     used = {snapshot.path, *(log.path for log in source.xlogs)}
     lost = tuple(dict.fromkeys([*snapshot.damage, *report.blocking]))
     return RepairResult(
@@ -155,14 +138,14 @@ def repair(
         dry_run=dry_run,
         snapshot=snapshot.path.name,
         snapshot_is_whole=not snapshot.damage,
-        vclock=vclock,
-        rows=rows,
-        holes=tuple(holes),
+        vclock=saved.vclock,
+        rows=saved.rows,
+        holes=saved.holes,
         lost=lost,
         not_carried=tuple(
             one.path.name for one in report.files if one.path not in used and not one.damage
         ),
-        files=() if dry_run else tuple(filesystem.list_directory(to)),
+        files=() if dry_run else names_in(to, filesystem),
         bytes_lost=sum(report.damaged_bytes(one) for one in lost if one.salvage == (0, 0)),
     )
 
@@ -192,12 +175,7 @@ def _is_enough(path: Path, filesystem: FileSystem) -> bool:
     return False
 
 
-def _source(report: RecoveryReport, snapshot: FileReport) -> RecoveryPlan:
-    log: LogFile | None = snapshot.log_file
-    return plan_from(report, log, force=True)
-
-
-def _items(source: RecoveryPlan) -> Iterator[Batch | Hole]:
+def _items(source: RecoveryPlan) -> Generator[Batch | Hole]:
     """The rows and the holes, the one of unknown size at the end included."""
     vclock = source.start
     for item in walk(source):

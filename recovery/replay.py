@@ -16,7 +16,7 @@ A batch consumer loops like this::
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from logweir.errors import ChainGap, CorruptBlock
@@ -34,16 +34,27 @@ __all__ = ["Batch", "replay", "snapshot_blocks", "walk"]
 class Batch:
     """Rows to apply: whole transactions, none applied before.
 
-    `block`: where they stand; `first`, `last`: the first row and the row after the last;
-    `vclock`: the state after them; `position`: where reading would go on after this batch. A block
-    that comes as several batches has its own begin as position until its last batch.
+    `block`: where they stand; `first`, `last`: the first row and the row after the last; `lsns`:
+    the lsn of each replica id after them (32 numbers); `is_final`: no batch of this block follows.
     """
 
     block: Block
     first: int
     last: int
-    vclock: VClock
-    position: LogPosition
+    lsns: array[int]
+    is_final: bool
+
+    @property
+    def vclock(self) -> VClock:
+        """The state after these rows."""
+        return VClock({i: lsn for i, lsn in enumerate(self.lsns) if lsn})
+
+    @property
+    def position(self) -> LogPosition:
+        """Where reading would go on after this batch: behind the block, or, where another batch of
+        it follows, at the block's begin."""
+        offset = self.block.end if self.is_final else self.block.offset
+        return LogPosition(self.block.path.rpartition("/")[2], offset, self.vclock)
 
     @property
     def data(self) -> memoryview:
@@ -91,12 +102,14 @@ def walk(
     *,
     after: VClock | None = None,
     until: VClock | float | None = None,
-) -> Iterator[Batch | Hole]:
+) -> Generator[Batch | Hole]:
     """As `replay`, with the places where rows are missing: those that the plan, with force, passes
     over, and those that the headers of the logs record."""
     vclock = plan.start if after is None else after
     for number, log in enumerate(plan.xlogs):
         if not vclock.covers(log.vclock):
+            if _is_there(vclock, until):
+                return
             if not plan.force and not Hole.before_log(log.meta, vclock):
                 raise ChainGap(
                     f"the log begins at {log.vclock}, what is before it ends at {vclock}.",
@@ -109,17 +122,19 @@ def walk(
             vclock = vclock.merge(log.vclock)
             yield hole
         yield from (hole for hole in Hole.in_header(log.meta) if hole.before is None)
-        for item in _walk_log(plan, number, vclock, until):
+        lsns = array("Q", map(vclock.lsn, range(VCLOCK_COMPONENTS)))
+        for item in _walk_log(plan, number, lsns, until):
             if item is None:
                 return
-            vclock = item.before or vclock if isinstance(item, Hole) else item.vclock
             yield item
+        vclock = _vclock(lsns)
 
 
 def _walk_log(
-    plan: RecoveryPlan, number: int, vclock: VClock, until: VClock | float | None
+    plan: RecoveryPlan, number: int, lsns: array[int], until: VClock | float | None
 ) -> Iterator[Batch | Hole | None]:
-    """The rows of log `number` of the plan that come after `vclock`; None where `until` is reached.
+    """The rows of log `number` of the plan that come after `lsns`, which goes along with them; None
+    where `until` is reached.
 
     With force a log gives no rows behind the vclock at which the next one begins.
     """
@@ -130,22 +145,33 @@ def _walk_log(
     if report is None:
         raise _changed(str(log.path), 0)
     damage = list(report.damage)
-    for block in _log_blocks(plan, report, vclock):
+    for block in _log_blocks(plan, report, _vclock(lsns)):
         met: Damage | None = None
         while damage and damage[0].offset <= block.offset:
             met = damage.pop(0)
-        for batch in _batches(block, vclock, limit, until):
+        for batch in _batches(block, lsns, limit, until):
             if batch is None:
                 yield None
                 return
             if met is not None and not plan.force:
-                raise _met(met)
-            if met is not None and (hole := _hole(batch, vclock)):
+                if _is_there(_vclock(lsns), until):
+                    yield None
+                    return
+                raise met.to_error()
+            if met is not None and (hole := _hole(batch, _vclock(lsns))):
                 yield hole
-            vclock, met = batch.vclock, None
+            met = None
+            lsns[:] = batch.lsns
             yield batch
-    if is_newest and not plan.force and damage and damage[-1].offset >= report.end_offset:
-        raise _met(damage[-1])  # an older log's end is compared with where the next one begins
+    # An older log's end is compared with where the next one begins.
+    is_judged = is_newest and not plan.force and not _is_there(_vclock(lsns), until)
+    if is_judged and damage and damage[-1].offset >= report.end_offset:
+        raise damage[-1].to_error()
+
+
+def _is_there(vclock: VClock, until: VClock | float | None) -> bool:
+    """Whether everything that was asked for was read, so that what is missing matters not."""
+    return isinstance(until, VClock) and vclock.covers(until)
 
 
 def _hole(batch: Batch, vclock: VClock) -> Hole | None:
@@ -165,7 +191,12 @@ def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Itera
     since = plan.since
     offset = since.offset if since is not None and since.path == report.path.name else None
     known = {damage.offset for damage in report.damage}
-    with WalReader(report.path, filesystem=plan.report.filesystem, skip_damage=True) as reader:
+    with WalReader(
+        report.path,
+        filesystem=plan.report.filesystem,
+        skip_damage=True,
+        header=report.meta if report.header_is_lost else None,
+    ) as reader:
         for item in reader.blocks(offset):
             if item.offset >= report.end_offset:
                 return
@@ -179,10 +210,6 @@ def _log_blocks(plan: RecoveryPlan, report: FileReport, vclock: VClock) -> Itera
                 raise _changed(item.file, item.offset)
 
 
-def _met(damage: Damage) -> CorruptBlock:
-    return CorruptBlock(damage.message, path=damage.file, offset=damage.offset, hint=damage.hint)
-
-
 def _changed(path: str, offset: int) -> CorruptBlock:
     return CorruptBlock(
         "the file is no longer what was examined.",
@@ -193,29 +220,23 @@ def _changed(path: str, offset: int) -> CorruptBlock:
 
 
 def _batches(
-    block: Block, vclock: VClock, limit: VClock | None, until: VClock | float | None
+    block: Block, before: array[int], limit: VClock | None, until: VClock | float | None
 ) -> Iterator[Batch | None]:
-    """The rows of one block to apply, in runs; None where `until` is reached."""
+    """The rows of one block that `before` does not have, in runs; None where `until` is reached."""
     columns = block.columns
-    here = LogPosition(block.path.rpartition("/")[2], block.offset, vclock)
-    lsns = array("Q", (vclock.lsn(i) for i in range(VCLOCK_COMPONENTS)))
     count = len(columns)
-    stop = _stop(block, until)
-    clean = columns.raise_lsns(lsns) is None
-    reached = _vclock(lsns)
-    if clean and stop == count and (limit is None or limit.covers(reached)):
-        yield Batch(block, 0, count, reached, _behind(block, reached))
+    stop = count if until is None else _stop(block, until)
+    lsns = before[:]
+    is_new = columns.raise_lsns(lsns) is None
+    if is_new and stop == count and (limit is None or limit.covers(_vclock(lsns))):
+        yield Batch(block, 0, count, lsns, is_final=True)
         return
-    runs = list(_runs(block, vclock, limit, stop))
-    for number, (first, last, state) in enumerate(runs):
-        final = number == len(runs) - 1 and stop == count
-        yield Batch(block, first, last, state, _behind(block, state) if final else here)
+    runs = list(_runs(block, before[:], limit, stop))
+    for number, (first, last, state) in enumerate(runs, 1):
+        is_final = number == len(runs) and stop == count
+        yield Batch(block, first, last, state, is_final)
     if stop < count:
         yield None
-
-
-def _behind(block: Block, vclock: VClock) -> LogPosition:
-    return LogPosition(block.path.rpartition("/")[2], block.end, vclock)
 
 
 def _vclock(lsns: array[int]) -> VClock:
@@ -223,11 +244,11 @@ def _vclock(lsns: array[int]) -> VClock:
 
 
 def _runs(
-    block: Block, vclock: VClock, limit: VClock | None, stop: int
-) -> Iterator[tuple[int, int, VClock]]:
-    """Runs of rows in front of row `stop` that `vclock` does not have and `limit` allows."""
+    block: Block, lsns: array[int], limit: VClock | None, stop: int
+) -> Iterator[tuple[int, int, array[int]]]:
+    """Runs of rows in front of row `stop` that `lsns` does not have and `limit` allows; each with
+    the state after it."""
     columns = block.columns
-    lsns = array("Q", (vclock.lsn(i) for i in range(VCLOCK_COMPONENTS)))
     ids, row_lsns = columns.replica_id, columns.lsn
     first = None
     for row in range(stop):
@@ -237,18 +258,16 @@ def _runs(
             lsns[replica_id] = lsn
             first = row if first is None else first
         elif first is not None:
-            yield first, row, _vclock(lsns)
+            yield first, row, lsns[:]
             first = None
     if first is not None:
-        yield first, stop, _vclock(lsns)
+        yield first, stop, lsns[:]
 
 
-def _stop(block: Block, until: VClock | float | None) -> int:
+def _stop(block: Block, until: VClock | float) -> int:
     """The row in front of which `until` says to stop; the number of rows for none."""
     columns = block.columns
     count = len(columns)
-    if until is None:
-        return count
     if isinstance(until, VClock):
         free = 0 not in until
         last = columns.last_lsns()

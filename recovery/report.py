@@ -91,7 +91,8 @@ class Hole:
 class FileReport:
     """One file. `meta`: None where the header cannot be used; `first_vclock`, `last_vclock`: before
     the first and after the last row (of a snapshot: what it contains); `end`: None where nothing
-    was read; `end_offset`: where the last whole block ends; `damage`: what is wrong inside."""
+    was read; `end_offset`: where the last whole block ends; `damage`: what is wrong inside;
+    `header_is_lost`: `meta` is not the file's own (`recovery.headerless`)."""
 
     path: Path
     kind: Suffix
@@ -108,6 +109,7 @@ class FileReport:
     end_offset: int = 0
     damage: tuple[Damage, ...] = ()
     warnings: tuple[str, ...] = ()
+    header_is_lost: bool = False
 
     @property
     def is_ours(self) -> bool:

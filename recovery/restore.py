@@ -24,8 +24,8 @@ from logweir.errors import PositionUnavailable, RecoveryRefused
 from logweir.recovery.examine import Progress, examine
 from logweir.recovery.policy import RecoveryPlan, plan, plan_from
 from logweir.recovery.replay import Batch, walk
-from logweir.recovery.report import Hole, RecoveryReport
-from logweir.recovery.rewrite import LogRewriter, copy_file, make_target
+from logweir.recovery.report import RecoveryReport
+from logweir.recovery.rewrite import copy_file, make_target, names_in, rewrite
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.vclock import VClock
 
@@ -79,24 +79,16 @@ def restore(
     if instance is None:
         raise _no_start(report, "no file names its instance")
     make_target(to, filesystem)
-    rewriter = LogRewriter(to, instance, snapshot.vclock, filesystem)
-    vclock = snapshot.vclock
-    for item in walk(source, until=until):
-        if isinstance(item, Hole):
-            rewriter.add_hole(item)
-        else:
-            rewriter.add(item)
-            vclock = item.vclock
-    rewriter.finish()
+    written = rewrite(walk(source, until=until), to, instance, snapshot.vclock, filesystem)
     copy_file(snapshot.path, to / snapshot.path.name, filesystem)
     return RestoreResult(
         directory=directory,
         to=to,
         wanted=until,
-        vclock=vclock,
+        vclock=written.vclock,
         snapshot=snapshot.path.name,
-        rows=rewriter.rows,
-        files=tuple(filesystem.list_directory(to)),
+        rows=written.rows,
+        files=names_in(to, filesystem),
     )
 
 
@@ -113,7 +105,7 @@ def _source(report: RecoveryReport, until: VClock | float | None) -> RecoveryPla
         if found is None:
             raise _unavailable(report, until)
         cut = found
-    if cut == report.vclock:
+    if cut == report.vclock and not isinstance(until, VClock):
         source = plan(report)  # nothing may be missing, logs that cannot be used included
         if source.snapshot is None:
             raise _no_start(report, "it holds no snapshot")

@@ -12,10 +12,11 @@ whole for a real Tarantool, which opens it, and every later examination still na
 from __future__ import annotations
 
 import uuid
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from logweir.errors import ConfigError
 from logweir.limits import READ_WINDOW_BYTES
@@ -27,21 +28,80 @@ from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, create_file
 
-__all__ = ["LogRewriter", "copy_file", "make_target", "salvage_snapshot"]
+__all__ = [
+    "LogRewriter",
+    "Rewritten",
+    "copy_file",
+    "make_target",
+    "names_in",
+    "rewrite",
+    "salvage_snapshot",
+]
 
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 _GROUP_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What was read, and written anew. `vclock`: the state after it; `holes`: where rows are
+    missing."""
+
+    vclock: VClock
+    rows: int
+    holes: tuple[Hole, ...]
+
+
+def rewrite(
+    items: Generator[Batch | Hole],
+    to: Path | None,
+    instance: uuid.UUID,
+    start: VClock,
+    filesystem: FileSystem,
+) -> Rewritten:
+    """Write batches and holes, which begin at `start`, as the logs of the folder `to`.
+
+    `to`: None to only count. Raises `WalError`.
+    """
+    vclock, rows = start, 0
+    holes: list[Hole] = []
+    with ExitStack() as stack:
+        stack.enter_context(closing(items))  # the file it reads, also when writing fails
+        writer = None
+        if to is not None:
+            writer = stack.enter_context(LogRewriter(to, instance, start, filesystem))
+        for item in items:
+            if isinstance(item, Hole):
+                holes.append(item)
+                vclock = item.before or vclock
+                if writer is not None:
+                    writer.add_hole(item)
+            else:
+                vclock = item.vclock
+                rows += item.last - item.first
+                if writer is not None:
+                    writer.add(item)
+        if writer is not None:
+            writer.finish()
+    return Rewritten(vclock, rows, tuple(holes))
 
 
 def make_target(to: Path, filesystem: FileSystem) -> None:
     """Make the new folder. Raises `ConfigError` if it holds anything, or `WalError`."""
     try:
         filesystem.make_directory(to)
-        names = filesystem.list_directory(to)
     except OSError as error:
         raise explain(error, str(to)) from error
-    if names:
+    if names_in(to, filesystem):
         raise ConfigError("to", f"{to} is not empty.", hint="name a folder that does not exist yet")
+
+
+def names_in(folder: Path, filesystem: FileSystem) -> tuple[str, ...]:
+    """The names in a folder. Raises `WalError`."""
+    try:
+        return tuple(filesystem.list_directory(folder))
+    except OSError as error:
+        raise explain(error, str(folder)) from error
 
 
 def copy_file(source: Path, target: Path, filesystem: FileSystem) -> None:
@@ -93,8 +153,6 @@ class LogRewriter:
         self, directory: Path, instance: uuid.UUID, vclock: VClock, filesystem: FileSystem
     ) -> None:
         self.directory = directory
-        self.rows = 0
-        """Rows written."""
         self._instance = instance
         self._filesystem = filesystem
         self._holes: list[Hole] = []
@@ -104,6 +162,12 @@ class LogRewriter:
         self._unsynced_bytes = 0
         self._writer = self._open(vclock, None)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.abandon()
+
     def add(self, batch: Batch) -> None:
         """Write the rows of one batch. Raises `WalError`."""
         if not self._begun:
@@ -112,7 +176,6 @@ class LogRewriter:
         self._pending.append(data)
         self._pending_bytes += len(data)
         self._vclock = batch.vclock
-        self.rows += batch.last - batch.first
         if self._pending_bytes >= _GROUP_BYTES:
             self._flush()
 

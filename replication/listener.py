@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -113,7 +113,7 @@ class Listener:
                 hint="another process may listen there; choose a free port, or 0 for any",
             ) from error
         port: int = server.sockets[0].getsockname()[1]
-        real = Url(url.scheme, url.host, port)
+        real = replace(url, port=port)
         self._bound.append(_Bound(real, server))
         _log.info("listener.ready", url=str(real), tls=tls is not None)
         return real

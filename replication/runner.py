@@ -29,7 +29,7 @@ from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 
-__all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
+__all__ = ["STALL_SECONDS", "Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
 
 _log = get_logger("logweir.replication")
 
@@ -43,6 +43,9 @@ class SourceState(StrEnum):
     WAITING = "waiting"
     STOPPED = "stopped"
 
+
+STALL_SECONDS: Final = 30.0
+"""An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 STATES: Final = tuple(str(state) for state in SourceState)
 
@@ -69,7 +72,7 @@ class Timing:
     chance: Callable[[], float] = random.random
     first_seconds: float = BACKOFF_FIRST_SECONDS
     max_seconds: float = BACKOFF_MAX_SECONDS
-    stall_seconds: float = 30.0
+    stall_seconds: float = STALL_SECONDS
 
     def backoff_seconds(self, failures: int) -> float:
         """How long to wait after so many failures in a row (1 …)."""

@@ -23,9 +23,22 @@ from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
-from logweir.replication.runner import Runner, Source, SourceState, SourceStatus
+from logweir.replication.runner import (
+    STALL_SECONDS,
+    Runner,
+    Source,
+    SourceState,
+    SourceStatus,
+    Timing,
+)
 from logweir.replication.synapse.endpoint import SynapseService, read_options
 from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
+from logweir.replication.tank.endpoint import TankService
+from logweir.replication.tank.source import TankSource
+from logweir.replication.tank.topics import StoredTopics
+from logweir.replication.tap.endpoint import TapService
+from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
+from logweir.replication.tap.source import TapSource
 from logweir.replication.urls import Url
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
@@ -73,6 +86,7 @@ class Server:
             ),
         )
         self.listener = Listener(metrics=self.metrics)
+        self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
         self._tasks: list[asyncio.Task[SourceStatus]] = []
         self._stop_listening: Callable[[], None] = lambda: None
@@ -80,6 +94,12 @@ class Server:
     def _follow(self, after: Any) -> Follower:
         log = self.log
         return Follower(log.path, after, durable=lambda: log.durable_end)
+
+    def tank(self) -> TankService:
+        """The topics of the store, for one more address."""
+        if self.topics is None:
+            self.topics = StoredTopics(self.log, read_only=self.options.read_only)
+        return TankService(self.topics, metrics=self.metrics)
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
@@ -90,7 +110,8 @@ class Server:
                 await self.listener.listen(url, service, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
-                runner = Runner(source, metrics=self.metrics)
+                timing = Timing(stall_seconds=_STALL_SECONDS.get(url.scheme, STALL_SECONDS))
+                runner = Runner(source, metrics=self.metrics, timing=timing)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
         except LogweirError:
@@ -104,6 +125,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.listener.close()
+        if self.topics is not None:
+            await self.topics.close()
         self.hub.close()
         self._stop_listening()
 
@@ -137,6 +160,7 @@ class Server:
                 }
                 for runner in self.runners
             ],
+            "topics": [] if self.topics is None else self.topics.status(),
             "replicas": [
                 {
                     "instance": str(one.instance),
@@ -159,16 +183,27 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
         ) from None
 
 
+def _tap(server: Server, url: Url) -> Service:
+    return TapService(server.iproto, url.path[0] if url.path else "")
+
+
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tarantool": lambda server, url: IprotoService(server.iproto),
+    "tank": lambda server, url: server.tank(),
+    "tap": _tap,
+    "memcached": _tap,
     "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
+    "tank": lambda server, url: TankSource(url, server.log),
     "synapse": lambda server, url: SynapseSource(url, server.log),
     "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
+    "tap": lambda server, url: TapSource(server.iproto, url),
 }
+
+_STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -62,10 +62,10 @@ class Outbox:
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
 
-    def put(self, data: bytes) -> None:
-        """Add `data` behind what waits."""
+    def put(self, data: bytes | memoryview) -> None:
+        """Add `data` behind what waits; it must not change until it was taken."""
         self._parts.append(data)
 
     def take(self) -> bytes:
@@ -74,7 +74,8 @@ class Outbox:
         if not parts:
             return b""
         self._parts = []
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        first = parts[0]
+        return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
 
 
 class InputBuffer:

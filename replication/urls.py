@@ -17,8 +17,9 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`), and
-those of Synapse upstreams (`logweir.replication.synapse.source`).
+(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`),
+`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`), and those of
+Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -35,21 +36,23 @@ __all__ = ["SCHEMES", "Scheme", "Url", "parse_listen_url", "parse_url"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One kind of address. `path_names`: what the path holds; `required`: how many parts."""
+    """One kind of address. `path_names`: what the path holds; `required`: how many parts;
+    `listens_with_path`: whether a listener may have one."""
 
     name: str
     port: int
     path_names: tuple[str, ...] = ()
     required: int = 0
+    listens_with_path: bool = False
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
     scheme.name: scheme
     for scheme in (
         Scheme("tarantool", 3301),
-        Scheme("tank", 11011, ("topic", "partition"), 1),
-        Scheme("tap", 11210, ("bucket",)),
-        Scheme("memcached", 11210, ("bucket",)),
+        Scheme("tank", 11011, ("topic", "partition")),
+        Scheme("tap", 11210, ("bucket",), listens_with_path=True),
+        Scheme("memcached", 11210, ("bucket",), listens_with_path=True),
         Scheme("greenstack", 11210, ("bucket",)),
         Scheme("synapse", 9092),
         Scheme("synapse+redis", 6379, ("server_name",), 1),
@@ -57,8 +60,21 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 }
 
 OPTIONS: Final = frozenset(
-    ("tls", "ca", "anonymous", "dialect", "server_name", "http", "auth_file", "start", "name")
-    + ("on_long_row", "relay_up")
+    [
+        "tls",
+        "ca",
+        "anonymous",
+        "expiry",
+        "byteorder",
+        "dialect",
+        "server_name",
+        "http",
+        "auth_file",
+        "start",
+        "name",
+        "on_long_row",
+        "relay_up",
+    ]
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
@@ -127,7 +143,7 @@ def _parse(text: str, origin: str, default_host: str, path_required: bool) -> Ur
     least = scheme.required if path_required else 0
     if not least <= len(path) <= len(scheme.path_names) or "" in path:
         raise _refuse(text, origin, "its path does not fit", form)
-    unknown = sorted({key for key, _ in options if key.partition(".")[0] not in OPTIONS})
+    unknown = sorted({key for key, _ in options} - OPTIONS)
     if unknown:
         known = ", ".join(sorted(OPTIONS))
         raise _refuse(text, origin, f"option {unknown[0]!r} is not known", f"known are {known}")
@@ -154,14 +170,15 @@ def parse_url(text: str, *, origin: str = "argument") -> Url:
 
 
 def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
-    """Read the address of a listener: no user, no path; host 127.0.0.1 unless given; port 0: any;
-    options those of `LISTEN_OPTIONS`.
+    """Read the address of a listener: no user; a path only for a bucket; host 127.0.0.1 unless
+    given; port 0: any; options those of `LISTEN_OPTIONS`.
 
     Raises `ConfigError`.
     """
     url = _parse(text, origin, "127.0.0.1", path_required=False)
+    has_path = bool(url.path) and not SCHEMES[url.scheme].listens_with_path
     refused = {key for key, _ in url.options} - LISTEN_OPTIONS.get(url.scheme, frozenset())
-    if url.user or url.password or url.path or refused:
+    if url.user or url.password or has_path or refused:
         raise _refuse(
             text,
             origin,

@@ -8,8 +8,11 @@ go the ordinary way, one by one, through `store.format` and `store.keys`. Both g
 
 from __future__ import annotations
 
+import importlib.util
 from array import array
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Final, TypeAlias
 
 from logweir.errors import RequestError
@@ -19,6 +22,7 @@ from logweir.store.fieldtype import EXT_MASKS, PLAIN_MASKS, MpType
 from logweir.store.format import HEADER_BYTES, TupleFormat
 from logweir.store.keys import index_keys
 from logweir.store.values import invalid_msgpack, read_array
+from logweir.wal import kernel as rows_kernel
 
 __all__ = ["KeyPlan", "Keys", "split_tuples"]
 
@@ -26,6 +30,22 @@ Bounds: TypeAlias = "array[int]"
 """Boundaries in a buffer, format "Q": one number more than there are items."""
 
 _FIRST_ROOM: Final = 1024
+
+
+def interpreted(module: ModuleType) -> ModuleType:
+    """The same kernel as plain Python: its source, which stands beside the compiled one."""
+    source = Path(str(module.__file__)).with_name("kernel.py")
+    spec = importlib.util.spec_from_file_location(f"{module.__name__}_interpreted", source)
+    assert spec is not None
+    assert spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plain)
+    return plain
+
+
+if rows_kernel.COMPILED and not kernel.COMPILED:
+    # The C functions of the one kernel can only be called by the other compiled.
+    vars(kernel)["rows"] = interpreted(rows_kernel)
 
 
 def split_tuples(packed: bytes, *, is_array: bool = False) -> Bounds:

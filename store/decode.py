@@ -30,9 +30,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import IDENTIFIER_BYTES, INDEX_ID_MAX, SPACE_ID_MAX
 from logweir.store import jsonpath
 from logweir.store.collation import OPTION_VALUES
@@ -48,7 +49,7 @@ from logweir.store.definition import (
     SpaceDef,
 )
 from logweir.store.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
-from logweir.store.values import read_array, skip
+from logweir.store.values import invalid_msgpack, read_array, skip
 from logweir.wal.mp import MapPairs, unpack
 
 __all__ = [
@@ -59,6 +60,8 @@ __all__ = [
     "decode_sequence",
     "decode_sequence_use",
     "decode_space",
+    "read_row",
+    "row_numbers",
 ]
 
 ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
@@ -98,6 +101,23 @@ def _kind(value: Any) -> MpType:
     if isinstance(value, int):
         return MpType.INT if value < 0 else MpType.UINT
     return MpType.EXT
+
+
+def read_row(data: bytes) -> list[Any]:
+    """A tuple as values. Raises `RequestError` 20 for what is no MsgPack, 22 for no array."""
+    try:
+        row = unpack(data)
+    except (DecodeError, LimitExceeded):
+        raise invalid_msgpack() from None
+    if not isinstance(row, list):
+        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
+    return row
+
+
+def row_numbers(data: bytes, count: int) -> list[int]:
+    """The first fields of a tuple, which must be ids. Raises as `read_row`, and 37, 23."""
+    row = read_row(data)
+    return [_u32(row, number) for number in range(count)]
 
 
 def _field(row: list[Any], number: int, wanted: MpType) -> Any:
@@ -224,7 +244,7 @@ def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
 
     `is_new`: which error a malformed one gets, 9 or 12. Raises `RequestError`.
     """
-    row = unpack(data)
+    row = read_row(data)
     code = ErrorCode.CREATE_SPACE if is_new else ErrorCode.ALTER_SPACE
     verb = "Failed to create space" if is_new else "Can't modify space"
     name = _field(row, 2, MpType.STR)
@@ -361,7 +381,7 @@ _PART_OPTIONS: Final = {
 def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexDef:
     """A row of `_index` → the index, for that space as it is now. Raises `RequestError`."""
     _check_index_row(data)
-    row = unpack(data)
+    row = read_row(data)
     name = row[2]
 
     def fail(reason: str, shown: str = name) -> NoReturn:
@@ -375,10 +395,8 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
     if len(_bytes(name)) > IDENTIFIER_BYTES:
         fail("index name is too long", name[:_NAME_SHOWN])
     check_identifier(name)
-    parts = _decode_parts(row[5], space, collations)
-    function_id = options.get("func", 0)
-    _check_multikey(parts)
-    if function_id:
+    parts = _join_parts(_decode_parts(row[5], space), collations)
+    if options.get("func", 0):
         _check_function_parts(parts)
     kind = next((one for one in IndexType if one.name == row[3].upper()), None)
     is_unique = options.pop("unique", True)
@@ -432,10 +450,11 @@ def _index_options(given: Any) -> dict[str, Any]:
     return options.values
 
 
-def _decode_parts(given: list[Any], space: SpaceDef, collations: Collations) -> tuple[PartDef, ...]:
+def _decode_parts(given: list[Any], space: SpaceDef) -> list[tuple[PartDef, int]]:
+    """The parts of an index, each with the id of its collation, which is not in it yet."""
     if given and _kind(given[0]) is MpType.ARRAY:
-        return tuple(_decode_old_part(one, space) for one in given)
-    return tuple(_decode_part(one, number + 1, collations) for number, one in enumerate(given))
+        return [(_decode_old_part(one, space), 0) for one in given]
+    return [_decode_part(one, number) for number, one in enumerate(given, 1)]
 
 
 def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
@@ -465,13 +484,17 @@ def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
     return PartDef(number, kind, is_nullable, nullable_action="default")
 
 
-def _decode_part(given: Any, at: int, collations: Collations) -> PartDef:
-    """A part spelt as a map. `at`: its number from 1."""
+def _wrong_part(number: int, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
+    )
+
+
+def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
+    """A part spelt as a map, and its collation's id. `at`: its number from 1."""
 
     def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {at}): {reason}"
-        )
+        raise _wrong_part(at, reason)
 
     if _kind(given) is not MpType.MAP:
         refuse("index part is expected to be a map")
@@ -495,37 +518,36 @@ def _decode_part(given: Any, at: int, collations: Collations) -> PartDef:
             jsonpath.parse(path)
         except jsonpath.PathError:
             refuse("invalid path")
-    if collation_id and collation_id not in collations:
-        refuse("collation was not found by ID")
-    return PartDef(
+    part = PartDef(
         field_no=options.get("field", 0),
         type=kind,
         is_nullable=is_nullable,
-        collation=collations[collation_id] if collation_id else None,
         path=path,
         sort_order=order,
         nullable_action=action or "default",
     )
+    return part, collation_id
 
 
-def _check_multikey(parts: tuple[PartDef, ...]) -> None:
-    """All multikey parts go through the same array, and each through one only."""
+def _join_parts(given: list[tuple[PartDef, int]], collations: Collations) -> tuple[PartDef, ...]:
+    """The parts with their collations. Multikey parts go all through the same one array."""
     first: tuple[int, tuple[jsonpath.Step, ...]] | None = None
-    for number, part in enumerate(parts, 1):
+    parts = []
+    for number, (part, collation_id) in enumerate(given, 1):
+        if collation_id and collation_id not in collations:
+            raise _wrong_part(number, "collation was not found by ID")
+        parts.append(replace(part, collation=collations[collation_id]) if collation_id else part)
         prefix = jsonpath.multikey_prefix(part.steps)
         if prefix is None:
             continue
         place = (part.field_no, part.steps[:prefix])
-        reason = ""
         if first is not None and place != first:
-            reason = "incompatable multikey index path"
-        elif part.steps.count(jsonpath.ANY) > 1:
+            raise _wrong_part(number, "incompatable multikey index path")
+        if part.steps.count(jsonpath.ANY) > 1:
             reason = "no more than one array index placeholder [*] is allowed in JSON path"
-        if reason:
-            raise RequestError(
-                ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
-            )
+            raise _wrong_part(number, reason)
         first = place
+    return tuple(parts)
 
 
 def _check_function_parts(parts: tuple[PartDef, ...]) -> None:
@@ -564,6 +586,8 @@ def _check_index(index: IndexDef, fail: Fail) -> None:
 
 def _check_for_engine(index: IndexDef, kind: IndexType | None, space: SpaceDef, fail: Fail) -> None:
     """What an index of an engine that holds tuples must be."""
+    if space.engine == "blackhole":
+        raise RequestError(ErrorCode.UNSUPPORTED, "Blackhole does not support indexes")
     if space.engine not in ("memtx", "vinyl"):
         return
     wrong_type = RequestError(
@@ -631,7 +655,7 @@ def _check_special(index: IndexDef, fail: Fail) -> None:
 # --- sequences and collations ---------------------------------------------------------------------
 def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     """A row of `_sequence` → the sequence. Raises `RequestError`, 142 or 143 by `is_new`."""
-    row = unpack(data)
+    row = read_row(data)
     code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
     verb = "Failed to create sequence" if is_new else "Can't modify sequence"
     name = _field(row, 2, MpType.STR)
@@ -664,7 +688,7 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
 
 def decode_sequence_use(data: bytes, primary: IndexDef | None) -> SequenceUse:
     """A row of `_space_sequence`. `primary`: the space's; old rows mean its first part."""
-    row = unpack(data)
+    row = read_row(data)
     field_no, path = 0, None
     if primary is not None:
         field_no, path = primary.parts[0].field_no, primary.parts[0].path
@@ -676,7 +700,7 @@ def decode_sequence_use(data: bytes, primary: IndexDef | None) -> SequenceUse:
 
 def decode_collation(data: bytes) -> CollationDef:
     """A row of `_collation` → the collation. Raises `RequestError`."""
-    row = unpack(data)
+    row = read_row(data)
     collation_id, name = _u32(row, 0), _field(row, 1, MpType.STR)
 
     def fail(reason: str) -> NoReturn:

@@ -356,12 +356,11 @@ def put_bytes(data: bytes, at: int, out: bytearray, used: int) -> int:
     return used + 2
 
 
-COMPILED = "put_bytes" not in globals()  # compiled, it is a C function that Python does not see
-
-
-def pairs(keys, key_bounds, packed, bounds):
+def pairs(
+    keys: bytes, key_bounds: Table, packed: bytes, bounds: Table
+) -> list[tuple[bytes, bytes]]:
     """Keys and tuples, each as bytes of its own: a list of pairs."""
-    found = []
+    found: list[tuple[bytes, bytes]] = []
     key_start = key_bounds[0]
     start = bounds[0]
     for row in range(len(bounds) - 1):
@@ -373,7 +372,7 @@ def pairs(keys, key_bounds, packed, bounds):
     return found
 
 
-def ascending(keys, bounds):
+def ascending(keys: bytes, bounds: Table) -> int:
     """The length of the longest key, or -1 where one is not greater than the one before it."""
     longest = 0
     before = 0
@@ -390,9 +389,12 @@ def ascending(keys, bounds):
     return longest
 
 
-def is_before(keys, one, one_size, other, other_size):
+def is_before(keys: bytes, one: int, one_size: int, other: int, other_size: int) -> bool:
     """Whether the bytes at `one` sort before those at `other`. Unchecked."""
     for i in range(min(one_size, other_size)):
         if keys[one + i] != keys[other + i]:
             return keys[one + i] < keys[other + i]
     return one_size < other_size
+
+
+COMPILED = "put_bytes" not in globals()  # compiled, it is a C function that Python does not see

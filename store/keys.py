@@ -52,7 +52,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import DecodeError, ErrorCode, RequestError
 from logweir.store import collation, jsonpath
 from logweir.store.definition import IndexDef, IndexType, PartDef
 from logweir.store.fieldtype import FieldType, MpType, admits, mp_type
@@ -164,7 +164,10 @@ def _float_key(data: bytes, at: int) -> bytes:
 
 
 def _decimal_key(data: bytes, at: int) -> bytes:
-    value, _ = unpack_at(data, at)
+    try:
+        value, _ = unpack_at(data, at)
+    except DecodeError:
+        raise invalid_msgpack("decimal") from None
     exponent = value.as_tuple().exponent if isinstance(value, Decimal) else None
     if not isinstance(exponent, int) or not _EXPONENT_MIN <= exponent <= _EXPONENT_MAX:
         raise invalid_msgpack("decimal")

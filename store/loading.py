@@ -9,6 +9,8 @@ space with no other index are sorted, only the last of each key kept, and writte
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from logweir.errors import CorruptBlock, RequestError
@@ -19,14 +21,14 @@ from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.sequence import learn_sequence
-from logweir.store.state import Position, State, Txn
+from logweir.store.state import MapFull, Position, State, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Loader", "schema_of"]
+__all__ = ["Loader", "Source", "load", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
 _RUN_ROWS: Final = 64
@@ -43,6 +45,60 @@ def schema_of(txn: Txn) -> Schema:
         for _, data in txn.items(space_id, 0):
             schema.apply(space_id, None, data, is_insert=True, trusted=True)
     return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What fills a state. `blocks`: those of the snapshot, from its first; `start`: its vclock;
+    `batches`: the rows of the log behind a vclock; `end`: the vclock after the last of them."""
+
+    blocks: Callable[[], Iterable[Block]]
+    start: VClock
+    batches: Callable[[VClock], Iterable[Batch]]
+    end: VClock
+
+
+def load(state: State, plans: Plans, source: Source, position: Position | None) -> Schema:
+    """Bring a state to the end of a source. Returns the definitions that then hold.
+
+    `position`: what the state, which is open, has applied already; None for an empty one that is
+    not open. Where the map becomes full it is doubled, and what was not committed is done again.
+    Raises `CorruptBlock`.
+    """
+    while True:
+        loader = None
+        try:
+            if position is None:
+                state.open()
+                loader = Loader(state, plans)
+                for block in source.blocks():
+                    loader.load_snapshot(block)
+                loader.finish_snapshot(Position(source.start))
+                after = source.start
+            else:
+                with state.read() as txn:
+                    schema = schema_of(txn)
+                loader = Loader(state, plans, schema)
+                after = position.vclock
+            for batch in source.batches(after):
+                loader.apply(batch)
+            loader.finish(source.end)
+            return loader.schema
+        except MapFull:
+            if loader is not None:
+                loader.abort()
+            position = _grown(state)
+
+
+def _grown(state: State) -> Position | None:
+    """Double the map. What is applied; None, and the state emptied, if that is no position."""
+    state.grow()
+    with state.read() as txn:
+        position = txn.position()
+    if position is None:
+        state.close(clean=False)
+        state.discard()
+    return position
 
 
 class Loader:
@@ -176,6 +232,12 @@ class Loader:
             )
             self.schema = engine.schema
 
+    def abort(self) -> None:
+        """Forget what is not committed."""
+        if self._engine is not None:
+            self._engine.txn.abort()
+            self._engine = None
+
     def finish(self, vclock: VClock) -> None:
         """Commit what is left, with `vclock` as the position."""
         if self._engine is None and self._last is None:
@@ -221,5 +283,6 @@ def _cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestErr
         f"row with lsn {lsn} of replica {replica_id} cannot be applied: {error.message}.",
         path=block.path,
         offset=block.offset,
-        hint="the log and the state before it do not belong together; `logweir verify` tells more",
+        hint=error.hint
+        or "the log and the state before it do not belong together; `logweir verify` tells more",
     )

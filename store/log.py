@@ -211,6 +211,12 @@ class Log(statements.Statements):
             lambda group: statements.result_of(request, group.execute(request)), _size(request)
         )
 
+    def run_job(self, job: Job) -> None:
+        """Make one prepared job and wait until it is durable. Raises its error."""
+        self._check_open()
+        self._check_not_inside()
+        self._queue.run(job)
+
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
         self._check_open()
@@ -349,7 +355,7 @@ class Log(statements.Statements):
         blocks = group.blocks()
         vclock = self._vclock
         if group.touched and not self._state.has_room(group.deferred_bytes):
-            raise MapFull
+            raise MapFull("the memory map of the state is nearly full")
         if blocks:
             vclock = group.vclock
             unlogged = self.durability == "none"

@@ -35,7 +35,7 @@ from logweir.recovery import (
 )
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Plans
-from logweir.store.loading import Loader, schema_of
+from logweir.store.loading import Source, load
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
 from logweir.wal.filesystem import FileSystem, explain
@@ -87,11 +87,7 @@ def open_folder(
         report, position = _examined(path, state, position, filesystem)
         if report.is_empty:
             if not create:
-                raise WalError(
-                    "there is no snapshot and no log in the folder.",
-                    path=str(path),
-                    hint="look at the path, or make a store there with `logweir init`",
-                )
+                raise _no_store(path)
             bootstrap(path, filesystem=filesystem, timestamp=clock())
             report, position = examine(path, filesystem=filesystem), None
         decided = plan(report, force=force_recovery)
@@ -130,9 +126,19 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
     try:
         if create:
             filesystem.make_directory(path)
-        filesystem.list_directory(path)
+        names = filesystem.list_directory(path)
     except OSError as error:
         raise explain(error, str(path)) from error
+    if not create and not any(name.endswith((".snap", ".xlog")) for name in names):
+        raise _no_store(path)  # before a lock file is left in a folder that is none of ours
+
+
+def _no_store(path: Path) -> WalError:
+    return WalError(
+        "there is no snapshot and no log in the folder.",
+        path=str(path),
+        hint="look at the path, or make a store there with `logweir init`",
+    )
 
 
 @contextlib.contextmanager
@@ -206,25 +212,15 @@ def _recovered(
     state: State, position: Position | None, decided: RecoveryPlan, plans: Plans
 ) -> tuple[Schema, VClock]:
     """Bring the state to the end of the log."""
-    if position is None:
-        state.open()
-        loader = Loader(state, plans)
-        for block in snapshot_blocks(decided):
-            loader.load_snapshot(block)
-        loader.finish_snapshot(Position(decided.start))
-        after = decided.start
-    else:
-        loader = Loader(state, plans, _schema(state))
-        after = position.vclock
-    for batch in replay(decided, after=after):
-        loader.apply(batch)
-    loader.finish(decided.vclock.merge(after))
-    return loader.schema, decided.vclock.merge(after)
-
-
-def _schema(state: State) -> Schema:
-    with state.read() as txn:
-        return schema_of(txn)
+    start = decided.start if position is None else position.vclock
+    end = decided.vclock.merge(start)
+    source = Source(
+        blocks=lambda: snapshot_blocks(decided),
+        start=decided.start,
+        batches=lambda after: replay(decided, after=after),
+        end=end,
+    )
+    return load(state, plans, source, position), end
 
 
 def _instance(report: RecoveryReport) -> uuid.UUID:

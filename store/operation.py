@@ -22,7 +22,7 @@ name of the format, else a JSON path that begins with a name or `[number]`, alwa
 Malformed operations: 1 (no array, no name, a field that is neither number nor string, more than
 4000), 28 (unknown operator, wrong count of arguments), 26 (an argument of the wrong type), 29
 (count 0, bad path), 25 (position 0 from base 1), 37 (field 0 from base 1), 201 (unknown name).
-An integer argument of `:` may be sent as a float without a fraction.
+Field numbers, positions and lengths in 64-bit form (cf, d3) are of the wrong type.
 Source: Tarantool 2.6.0, `xrow_update.c`, `xrow_update_field.c`, observed.
 """
 
@@ -47,6 +47,7 @@ _ARGUMENTS: Final = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^"
 _FLOAT32_MAX: Final = struct.unpack(">f", bytes.fromhex("7f7fffff"))[0]
 _INT_MIN: Final = -(2**63)
 _UINT_END: Final = 2**64
+_WIDE: Final = b"\xcf\xd3"
 _FLOAT_DIGITS: Final = 15
 
 _DECIMALS: Final = decimal.Context(
@@ -113,13 +114,16 @@ class Operation:
             self.field_no = step
 
     def goes_along(self, steps: tuple[jsonpath.Step, ...]) -> bool:
-        """Whether the path goes on with these steps; if so they are read."""
+        """Whether the path goes on with these steps; if so they are read.
+
+        They do not count in the position that a later error tells: Tarantool jumps over them.
+        """
         assert self._path is not None
-        before = self._path.at, self._path.characters
-        if all(self.read_step() == step for step in steps):
-            return True
-        self._path.at, self._path.characters = before
-        return False
+        at, characters = self._path.at, self._path.characters
+        goes = all(self.read_step() == step for step in steps)
+        self._path.at = self._path.at if goes else at
+        self._path.characters = characters
+        return goes
 
     @property
     def characters(self) -> int:
@@ -167,9 +171,7 @@ class Operation:
         """Read the field. `names`: name → number; `base`: index base. Returns where it ends."""
         kind = mp_type(data, at)
         if kind in (MpType.UINT, MpType.INT):
-            number = read_int(data, at)
-            if not -(2**31) <= number < 2**31:
-                raise self.wrong_type("an integer")
+            number = self._int32(data, at)
             if 0 <= number < base:
                 raise RequestError(
                     ErrorCode.NO_SUCH_FIELD_NO, f"Field {number} was not found in the tuple"
@@ -231,15 +233,11 @@ class Operation:
         return skip(data, at)
 
     def _int32(self, data: bytes, at: int) -> int:
-        kind = mp_type(data, at)
-        value: int | float | None = None
-        if kind in (MpType.UINT, MpType.INT):
+        if mp_type(data, at) in (MpType.UINT, MpType.INT) and data[at] not in _WIDE:
             value = read_int(data, at)
-        elif kind in (MpType.FLOAT, MpType.DOUBLE):
-            value, _ = unpack_at(data, at)
-        if value is None or not (-(2**31) <= value < 2**31 and value == int(value)):
-            raise self.wrong_type("an integer")
-        return int(value)
+            if value < 2**31:
+                return value
+        raise self.wrong_type("an integer")
 
     def _unsigned(self, data: bytes, at: int) -> int:
         if mp_type(data, at) is not MpType.UINT:

@@ -44,6 +44,8 @@ from logweir.store.decode import (
     decode_sequence,
     decode_sequence_use,
     decode_space,
+    read_row,
+    row_numbers,
 )
 from logweir.store.definition import (
     CollationDef,
@@ -56,7 +58,7 @@ from logweir.store.definition import (
     SystemSpace,
 )
 from logweir.store.fieldtype import FieldType
-from logweir.wal.mp import unpack
+from logweir.store.jsonpath import PathError
 
 __all__ = ["Change", "ChangeKind", "HasRows", "Schema"]
 
@@ -226,7 +228,7 @@ class Schema:
         elif space_id == SystemSpace.SPACE_SEQUENCE:
             change = self._sequence_use_row(old, new)
         elif space_id == SystemSpace.SEQUENCE_DATA:
-            self.sequence(unpack(old or new or b"")[0])
+            self.sequence(row_numbers(new or old or b"", 1)[0])
         elif space_id == SystemSpace.SCHEMA:
             _check_schema_row(old, new)
         if change is not None and change.kind in ("create", "drop", "alter"):
@@ -251,7 +253,7 @@ class Schema:
 
     # --- spaces -----------------------------------------------------------------------------------
     def _space_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change | None:
-        space_id: int = unpack(old or new or b"")[0]
+        (space_id,) = row_numbers(old or new or b"", 1)
         before = self._spaces.get(space_id)
         if new is None:
             if before is None:
@@ -262,11 +264,12 @@ class Schema:
                 del self._by_name[before.name]
             return Change("drop", before, None)
         space = decode_space(new, is_new=before is None)
+        if before is not None:
+            _check_alter(before, space)
         self._check_collations(space)
         if before is None:
             self._put(space)
             return Change("create", None, space)
-        _check_alter(before, space)
         space = replace(space, indexes=before.indexes, sequence=before.sequence)
         self._put(space)
         return Change(
@@ -283,7 +286,7 @@ class Schema:
 
     # --- indexes ----------------------------------------------------------------------------------
     def _index_row(self, old: bytes | None, new: bytes | None, trusted: bool) -> Change | None:
-        space_id, index_id = unpack(old or new or b"")[:2]
+        space_id, index_id = row_numbers(old or new or b"", 2)
         space = self.space(space_id)
         if space.is_view:
             raise _alter_error(space, "can not add index on a view")
@@ -329,7 +332,7 @@ class Schema:
     def _truncate_row(self, new: bytes | None, is_insert: bool) -> Change | None:
         if new is None:
             return None
-        space = self.space(unpack(new)[0])
+        space = self.space(row_numbers(new, 1)[0])
         if is_insert:
             return None
         if space.is_system:
@@ -341,8 +344,7 @@ class Schema:
 
     def _collation_row(self, old: bytes | None, new: bytes | None) -> Change:
         if new is None:
-            assert old is not None
-            collation_id = unpack(old)[0]
+            (collation_id,) = row_numbers(old or b"", 1)
             if collation_id == 0:
                 raise RequestError(
                     ErrorCode.DROP_COLLATION, "Can't drop collation none : system collation"
@@ -357,8 +359,7 @@ class Schema:
 
     def _sequence_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change:
         if new is None:
-            assert old is not None
-            sequence = self.sequence(unpack(old)[0])
+            sequence = self.sequence(row_numbers(old or b"", 1)[0])
             for space_id, index_id, reason in (
                 (SystemSpace.SEQUENCE_DATA, 0, "the sequence has data"),
                 (SystemSpace.SPACE_SEQUENCE, 1, "the sequence is in use"),
@@ -376,9 +377,7 @@ class Schema:
         return Change("sequence")
 
     def _sequence_use_row(self, old: bytes | None, new: bytes | None) -> Change:
-        row = new or old
-        assert row is not None
-        space_id, sequence_id = unpack(row)[:2]
+        space_id, sequence_id = row_numbers(new or old or b"", 2)
         space = self.space(space_id)
         self.sequence(sequence_id)
         if new is not None and old is not None:
@@ -407,8 +406,7 @@ def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int)
 
     Raises `RequestError` 67, 73, 128, 64, 5.
     """
-    row = unpack(new or old or b"")
-    replica_id = row[0]
+    (replica_id,) = row_numbers(new or old or b"", 1)
     if replica_id == 0:
         raise RequestError(
             ErrorCode.REPLICA_ID_IS_RESERVED,
@@ -423,16 +421,23 @@ def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int)
         )
     if new is None:
         return
-    try:
-        instance = uuid.UUID(row[1])
-    except ValueError:
-        instance = uuid.UUID(int=0)
+    instance = _uuid_of(new)
     if not instance.int:
-        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {row[1]}")
-    if old is not None and uuid.UUID(unpack(old)[1]) != instance:
+        shown = read_row(new)[1:2]
+        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {''.join(map(str, shown))}")
+    if old is not None and _uuid_of(old) != instance:
         raise RequestError(
             ErrorCode.UNSUPPORTED, "Space _cluster does not support updates of instance uuid"
         )
+
+
+def _uuid_of(data: bytes) -> uuid.UUID:
+    """The instance of a row of `_cluster`, the nil UUID where there is none."""
+    row = read_row(data)
+    try:
+        return uuid.UUID(row[1] if len(row) > 1 and isinstance(row[1], str) else "")
+    except ValueError:
+        return uuid.UUID(int=0)
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -501,7 +506,10 @@ def _check_primary_drop(space: SpaceDef) -> None:
 
 
 def _check_sequence_part(index: IndexDef, space: SpaceDef, use: SequenceUse) -> None:
-    wanted = PartDef(use.field_no, FieldType.ANY, path=use.path).place
+    try:
+        wanted = PartDef(use.field_no, FieldType.ANY, path=use.path).place
+    except PathError:
+        wanted = (-1, ())
     part = next((one for one in index.parts if one.place == wanted), None)
     reason = ""
     if part is None:
@@ -516,7 +524,7 @@ def _check_sequence_part(index: IndexDef, space: SpaceDef, use: SequenceUse) -> 
 
 
 def _check_schema_row(old: bytes | None, new: bytes | None) -> None:
-    if new is None and old is not None and unpack(old)[0] == "cluster":
+    if new is None and old is not None and read_row(old)[:1] == ["cluster"]:
         raise RequestError(
             ErrorCode.REPLICASET_UUID_IS_RO,
             "Can't reset replica set UUID: it is already assigned",

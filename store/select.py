@@ -99,6 +99,7 @@ class Select:
             text = "Illegal parameters, Invalid iterator type"
             raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
         name = names[iterator]
+        image, _ = search_key(key, which, all_allowed=name in ("ALL", "GT"))
         allowed = _HASH_ITERATORS if which.type == IndexType.HASH else frozenset(ITERATORS)
         if name not in allowed:
             raise RequestError(
@@ -106,7 +107,6 @@ class Select:
                 f"Index '{which.name}' ({which.type.name}) of space '{found.name}' (memtx) does "
                 "not support requested iterator type",
             )
-        image, _ = search_key(key, which, all_allowed=name in ("ALL", "GT"))
         if offset < 0 or (limit is not None and limit < 0):
             raise RequestError(ErrorCode.ILLEGAL_PARAMS, "limit and offset are not below 0")
         return cls(found, which, name, image, limit, offset)

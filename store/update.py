@@ -45,7 +45,6 @@ from logweir.store.format import FormatNode
 from logweir.store.keys import tuple_key
 from logweir.store.operation import Operation, decode_operations
 from logweir.store.values import (
-    array_header,
     go_to,
     map_header,
     read_array,
@@ -54,6 +53,7 @@ from logweir.store.values import (
     skip,
     string,
 )
+from logweir.wal.mp import encode_array_header
 
 __all__ = ["apply_update", "apply_upsert", "check_ops", "check_primary_kept"]
 
@@ -463,7 +463,7 @@ def _write(node: _Node, place: FormatNode | None, out: bytearray) -> None:
     elif node.kind == SCALAR:
         out += _result(node.op, place)
     elif node.kind == ARRAY:
-        out += array_header(len(node.items))
+        out += encode_array_header(len(node.items))
         for number, item in enumerate(node.items):
             if isinstance(item, bytes):
                 out += item
@@ -501,7 +501,7 @@ def _write_bar(node: _Node, place: FormatNode | None, out: bytearray) -> None:
     out += data[: node.parent]
     if mp_type(data, node.parent) is MpType.ARRAY:
         count, at = read_array(data, node.parent)
-        out += array_header(count + 1 if op.code == "!" else count - op.count)
+        out += encode_array_header(count + 1 if op.code == "!" else count - op.count)
         out += data[at : node.point]
         at = node.point
     else:
@@ -520,7 +520,7 @@ def _write_bar(node: _Node, place: FormatNode | None, out: bytearray) -> None:
 
 # --- the whole ------------------------------------------------------------------------------------
 def _finish(root: _Node, space: SpaceDef) -> bytes:
-    out = bytearray(array_header(len(root.items)))
+    out = bytearray(encode_array_header(len(root.items)))
     top = space.format.top
     for number, item in enumerate(root.items):
         if isinstance(item, bytes):

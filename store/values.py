@@ -7,16 +7,17 @@ strings, and integers in place. Bytes that end too early or are not MsgPack rais
 
 from __future__ import annotations
 
-import struct
 from typing import Final
+
+import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import jsonpath
 from logweir.store.fieldtype import MpType, mp_type
 from logweir.wal import kernel
+from logweir.wal.mp import pack
 
 __all__ = [
-    "array_header",
     "go_to",
     "invalid_msgpack",
     "map_header",
@@ -132,27 +133,12 @@ def go_to(data: bytes, at: int, step: jsonpath.Step) -> int:
     return -1
 
 
-def _header(count: int, small: int, small_end: int, first: int) -> bytes:
-    if count < small_end:
-        return bytes((small + count,))
-    if count < 0x10000:
-        return struct.pack(">BH", first, count)
-    return struct.pack(">BI", first + 1, count)
-
-
-def array_header(count: int) -> bytes:
-    """The first bytes of an array of `count` items."""
-    return _header(count, 0x90, 16, 0xDC)
-
-
 def map_header(count: int) -> bytes:
-    """The first bytes of a map of `count` pairs."""
-    return _header(count, 0x80, 16, 0xDE)
+    """What stands before the pairs of a map of `count` pairs."""
+    header: bytes = msgpack.Packer().pack_map_header(count)
+    return header
 
 
 def string(value: bytes) -> bytes:
     """A str value, in its shortest form."""
-    size = len(value)
-    if 32 <= size < 0x100:
-        return struct.pack(">BB", 0xD9, size) + value
-    return _header(size, 0xA0, 32, 0xDA) + value
+    return pack(value.decode("utf-8", "surrogateescape"))

@@ -105,7 +105,7 @@ def _options(command: Any, leave_out: tuple[str, ...] = ("help",)) -> list[str]:
         names = ", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts])
         value = "" if one.is_flag else f" `{_value_name(one)}`"
         default = one.default
-        shown = "" if one.is_flag or default in (None, [], ()) else f" Default: {default}."
+        shown = "" if one.is_flag or default in (None, "", [], ()) else f" Default: {default}."
         lines.append(f"| {names}{value} | {_cell(one.help)}{shown} |")
     return lines
 

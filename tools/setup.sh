@@ -9,7 +9,7 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
-LOGWEIR_SOURCES="pyproject.toml setup.py wal/kernel.py wal/*.pxd store/kernel.py store/*.pxd"
+LOGWEIR_SOURCES="pyproject.toml setup.py */kernel.py */*.pxd replication/*/kernel.py replication/*/*.pxd"
 
 say() {
     printf '%s\n' "$*" >&2
@@ -24,7 +24,7 @@ fail() {
 find_python() {
     local candidate
     for candidate in ${LOGWEIR_PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+        if [ "$("$candidate" -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null)" = True ]; then
             printf '%s\n' "$candidate"
             return 0
         fi
@@ -87,7 +87,7 @@ pip_install() {
 
 compiled_kernels() {
     local so
-    for so in "$LOGWEIR_ROOT"/wal/kernel.*.so "$LOGWEIR_ROOT"/store/kernel.*.so; do
+    for so in "$LOGWEIR_ROOT"/*/kernel.*.so "$LOGWEIR_ROOT"/replication/*/kernel.*.so; do
         if [ -f "$so" ]; then printf '%s\n' "$so"; fi
     done
 }
@@ -104,7 +104,7 @@ logweir_setup() {
     extras="$*"
     for want in test check; do
         if stamp_has "extra:$want"; then
-            case " $extras " in *" $want "*) ;; *) extras="$extras $want" ;; esac
+            case " $extras " in *" $want "*) ;; *) extras="${extras:+$extras }$want" ;; esac
         fi
     done
     # A kernel that fails to compile is left out without a word: never let an old one stay.

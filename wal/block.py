@@ -79,31 +79,48 @@ def encode_fixheader(
     """
     magic = MAGIC_PLAIN if kind == "plain" else MAGIC_ZSTD
     head = magic + encode_uint(stored_bytes) + encode_uint(unsynced_bytes) + encode_uint(crc)
-    left = FIXHEADER_BYTES - len(head)
-    return head + bytes((0xA0 + left - 1,)) + bytes(left - 1) if left else head
+    return head + _PADDING[len(head)]
+
+
+_PADDING: Final = [
+    bytes((0xA0 + left - 1,)) + bytes(left - 1) if left > 0 else b""
+    for left in range(FIXHEADER_BYTES, -1, -1)
+]
+"""By the place where it begins."""
+
+
+_UINT_BYTES: Final = {**dict.fromkeys(range(0x80), 0), 0xCC: 1, 0xCD: 2, 0xCE: 4}
+"""By the first byte of a MsgPack uint of at most 32 bits: how many bytes follow it."""
 
 
 def decode_fixheader(data: bytes | memoryview) -> FixHeader:
     """Read one fixheader. `data`: exactly 19 bytes. Raises `DecodeError`."""
-    magic = bytes(data[:4])
+    head = bytes(data)
+    magic = head[:4]
     if magic not in (MAGIC_PLAIN, MAGIC_ZSTD):
         raise DecodeError(f"block magic is {magic.hex()}")
-    if len(data) != FIXHEADER_BYTES:
-        raise DecodeError("block header is cut short", offset=len(data))
-    try:
-        stored_bytes, at = _read_uint(data, 4, "length")
-        unsynced_bytes, at = _read_uint(data, at, "checksum of the block before")
-        crc, at = _read_uint(data, at, "checksum")
-        end = skip(data, at) if at < FIXHEADER_BYTES else at
-    except LimitExceeded as error:
-        raise DecodeError("block header padding is nested", offset=4) from error
+    if len(head) != FIXHEADER_BYTES:
+        raise DecodeError(f"block header has {len(head)} bytes, not 19", offset=len(head))
+    kind: Literal["plain", "zstd"] = "plain" if magic == MAGIC_PLAIN else "zstd"
+    fields: list[int] = []
+    at = 4
+    while len(fields) < 3 and (size := _UINT_BYTES.get(head[at])) is not None:
+        start, at = at + (size > 0), at + 1 + size
+        fields.append(int.from_bytes(head[start:at], "big"))
+    if len(fields) == 3 and fields[0] <= BLOCK_STORED_BYTES and head[at:] == _PADDING[at]:
+        return FixHeader(kind, fields[0], fields[2], fields[1])
+    # What no known program writes, but every reader takes; or an error, to be named.
+    stored_bytes, at = _read_uint(data, 4, "length")
+    unsynced_bytes, at = _read_uint(data, at, "checksum of the block before")
+    crc, at = _read_uint(data, at, "checksum")
+    end = skip(data, at) if at < FIXHEADER_BYTES else at
     if end != FIXHEADER_BYTES:
         raise DecodeError("block header padding does not end at byte 19", offset=end)
     if stored_bytes > BLOCK_STORED_BYTES:
         raise DecodeError(f"block length {stored_bytes} is over 2^31", offset=4)
     if crc >> 32:
         raise DecodeError(f"block checksum {crc:x} has more than 32 bits", offset=at)
-    return FixHeader("plain" if magic == MAGIC_PLAIN else "zstd", stored_bytes, crc, unsynced_bytes)
+    return FixHeader(kind, stored_bytes, crc, unsynced_bytes)
 
 
 _local = threading.local()

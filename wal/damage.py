@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from logweir.errors import CorruptBlock
+
 __all__ = ["Damage", "DamageKind", "FileEnd"]
 
 
@@ -119,6 +121,10 @@ class Damage:
     lsn_after: int | None = None
     rows_lost: int | None = None
     salvage: tuple[int, int] = (0, 0)
+
+    def to_error(self) -> CorruptBlock:
+        """The same as an error to raise."""
+        return CorruptBlock(self.message, path=self.file, offset=self.offset, hint=self.hint)
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.offset}: {self.message}"

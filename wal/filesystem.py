@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from logweir.errors import DirectoryLocked, WalError
 
-__all__ = ["OS", "AppendFile", "FileSystem", "OsFileSystem", "ReadFile", "explain"]
+__all__ = ["OS", "AppendFile", "FileSystem", "OsFileSystem", "ReadFile", "explain", "give_up"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -56,6 +56,12 @@ def explain(error: OSError, path: str, offset: int | None = None) -> WalError:
         offset=offset,
         hint=_HINTS.get(error.errno or 0, ""),
     )
+
+
+def give_up(file: ReadFile | AppendFile) -> None:
+    """Close a file of which something failed already: what closing it says matters no more."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 class ReadFile(Protocol):

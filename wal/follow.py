@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable
+from logweir.errors import ChainGap, PositionUnavailable
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import LogFile, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
@@ -89,9 +89,7 @@ class Follower:
                 if isinstance(item, Damage):
                     if item.kind in TAIL_KINDS or item.kind is DamageKind.CHECKSUM:
                         break
-                    raise CorruptBlock(
-                        item.message, path=item.file, offset=item.offset, hint=item.hint
-                    )
+                    raise item.to_error()
                 self._offset = item.end
                 reached = self.vclock.merge(item.columns.last_lsns())
                 if reached != self.vclock:
@@ -137,9 +135,7 @@ class Follower:
         if isinstance(ending, Block):
             return True  # it came between the last look and the rotation
         if isinstance(ending, Damage) and ending.kind not in TAIL_KINDS:
-            raise CorruptBlock(
-                ending.message, path=ending.file, offset=ending.offset, hint=ending.hint
-            )
+            raise ending.to_error()
         if not reader.vclock.covers(following.vclock) and not self.vclock.covers(following.vclock):
             raise ChainGap(
                 f"the next file begins at {following.vclock}, the log so far ends at "

@@ -50,6 +50,7 @@ __all__ = [
 Value = Any
 """What `unpack` returns and `pack` takes: the Python column of the table above."""
 
+DECIMAL_SCALE: Final = 2 * DECIMAL_DIGITS
 EXT_DECIMAL: Final = 1
 EXT_UUID: Final = 2
 
@@ -96,10 +97,15 @@ def map_of(pairs: list[tuple[Value, Value]]) -> dict[Value, Value] | MapPairs:
 
 
 def encode_decimal(value: Decimal) -> bytes:
-    """The payload of ext 1. Raises `ValueError` for NaN, infinities and more than 38 digits."""
+    """The payload of ext 1.
+
+    Raises `ValueError` for NaN, infinities, more than 38 digits and a scale beyond ±76.
+    """
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(f"{value} is not a finite decimal")
+    if abs(exponent) > DECIMAL_SCALE:
+        raise ValueError(f"{value} has a scale of {-exponent}, the largest is {DECIMAL_SCALE}")
     text = "".join(map(str, digits)).lstrip("0") or "0"
     if len(text) > DECIMAL_DIGITS:
         raise ValueError(f"{value} has more than {DECIMAL_DIGITS} digits")
@@ -124,7 +130,7 @@ def decode_decimal(data: bytes) -> Decimal:
         or not digits.isdigit()
         or sign not in ("a", "b", "c", "d", "e", "f")
         or len(digits.lstrip("0")) > DECIMAL_DIGITS
-        or abs(scale) > 2 * DECIMAL_DIGITS
+        or abs(scale) > DECIMAL_SCALE
     ):
         raise DecodeError(f"decimal is malformed: {data[:32].hex()}")
     number = tuple(map(int, digits.lstrip("0") or "0"))
@@ -142,6 +148,8 @@ def _default(value: Value) -> Value:
         return msgpack.ExtType(EXT_UUID, value.bytes)
     if isinstance(value, MapPairs):
         raise _HoldsPairs
+    if isinstance(value, int):
+        raise OverflowError(f"{value} is not in -2^63 … 2^64-1")
     raise TypeError(f"a {type(value).__name__} has no MsgPack form: {value!r:.60}")
 
 
@@ -155,7 +163,7 @@ def decode_ext(code: int, data: bytes) -> Value:
 
 
 def packer(*, strict_text: bool = False) -> Callable[[Value], bytes]:
-    """A function that packs one value, faster than `pack` in a loop; for one thread only.
+    """A function that packs as `pack` does, faster in a loop; for one thread only.
 
     `strict_text`: faster still, but text with lone surrogates raises `UnicodeEncodeError`.
     """
@@ -165,19 +173,23 @@ def packer(*, strict_text: bool = False) -> Callable[[Value], bytes]:
         strict_types=False,
         unicode_errors=None if strict_text else "surrogateescape",
     ).pack
-    return pack_one
+
+    def pack_any(value: Value) -> bytes:
+        try:
+            return pack_one(value)
+        except _HoldsPairs:
+            return _pack_with_pairs(value)
+
+    return pack_any
 
 
 def pack(value: Value) -> bytes:
     """One value in its shortest MsgPack form.
 
     Raises `TypeError` for a type that is not in the table above, `OverflowError` for an integer
-    out of range, `ValueError` for a decimal with more than 38 digits or nested too deep.
+    out of range, `ValueError` for a decimal that has no form (`encode_decimal`) or nested too deep.
     """
-    try:
-        return packer()(value)
-    except _HoldsPairs:
-        return _pack_with_pairs(value)
+    return packer()(value)
 
 
 def _pack_with_pairs(value: Value) -> bytes:

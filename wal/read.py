@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from logweir.errors import CorruptBlock, CorruptFile
+from logweir.errors import CorruptFile
 from logweir.wal.damage import TAIL_KINDS, Damage
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS, FileSystem
@@ -30,7 +30,7 @@ def read(
     """
     start = Path(path)
     paths = [start]
-    if os.path.isdir(start):
+    if _is_folder(start, filesystem):
         index = scan_directory(start, filesystem)
         for damage in index.damage:
             if on_damage is None:
@@ -45,6 +45,12 @@ def read(
                 elif on_damage is not None:
                     on_damage(item)
                 elif item.kind not in TAIL_KINDS:
-                    raise CorruptBlock(
-                        item.message, path=item.file, offset=item.offset, hint=item.hint
-                    )
+                    raise item.to_error()
+
+
+def _is_folder(path: Path, filesystem: FileSystem) -> bool:
+    try:
+        filesystem.list_directory(path)
+    except OSError:
+        return False  # a file, or something that opening it says more about
+    return True

@@ -22,13 +22,14 @@ bit can make the rest of a file look like an unfinished write):
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded, WalError
-from logweir.limits import BLOCK_RAW_BYTES, META_BYTES, READ_WINDOW_BYTES
+from logweir.limits import BLOCK_RAW_BYTES, META_BYTES, READ_WINDOW_BYTES, VCLOCK_COMPONENTS
 from logweir.wal.block import (
     EOF_MARKER,
     FIXHEADER_BYTES,
@@ -50,6 +51,7 @@ from logweir.wal.xrow import Row, Transaction
 __all__ = ["Block", "WalReader", "read_meta"]
 
 _SECTOR_BYTES: Final = 512
+_NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
 _PROBE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -101,7 +103,8 @@ def read_meta(path: Path, filesystem: FileSystem = OS) -> Meta:
 class WalReader:
     """One log file or snapshot, open for reading.
 
-    `path`: the file; `skip_damage`: go on behind damage instead of stopping there. Raises
+    `path`: the file; `skip_damage`: go on behind damage instead of stopping there; `header`: takes
+    the place of the file's own, which is damaged; its first block is then searched for. Raises
     `CorruptFile` where the text header cannot be used, `WalError` where the file cannot be opened.
     Memory: one block and one window of `limits.READ_WINDOW_BYTES`, whatever the file's size.
     """
@@ -113,6 +116,7 @@ class WalReader:
         filesystem: FileSystem = OS,
         skip_damage: bool = False,
         limit_bytes: int = BLOCK_RAW_BYTES,
+        header: Meta | None = None,
     ) -> None:
         self.path = Path(path)
         self._name = str(path)
@@ -122,23 +126,29 @@ class WalReader:
             self._file: ReadFile = filesystem.open_read(self.path)
         except OSError as error:
             raise explain(error, self._name) from error
+        self._window = memoryview(b"")
+        self._window_offset = 0
         try:
             self._size = self._file.size()
-            self._window = memoryview(b"")
-            self._window_offset = 0
-            try:
+            self._probe_left = _PROBE_BYTES + 2 * self._size
+            if header is None:
                 # Not through the window: an index of many files reads nothing but their headers.
                 self.meta, self.first_block = decode_meta(self._file.read(META_BYTES, 0))
-            except OSError as error:
-                raise explain(error, self._name, 0) from error
-            except DecodeError as error:
-                raise CorruptFile(
-                    error.reason + ".",
-                    path=self._name,
-                    offset=error.offset,
-                    hint="this is not an xlog or snap file, or its first bytes are damaged; "
-                    "`logweir verify` shows what else is in the folder",
-                ) from error
+            else:
+                first = self._find_block(0)
+                self.meta, self.first_block = header, self._size if first is None else first
+        except OSError as error:
+            self._file.close()
+            raise explain(error, self._name, 0) from error
+        except DecodeError as error:
+            self._file.close()
+            raise CorruptFile(
+                error.reason + ".",
+                path=self._name,
+                offset=error.offset,
+                hint="this is not an xlog or snap file, or its first bytes are damaged; "
+                "`logweir verify` shows what else is in the folder",
+            ) from error
         except BaseException:
             self._file.close()
             raise
@@ -146,10 +156,8 @@ class WalReader:
         """How the file ends; None until `blocks` or another iterator has run to its end."""
         self.end_offset = self.first_block
         """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
-        self.vclock = self.meta.vclock if self.meta.kind == "XLOG" else VClock()
-        """Of an xlog: the vclock after the last row read."""
-        self._last: tuple[int, int] | None = None
-        self._probe_left = _PROBE_BYTES + 2 * self._size
+        self._lsns = array("Q", map(self.meta.vclock.lsn, range(VCLOCK_COMPONENTS)))
+        self._newest: RowColumns | None = None
 
     def __enter__(self) -> WalReader:
         return self
@@ -166,10 +174,20 @@ class WalReader:
         """Bytes in the file when it was opened, or at the last `refresh`."""
         return self._size
 
+    @property
+    def vclock(self) -> VClock:
+        """Of an xlog: the vclock after the last row read."""
+        if self.meta.kind != "XLOG":
+            return VClock()
+        return VClock({i: lsn for i, lsn in enumerate(self._lsns) if lsn})
+
     def refresh(self) -> None:
         """Forget what was read ahead and look at the file's size again: it may have grown."""
         self._window = memoryview(b"")
-        self._size = self._file.size()
+        try:
+            self._size = self._file.size()
+        except OSError as error:
+            raise explain(error, self._name) from error
 
     # --- iterating --------------------------------------------------------------------------------
 
@@ -262,13 +280,14 @@ class WalReader:
                 data = bytes(payload)
             columns = RowColumns.scan(data)
             columns.transaction_ends()
-            lsns = columns.last_lsns()
+            lsns = _NO_LSNS[:]
+            columns.raise_lsns(lsns)
         except LimitExceeded as error:
             return _Problem(DamageKind.TOO_LARGE, error.message, header)
         except DecodeError as error:
             kind = DamageKind.COMPRESSION if "zstd" in error.reason else DamageKind.ROWS
             return _Problem(kind, f"checksum matches but {error.message}", header)
-        if not len(columns) or any(lsn >> 63 for lsn in lsns.values()):
+        if not len(columns) or max(lsns) >> 63:
             text = "checksum matches but the block holds no rows, or an lsn over 2^63-1"
             return _Problem(DamageKind.ROWS, text, header)
         return Block(self._name, offset, header, columns)
@@ -300,10 +319,9 @@ class WalReader:
         )
 
     def _follow(self, block: Block) -> None:
-        columns = block.columns
         if self.meta.kind == "XLOG":
-            self.vclock = self.vclock.merge(columns.last_lsns())
-        self._last = (columns.replica_id[-1], columns.lsn[-1])
+            block.columns.raise_lsns(self._lsns)
+        self._newest = block.columns
         self.end_offset = block.end
 
     def _block_or_none(self, offset: int) -> Block | None:
@@ -313,8 +331,9 @@ class WalReader:
         return found if isinstance(found, Block) else None
 
     def _with_neighbours(self, damage: Damage, following: Block | None) -> Damage:
-        before = self._last
-        after = None
+        before = after = None
+        if self._newest is not None:
+            before = (self._newest.replica_id[-1], self._newest.lsn[-1])
         if following is not None:
             after = (following.columns.replica_id[0], following.columns.lsn[0])
         lost = damage.rows_lost
@@ -353,9 +372,6 @@ class WalReader:
         closed = bytes(self._bytes(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at
         resume = following if following is not None else size - 4 if closed else None
         stop = size if resume is None else resume
-        if self._is_unsynced(at, following, closed):
-            text = "pieces of the last write, which was never synced, are missing"
-            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
         if self._only_length_is_wrong(at, stop, problem):
             start = at + FIXHEADER_BYTES
             says = "cannot be read" if header is None else f"says {header.stored_bytes}"
@@ -364,6 +380,9 @@ class WalReader:
             return replace(damage, salvage=(start, stop)), resume
         if resume is None and self._is_cut(at, problem):
             return self._tail(DamageKind.TORN_TAIL, at, problem.message), None
+        if self._is_unsynced(at, following, closed):
+            text = "pieces of the last write, which was never synced, are missing"
+            return self._tail(DamageKind.UNSYNCED_TAIL, at, text), None
         text = problem.message
         if problem.kind is DamageKind.LENGTH:
             text += f", but valid data follows at byte {stop}: the length is damaged"

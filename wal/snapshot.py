@@ -23,7 +23,7 @@ from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.columns import encode_run
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filesystem import OS, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
@@ -101,7 +101,7 @@ class SnapshotWriter:
 
     def abort(self) -> None:
         """Give up: close and remove what was written."""
-        self._file.close()
+        give_up(self._file)
         try:
             self._filesystem.remove(self._temporary)
         except FileNotFoundError:
@@ -150,7 +150,7 @@ def read_snapshot(path: Path, filesystem: FileSystem = OS) -> Iterator[Block]:
             raise CorruptFile(f"is of kind {reader.meta.kind}, not a snapshot.", path=str(path))
         for item in reader.blocks():
             if isinstance(item, Damage):
-                raise CorruptBlock(item.message, path=item.file, offset=item.offset, hint=item.hint)
+                raise item.to_error()
             yield item
         if reader.end is not FileEnd.CLEAN:
             raise CorruptBlock(

@@ -6,7 +6,8 @@ rises with every row.
 
 Text form, as in file headers: ``{`` + components in ascending id, ``id: lsn``, joined by ``, `` +
 ``}``; empty is ``{}``. A component that was never set is not printed. Reading allows blanks around
-every token and refuses ids over 31, negative numbers and an id given twice.
+every token and a comma after the last component; it refuses ids over 31, negative numbers and an id
+given twice.
 Source: the header of every file of Tarantool 2.6.0; `vclock_from_string` of the same version.
 """
 
@@ -54,17 +55,22 @@ class VClock(Mapping[int, int]):
             tokens.append((match[1], match.start(1)))
             at = match.end()
         kinds = ["n" if token.isdigit() else token for token, _ in tokens]
-        if re.fullmatch(r"\{(n:n(,n:n)*)?,?\}", "".join(kinds)) is None:
+        if re.fullmatch(r"\{(n:n(,n:n)*,?)?\}", "".join(kinds)) is None:
             raise DecodeError(f"vclock {text[:80]!r} is not of the form {{id: lsn, …}}")
-        numbers = [(int(token), at) for token, at in tokens if token.isdigit()]
+        # No number of more than 20 digits is in range, and Python reads none of thousands.
+        numbers = [
+            (int(token) if len(token.lstrip("0")) <= 20 else _LSN_END, at)
+            for token, at in tokens
+            if token.isdigit()
+        ]
         lsns: dict[int, int] = {}
         for (replica_id, at), (lsn, lsn_at) in zip(numbers[::2], numbers[1::2], strict=True):
             if replica_id >= VCLOCK_COMPONENTS:
-                raise DecodeError(f"vclock names replica {replica_id}, the last is 31", offset=at)
+                raise DecodeError("vclock names a replica over 31", offset=at)
             if replica_id in lsns:
                 raise DecodeError(f"vclock names replica {replica_id} twice", offset=at)
             if lsn >= _LSN_END:
-                raise DecodeError(f"vclock has lsn {lsn}, over 2^63-1", offset=lsn_at)
+                raise DecodeError("vclock has an lsn over 2^63-1", offset=lsn_at)
             lsns[replica_id] = lsn
         return cls(lsns)
 

@@ -29,7 +29,7 @@ from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, encode_block
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain
+from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
@@ -222,14 +222,14 @@ class WalWriter:
             return
         if self._poison is not None:
             self._current = None
-            current.file.close()
+            give_up(current.file)
         else:
             self._close_current()
 
     def abandon(self) -> None:
         """Close the file as it is, without EOF marker, as a killed process leaves it."""
         if self._current is not None:
-            self._current.file.close()
+            give_up(self._current.file)
             self._current = None
 
     # --- inside -----------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class WalWriter:
                 file.truncate(at.size)
             file.sync()
         except OSError as error:
-            file.close()
+            give_up(file)
             raise explain(error, str(path), at.size) from error
         self._current = _Current(file, path, at.prev_vclock or VClock(), at.size)
 
@@ -344,7 +344,7 @@ class WalWriter:
             failpoint("wal.after_rename_before_directory_sync")
             self._filesystem.sync_directory(self.directory)
         except OSError as error:
-            file.close()
+            give_up(file)
             if renamed:  # its name may or may not survive: nothing may be written behind it
                 raise self._poisoned(error, "a new log file's name could not be synced") from error
             raise

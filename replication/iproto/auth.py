@@ -62,9 +62,10 @@ def read_scramble(data: bytes) -> bytes:
         parts = unpack(data)
     except (DecodeError, LimitExceeded) as error:
         raise RequestError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body") from error
-    if not parts:
+    if parts == []:
         return b""
-    if len(parts) < 2 or not isinstance(parts[0], str) or not isinstance(parts[1], str | bytes):
+    pair = isinstance(parts, list) and len(parts) >= 2
+    if not pair or not isinstance(parts[0], str) or not isinstance(parts[1], str | bytes):
         raise RequestError(
             ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - authentication request body"
         )

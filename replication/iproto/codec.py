@@ -25,9 +25,10 @@ and its body is ``80``, or ``81 30 dd <count> <tuples>``, or the error: 31 the m
 Frames of a replication stream have the shortest header, with absent zero keys.
 
 What is refused, and with which words, is as Tarantool 2.6.0 does it (observed): the header is not a
-map with unsigned keys below 53, or a known key has another type: 20 "packet header"; the body is
-not one map, or a key that the request knows has another type: 20 "packet body"; a mandatory key is
-missing: 69; keys that the request does not know are passed over.
+map with unsigned keys below 53, or a key has a value of another type: 20 "packet header"; more or
+less than one value follows it, that is no map, or a key has a value of another type: 20 "packet
+body"; a mandatory key is missing: 69; keys that the request does not know are passed over. One
+thing is refused that 2.6.0 takes: the byte c1, which MsgPack never uses.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from typing import Final
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
 from logweir.limits import IPROTO_FRAME_BYTES, VCLOCK_COMPONENTS
-from logweir.wal.mp import Value, decode_uint, encode_uint, pack, skip, unpack, unpack_at
+from logweir.wal import kernel
+from logweir.wal.mp import Value, decode_uint, encode_uint, pack, unpack, unpack_at
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -263,38 +265,68 @@ _HEADER_FIELDS: Final = {
 _FLOAT64: Final = struct.Struct(">d")
 
 
-def decode_header(data: bytes, start: int, end: int, header: Header) -> None:
-    """Read the header at `start` into `header`, as far as it goes. Raises `RequestError` 20."""
-    try:
-        stop = skip(memoryview(data)[start:end]) + start
-    except (DecodeError, LimitExceeded) as error:
-        raise _bad("packet header") from error
-    first = data[start]
+def _kinds() -> tuple[str, ...]:
+    """What a value must be, by its key; keys that 2.6.0 knows nothing of must be nil there."""
+    kinds = ["uint"] * 0x20 + ["nil"] * (HEADER_KEY_END - 0x20)
+    kinds[0x04] = "double"
+    for key in (0x20, 0x21, 0x28):
+        kinds[key] = "array"
+    for key in (0x22, 0x23, 0x24, 0x25, 0x27):
+        kinds[key] = "str"
+    for key in (0x26, 0x29, 0x2A, 0x2B):
+        kinds[key] = "map"
+    return tuple(kinds)
+
+
+_KIND_OF_KEY: Final = _kinds()
+_FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
+    "nil": frozenset((0xC0,)),
+    "uint": frozenset((*range(0x80), *range(0xCC, 0xD0))),
+    "double": frozenset((0xCB,)),
+    "str": frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB)),
+    "array": frozenset((*range(0x90, 0xA0), 0xDC, 0xDD)),
+    "map": frozenset((*range(0x80, 0x90), 0xDE, 0xDF)),
+}
+_FIT: Final = tuple(_FIRST_BYTES[kind] for kind in _KIND_OF_KEY)
+
+
+def _map_start(data: bytes, at: int) -> tuple[int, int] | None:
+    """How many items the map at `at`, which is whole, has, and where they begin."""
+    first = data[at]
     if 0x80 <= first < 0x90:
-        count, at = first & 0x0F, start + 1
-    elif first in (0xDE, 0xDF):
+        return first & 0x0F, at + 1
+    if first in (0xDE, 0xDF):
         width = 2 if first == 0xDE else 4
-        count, at = int.from_bytes(data[start + 1 : start + 1 + width], "big"), start + 1 + width
-    else:
+        return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
+    return None
+
+
+def decode_header(data: bytes, start: int, end: int, header: Header) -> None:
+    """Read the header at `start` into `header`, as far as it goes, and check that one value at
+    most follows. Raises `RequestError` 20."""
+    stop = kernel.skip(data, start) if start < end else -1
+    opened = _map_start(data, start) if 0 < stop <= end else None
+    if opened is None:
         raise _bad("packet header")
+    count, at = opened
     for _ in range(count):
         key = decode_uint(data, at)
-        if key is None or key[0] >= HEADER_KEY_END:
+        if key is None or key[0] >= HEADER_KEY_END or data[key[1]] not in _FIT[key[0]]:
             raise _bad("packet header")
         code, at = key
         if code == 0x04:
-            if data[at] != 0xCB:
-                raise _bad("packet header")
             (header.timestamp,) = _FLOAT64.unpack_from(data, at + 1)
             at += 9
-            continue
-        number = decode_uint(data, at)
-        if number is None or code > 0x1F:
-            raise _bad("packet header")
-        if code in _HEADER_FIELDS:
-            setattr(header, _HEADER_FIELDS[code], number[0])
-        at = number[1]
+        elif (name := _HEADER_FIELDS.get(code)) is not None:
+            number = decode_uint(data, at)
+            assert number is not None
+            setattr(header, name, number[0])
+            at = number[1]
+        else:
+            at = kernel.skip(data, at)
     header.body_at = stop
+    if stop < end and (header.type == RequestType.NOP or kernel.skip(data, stop) != end):
+        raise _bad("packet body")
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -339,6 +371,9 @@ _UINT_FIELDS: Final = {
     0x15: "index_base",
 }
 _ARRAY_FIELDS: Final = {0x20: "key", 0x21: "tuple", 0x28: "ops"}
+_DML_KEYS: Final = frozenset((*_UINT_FIELDS, *_ARRAY_FIELDS, 0x2A))
+"""Keys that DML and SELECT look at. 2.6.0 looks at the low six bits of a key below 53, and refuses
+those that then look like one of these."""
 
 # What a request must have, in the order in which a missing one is noticed: (key, its name).
 _SPACE: Final = (0x10, "space id")
@@ -370,48 +405,32 @@ STREAM_TYPES: Final = frozenset(
 )
 
 
-def _is_array(data: bytes, at: int) -> bool:
-    return 0x90 <= data[at] < 0xA0 or data[at] in (0xDC, 0xDD)
-
-
-def _body_items(data: bytes, start: int, end: int) -> Iterable[tuple[int, int, int]]:
-    """Keys of a body map with start and end of their values. Raises `RequestError` 20."""
-    try:
-        stop = skip(memoryview(data)[start:end]) + start
-    except (DecodeError, LimitExceeded) as error:
-        raise _bad("packet body") from error
-    first = data[start]
-    if 0x80 <= first < 0x90:
-        count, at = first & 0x0F, start + 1
-    elif first in (0xDE, 0xDF):
-        width = 2 if first == 0xDE else 4
-        count, at = int.from_bytes(data[start + 1 : start + 1 + width], "big"), start + 1 + width
-    else:
+def _body_items(data: bytes, start: int) -> Iterable[tuple[int | None, int, int]]:
+    """Keys of a body map with start and end of their values; None for a key that is no uint."""
+    opened = _map_start(data, start)
+    if opened is None:
         raise _bad("packet body")
-    if stop != end:
-        raise _bad("packet body")
+    count, at = opened
     for _ in range(count):
         key = decode_uint(data, at)
-        value_at = skip(data, at) if key is None else key[1]
-        at = skip(data, value_at)
-        if key is not None:
-            yield key[0], value_at, at
+        value_at = kernel.skip(data, at) if key is None else key[1]
+        at = kernel.skip(data, value_at)
+        yield (None if key is None else key[0]), value_at, at
 
 
-def _dml_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
+def _dml_body(request: Request, data: bytes, start: int) -> set[int]:
     seen: set[int] = set()
-    for key, at, stop in _body_items(data, start, end):
+    for key, at, stop in _body_items(data, start):
+        if key is None or key >= HEADER_KEY_END or key & 63 not in _DML_KEYS:
+            continue
+        if key > 63 or data[at] not in _FIT[key]:
+            raise _bad("packet body")
         if (name := _UINT_FIELDS.get(key)) is not None:
             number = decode_uint(data, at)
-            if number is None:
-                raise _bad("packet body")
+            assert number is not None
             setattr(request, name, number[0])
         elif (name := _ARRAY_FIELDS.get(key)) is not None:
-            if not _is_array(data, at):
-                raise _bad("packet body")
             setattr(request, name, data[at:stop])
-        elif key == 0x2A and not (0x80 <= data[at] < 0x90 or data[at] in (0xDE, 0xDF)):
-            raise _bad("packet body")
         seen.add(key)
     request.limit &= _U32
     request.offset &= _U32
@@ -423,14 +442,12 @@ def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]
     seen: set[int] = set()
     if start == end:
         raise _bad("missing request body")
-    for key, at, stop in _body_items(data, start, end):
+    for key, at, stop in _body_items(data, start):
+        if key is None or (key in (name_key, 0x21) and data[at] not in _FIT[key]):
+            raise _bad("packet body")
         if key == name_key:
-            if not (0xA0 <= data[at] < 0xC0 or data[at] in (0xD9, 0xDA, 0xDB)):
-                raise _bad("packet body")
             request.name = unpack(data[at:stop])
         elif key == 0x21:
-            if not _is_array(data, at):
-                raise _bad("packet body")
             request.tuple = data[at:stop]
         seen.add(key)
     return seen
@@ -446,12 +463,14 @@ def _read_uuid(value: Value, what: str) -> uuid.UUID:
 
 
 def _read_vclock(value: Value) -> VClock:
+    """A vclock from the wire; ids that cannot be are passed over, as 2.6.0 does."""
     if not isinstance(value, dict):
         raise _bad("invalid VCLOCK")
     if not all(type(key) is int and type(lsn) is int for key, lsn in value.items()):
         raise _bad("invalid VCLOCK")
+    known = {key: lsn for key, lsn in value.items() if key < VCLOCK_COMPONENTS}
     try:
-        return VClock(value).without_local()
+        return VClock(known).without_local()
     except ValueError as error:
         raise _bad("invalid VCLOCK") from error
 
@@ -462,7 +481,7 @@ def _stream_body(request: Request, data: bytes, start: int, end: int) -> None:
             raise _bad("request body")
         return
     try:
-        for key, at, stop in _body_items(data, start, end):
+        for key, at, stop in _body_items(data, start):
             if key not in (0x06, 0x24, 0x25, 0x26, 0x50, 0x51):
                 continue
             value = unpack(data[at:stop])
@@ -505,7 +524,7 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
         request.schema_version = header.schema_version
     kind, at = header.type, header.body_at
     if kind in DML_TYPES:
-        seen = _dml_body(request, data, at, end) if at < end else set()
+        seen = _dml_body(request, data, at) if at < end else set()
     elif kind in _NAME_KEYS:
         seen = _named_body(request, data, at, end)
     elif kind in STREAM_TYPES:

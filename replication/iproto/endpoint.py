@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import IPROTO_PIPELINE_BYTES
 from logweir.replication.iproto import auth, relay
 from logweir.replication.iproto.access import (
@@ -186,6 +186,8 @@ class Conversation:
             text = "Can't modify data because this instance is in read-only mode."
             raise RequestError(ErrorCode.READONLY, text)
         access.check(wanted, "space", space.id, space.owner, space.name)
+        if wanted == Privilege.WRITE and space.id in VIEWS:
+            raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
         return space
 
     def _take_run(self, run: StoreRun) -> None:
@@ -246,11 +248,7 @@ class Conversation:
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
         self._unfinished += 1
         self._settled.clear()
-        try:
-            self.shared.submit(job, done)
-        except LogweirError as error:
-            job.error = error
-            done(job)
+        self.shared.submit(job, done)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1

@@ -33,6 +33,8 @@ _PRIV_ID: Final = 312
 _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
 _RETAIN_SECONDS: Final = 1.0
+_QUICK_SECONDS: Final = 0.002  # a change that takes longer is left to the log's own thread
+_ASIDE_SECONDS: Final = 0.05  # for so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,9 @@ class Shared:
         self._directory: Directory | None = None
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
+        self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
+        self._in_line = 0
+        self._aside_until = 0.0
 
     # --- definitions ------------------------------------------------------------------------------
 
@@ -158,21 +163,56 @@ class Shared:
     # --- changes ----------------------------------------------------------------------------------
 
     def submit(self, job: Job, done: Callable[[Job], None]) -> None:
-        """Put a change in line; `done` is called in the loop's thread once it is durable."""
+        """Put a change in line; `done` is called in the loop's thread once it is durable.
 
+        What was put in line in one turn of the loop goes together. One change that is alone, with
+        none under way, is made at once in this thread, as long as the disk is quick: handing it to
+        another thread and back would take longer than the loop stands still.
+        """
+        self._fresh.append((job, done))
+        if len(self._fresh) == 1:
+            self._loop.call_soon(self._put_in_line)
+
+    def _put_in_line(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        if len(fresh) == 1 and not self._in_line and self._loop.time() >= self._aside_until:
+            self._make_at_once(*fresh[0])
+            return
+        self._in_line += len(fresh)
+        for job, done in fresh:
+            job.finished = self._finisher(done)
+        try:
+            self.log.submit_jobs([job for job, _ in fresh])
+        except LogweirError as error:
+            for job, _ in fresh:
+                job.error = error
+                job.finish()
+
+    def _make_at_once(self, job: Job, done: Callable[[Job], None]) -> None:
+        began = self._loop.time()
+        try:
+            self.log.run_job(job)
+        except LogweirError as error:
+            job.error = error
+        now = self._loop.time()
+        if now - began > _QUICK_SECONDS:
+            self._aside_until = now + _ASIDE_SECONDS
+        done(job)
+
+    def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
         def finished(job: Job) -> None:
             self._finished.append((job, done))
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon_threadsafe(self._deliver)
 
-        job.finished = finished
-        self.log.submit_jobs([job])
+        return finished
 
     def _deliver(self) -> None:
         self._scheduled = False
         while self._finished:
             job, done = self._finished.popleft()
+            self._in_line -= 1
             done(job)
 
     async def run(self, job: Job) -> object:

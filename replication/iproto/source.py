@@ -34,6 +34,7 @@ from logweir.replication.runner import Progress, SourceState
 from logweir.replication.urls import Url
 from logweir.store.commit import Job
 from logweir.store.group import Group
+from logweir.store.state import Spoiled
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
@@ -103,16 +104,13 @@ class TarantoolSource:
         Raises `SourceStopped` for the first one that cannot be applied; those before it are.
         """
         spans = columns.transactions()
-        done = await self._apply_spans(columns, spans)
+        done = await self._apply_together(columns, spans)
         if any(space_id in _ACCESS_IDS for space_id in columns.space_id):
             self._shared.forget_users()
-        if done == len(spans):
-            return
-        for span in spans[done:]:  # one by one, to know which it is
+        for first, last in spans[done:]:  # one by one, to know which it is
             try:
-                await self._shared.run(_job(columns, [span]))
+                await self._shared.run(_job(columns, first, last))
             except RequestError as error:
-                first, last = span
                 row = columns.row(last - 1)
                 raise SourceStopped(
                     f"{self.url}: the transaction of replica {row.replica_id} that ends with lsn "
@@ -121,15 +119,25 @@ class TarantoolSource:
                     hint="mend the difference between the two, or copy the master anew",
                 ) from error
 
-    async def _apply_spans(self, columns: RowColumns, spans: list[tuple[int, int]]) -> int:
-        """All in one commit. Returns how many transactions that were: all, or none."""
+    async def _apply_together(self, columns: RowColumns, spans: list[tuple[int, int]]) -> int:
+        """As many as can be, in one commit. Returns how many transactions that were."""
+
+        def apply(group: Group) -> int:
+            for number, (first, last) in enumerate(spans):
+                mark = group.mark()
+                try:
+                    group.add_replicated(columns, first, last)
+                except RequestError:
+                    group.rollback(mark)
+                    return number
+            return len(spans)
+
         try:
-            await self._shared.run(_job(columns, spans))
-        except RequestError as error:
-            if error.code == ErrorCode.SESSION_CLOSED:
-                raise SourceStopped("the store was closed") from error
+            done = await self._shared.run(Job(apply, len(columns.data)))
+        except Spoiled:
             return 0
-        return len(spans)
+        assert isinstance(done, int)
+        return done
 
     def lag_seconds(self, timestamp: float) -> float:
         """How old a row or heartbeat is by our clock."""
@@ -141,12 +149,8 @@ class TarantoolSource:
         return self._shared.log.vclock
 
 
-def _job(columns: RowColumns, spans: list[tuple[int, int]]) -> Job:
-    def apply(group: Group) -> None:
-        for first, last in spans:
-            group.add_replicated(columns, first, last)
-
-    return Job(apply, len(columns.data))
+def _job(columns: RowColumns, first: int, last: int) -> Job:
+    return Job(lambda group: group.add_replicated(columns, first, last), len(columns.data))
 
 
 class _Following:

@@ -11,7 +11,8 @@ import pytest
 
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.store.checkpoint import CheckpointOptions
+from logweir.replication import users
+from logweir.replication.iproto.access import Privilege
 
 pytestmark = pytest.mark.tarantool
 
@@ -72,8 +73,8 @@ def test_replica_joins_follows_and_restarts(tmp_path: Path) -> None:
                 tx.delete("t", 7)
                 tx.update("t", 8, [["=", 1, "new"]])
                 tx.insert("l", (2, "local last"))
-            log.create_index("t", "name", [1])
-            log.append("t", [(number, "x") for number in range(5000, 9000)])
+            log.create_index("t", "name", [(1, "string")])
+            log.append("t", [(number, f"x{number}") for number in range(5000, 9000)])
             until(lambda: equal(serving, replica))
             assert replica.eval("return #box.space.t.index, box.space.t.index.name ~= nil")[1]
         fill(serving, 20000, 20100)
@@ -104,7 +105,7 @@ def test_replica_joins_while_writes_go_on(tmp_path: Path) -> None:
 
 def test_replica_that_lost_its_place_in_the_log_rejoins(tmp_path: Path) -> None:
     """An old position is refused truthfully; at its restart the replica copies everything anew."""
-    options = {"checkpoints": CheckpointOptions(count=1)}
+    options = {"checkpoint_count": 1}
     with Serving(tmp_path / "ours", guest="replicate", open_options=options) as serving:
         log = serving.log
         log.create_space("t")
@@ -146,9 +147,6 @@ def test_anonymous_replica_has_no_place(tmp_path: Path) -> None:
 def test_replica_with_a_password_and_without_rights(tmp_path: Path) -> None:
     """Users of the store count; what is not granted is refused with error 42."""
     with Serving(tmp_path / "ours") as serving:
-        from logweir.replication import users
-        from logweir.replication.iproto.access import Privilege
-
         serving.log.create_space("t")
         users.add_user(serving.log, "rep", password="secret")
         address = f"rep:secret@127.0.0.1:{serving.port}"

@@ -367,10 +367,22 @@ def test_a_buffer_that_is_too_small_is_not_overrun(run: ModuleType) -> None:
     source = bytes(100)
     bounds = array("Q", (0, 50, 100))
     header = array("Q", (2, 1, 0, 1, 0, 1, 1))
-    for size in range(0, 240, 7):
+    assert run.slices(bounds, 0, 2, 0, 1, 100) == 100
+    table = array("Q", [number for field in header for number in (field, field)])
+    table.extend((0, 50, 50, 100))
+    block = encode_row(Row(12, 1, 1)) * 2
+    scanned_table = array("Q", [0]) * (14 * 3)
+    assert run.scan(block, scanned_table, 3) == 2
+    none, all_ = array("Q", [0]) * 32, array("Q", [ONES]) * 32
+    for size in range(0, 400, 7):
+        for written in (
+            run.encode_run(header, False, source, bounds, 2, b"ab", bytearray(size)),
+            run.encode(table, 2, 14, 16, source, b"ab", bytearray(size)),
+        ):
+            assert written in (-1, -2) or size >= 133
         out = bytearray(size)
-        written = run.encode_run(header, False, source, bounds, 2, b"ab", out)
-        assert written in (-1, -2) or size >= 133
+        written = run.packets(block, scanned_table, 3, 0, 2, none, all_, 0, out)
+        assert written in (-1, -2) or size >= 2 * (5 + len(block) // 2)
         assert len(out) == size
 
 
@@ -452,6 +464,16 @@ def test_packets_refuse_rows_that_no_vclock_holds() -> None:
     assert caught.value.offset == columns.row_offset[1]
     with pytest.raises(IndexError):
         columns.packets(0, 3, after={})
+    many = b"\xde\xff\xff\x00\x0c\x02\x01\x03\x05" + b"\x0a\x01" * 65_532
+    columns = RowColumns.scan(many)
+    assert columns.packets(0, 1, after={})[5:] == many
+    with pytest.raises(DecodeError, match="replica 1 cannot be sent"):
+        columns.packets(0, 1, after={}, sync=1)
+    none, all_ = array("Q", [0]) * 32, array("Q", [ONES]) * 32
+    for data in (block, many):
+        table, out = array("Q", [0]) * (14 * 3), bytearray(200_000)
+        count = interpreted.scan(data, table, 3)
+        assert interpreted.packets(data, table, 3, 0, count, none, all_, 1, out) == -count
 
 
 def test_transactions_and_lsns_are_counted_alike() -> None:

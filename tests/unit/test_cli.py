@@ -50,6 +50,15 @@ def test_help_lists_every_command_without_importing_any() -> None:
         assert text.split()[0] in done.stdout
 
 
+def test_every_command_module_is_in_the_table() -> None:
+    """A module that has a command can be reached from the command line."""
+    folder = Path(main.__file__).parent
+    found = {
+        path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text("utf-8")
+    }
+    assert found == set(main.COMMANDS)
+
+
 @pytest.mark.parametrize("name", list(main.COMMANDS))
 def test_every_command_explains_itself(name: str) -> None:
     """Each command has help that begins with what the list of commands says or more."""
@@ -197,6 +206,7 @@ def test_letters_that_the_terminal_cannot_show_do_not_end_the_program(tmp_path: 
         (errors.RemoteProtocolError("x"), 4),
         (errors.LimitExceeded("X", 1, 2), 1),
         (errors.PositionUnavailable(1, 2, 3), 1),
+        (errors.SourceStopped("x"), 1),
         (errors.ConfigError("x", "y"), 2),
         (errors.Unreachable("x", "y"), 4),
     ],

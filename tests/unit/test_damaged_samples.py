@@ -1,4 +1,4 @@
-"""Damaged folders of a real Tarantool: the same outcome as there, but nothing lost in silence."""
+"""The damaged folders of a real Tarantool: its outcomes, but nothing is lost in silence."""
 
 from __future__ import annotations
 

@@ -170,32 +170,48 @@ def undocumented_names(tree: Tree) -> list[str]:
     return complaints
 
 
-def can_fail(function: ast.AST) -> bool:
-    """Whether a test holds an assertion: assert, pytest.raises and its like, or assert_… calls."""
+def can_fail(function: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
+    """Whether a test can fail: it asserts, expects an exception, allows only named ones, waits
+    until something holds, or calls one of `helpers`, which do."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Try) and all(map(is_named, node.handlers)) and node.handlers:
             return True
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             called = node.func.id if isinstance(node.func, ast.Name) else called
-            if called in ("raises", "fail", "warns", "run_state_machine_as_test") or re.match(
-                r"_?(assert|check|expect)_", called
-            ):
+            if called in ("raises", "fail", "warns", "suppress", "run_state_machine_as_test"):
+                return True
+            if called in helpers or re.match(r"_?(assert|check|expect)_|(wait_)?until$", called):
                 return True
     return False
 
 
+def is_named(handler: ast.ExceptHandler) -> bool:
+    """Whether an except clause names what it takes, so that anything else fails the test."""
+    names = {node.id for node in ast.walk(handler.type or handler) if isinstance(node, ast.Name)}
+    return handler.type is not None and not names & {"Exception", "BaseException"}
+
+
 def idle_tests(tree: Tree) -> list[str]:
     """Tests that cannot fail."""
-    return [
-        f"{name}:{node.lineno} {node.name} asserts nothing"
-        for name, text in tree.items()
-        if name.startswith("tests/") and name.endswith(".py")
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and not can_fail(node)
-    ]
+    complaints = []
+    for name, text in tree.items():
+        if not name.startswith("tests/") or not name.endswith(".py"):
+            continue
+        functions = [
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        helpers = frozenset(node.name for node in functions if can_fail(node))
+        complaints += [
+            f"{name}:{node.lineno} {node.name} asserts nothing"
+            for node in functions
+            if node.name.startswith("test_") and not can_fail(node, helpers)
+        ]
+    return complaints
 
 
 def sleeping_tests(tree: Tree) -> list[str]:
@@ -277,6 +293,16 @@ BAD = [
     (undocumented_names, "wal/x.py", '"""X."""\n__all__ = ["F"]\nclass F:\n    x = 1\n'),
     (idle_tests, "tests/test_x.py", "def test_x() -> None:\n    print(1)\n"),
     (idle_tests, "tests/test_x.py", "class TestX:\n    async def test_x(self) -> None: ...\n"),
+    (
+        idle_tests,
+        "tests/test_x.py",
+        "def test_x() -> None:\n    try:\n        f()\n    except: ...\n",
+    ),
+    (
+        idle_tests,
+        "tests/test_x.py",
+        "def test_x() -> None:\n    try:\n        f()\n    except Exception: ...\n",
+    ),
     (sleeping_tests, "tests/test_x.py", "import time\ndef f() -> None:\n    time.sleep(0.1)\n"),
     (sleeping_tests, "tests/test_x.py", "async def f() -> None:\n    await asyncio.sleep(n)\n"),
     (foreign_paths, "docs/x.md", "see ../share" + "d/protocols"),
@@ -303,9 +329,12 @@ def test_each_check_finds_what_it_looks_for(
     [
         "def test_x() -> None:\n    with pytest.raises(ValueError):\n        f()\n",
         "def test_x() -> None:\n    assert_same(1, 2)\n",
+        "def test_x() -> None:\n    try:\n        f()\n    except LogweirError:\n        pass\n",
+        "def same() -> None:\n    assert f()\n\ndef test_x() -> None:\n    same()\n",
         "def helper() -> None:\n    pass\n",
     ],
 )
 def test_assertions_of_every_form_count(text: str) -> None:
-    """A test that asserts by pytest.raises or by a helper named assert_… is not idle."""
+    """pytest.raises, a helper named assert_… taking only named exceptions, a helper of
+    the file that asserts: all count."""
     assert idle_tests({"tests/test_x.py": text}) == []

@@ -153,7 +153,7 @@ def test_auth_vector_of_a_real_server() -> None:
     assert auth.read_scramble(b"\x90") == b""
 
 
-@pytest.mark.parametrize("array", [b"\x91\xa1x", b"\x92\x01\x02", b"\x92\xa1x\xa3abc"])
+@pytest.mark.parametrize("array", [b"\x01", b"\x91\xa1x", b"\x92\x01\x02", b"\x92\xa1x\xa3abc"])
 def test_malformed_scramble_is_error_20(array: bytes) -> None:
     """Too few parts, other types, another size."""
     with pytest.raises(RequestError) as caught:
@@ -239,7 +239,7 @@ def test_subscribe_is_read() -> None:
         ({0: 64, 1: 6, 0x0A: "x"}, None, 20, "packet header"),
         ({0: 64, 1: 6, 0x20: 1}, None, 20, "packet header"),
         ({0: 66, 1: 6}, {0x24: "no uuid", 0x26: {}}, 20, "UUID"),
-        ({0: 66, 1: 6}, {0x24: str(UUID), 0x26: {32: 1}}, 20, "VCLOCK"),
+        ({0: 66, 1: 6}, {0x24: str(UUID), 0x26: {-1: 1}}, 20, "VCLOCK"),
         ({0: 66, 1: 6}, {0x24: str(UUID), 0x26: {1: -1}}, 20, "VCLOCK"),
         ({0: 66, 1: 6}, {0x24: str(UUID), 0x26: [1]}, 20, "VCLOCK"),
         ({0: 66, 1: 6}, {0x24: str(UUID), 0x51: [32]}, 20, "ID_FILTER"),

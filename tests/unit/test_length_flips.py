@@ -1,4 +1,4 @@
-"""One wrong bit in a block's length, which no checksum covers, never loses rows in silence."""
+"""A wrong bit in the length field, which no checksum covers, never loses rows in silence."""
 
 from __future__ import annotations
 

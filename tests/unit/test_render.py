@@ -45,6 +45,7 @@ VECTORS: list[tuple[Any, str]] = [
     (UUID, '{"$uuid": "64d22e4d-ac92-4a23-899a-e59f34af5479"}'),
     (Ext(4, bytes(3)), '{"$ext": [4, "AAAA"]}'),
     (Ext(-1, b"\x01"), '{"$ext": [-1, "AQ=="]}'),
+    (Ext(-1, bytes(4)), '{"$ext": [-1, "AAAAAA=="]}'),
     ([1, "a", [None]], '[1, "a", [null]]'),
     ({}, "{}"),
     ({"a": 1, "b": {"c": b"x"}}, '{"a": 1, "b": {"c": {"$bin": "eA=="}}}'),

@@ -50,7 +50,6 @@ def test_address_is_read(text: str, url: Url) -> None:
         "tarantool://h/path",
         "tarantool://h?what=1",
         "tarantool://h#part",
-        "tank://h",
         "tank://h/a/b/c",
         "tank://h//1",
         "tarantool://u:secret@h:x y",

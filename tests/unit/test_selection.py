@@ -73,6 +73,31 @@ def test_signature_counts_from_the_header_of_the_file() -> None:
     assert chosen(Selection(start=12), block, start=VClock({1: 10})) == [[1]]
 
 
+BOUNDS: list[Bound | None] = [
+    None,
+    *range(0, 14),
+    *(VClock({1: one, 2: other}) for one in range(0, 7, 2) for other in range(0, 5, 2)),
+    *(ReplicaBound(1, lsn) for lsn in range(0, 7, 3)),
+]
+
+
+def test_blocks_on_one_side_of_a_bound_are_chosen_as_row_by_row() -> None:
+    """However the rows are cut into blocks, the same rows are chosen."""
+    rows = [
+        transaction(lsn, [insert(512, [lsn])], replica_id=replica_id)
+        for replica_id, lsn in [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 4), (1, 6), (1, 7)]
+    ]
+    for start in BOUNDS:
+        for stop in BOUNDS:
+            single = chosen(Selection(start=start, stop=stop), *rows)
+            wanted = [number for number, found in enumerate(single) if found]
+            for size in (2, 3, 8):
+                blocks = [b"".join(rows[at : at + size]) for at in range(0, len(rows), size)]
+                found = chosen(Selection(start=start, stop=stop), *blocks)
+                numbers = [size * at + i for at, some in enumerate(found) for i in some]
+                assert numbers == wanted, (start, stop, size)
+
+
 @pytest.mark.parametrize("stop", [2, VClock({1: 2})])
 def test_selection_is_finished_when_its_stop_is_reached(stop: int | VClock) -> None:
     """After the last wanted row nothing more has to be read."""

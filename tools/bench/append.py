@@ -30,9 +30,16 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 from logweir.wal.xrow import RowType
 
-__all__ = ["BATCHES", "run_append"]
+__all__ = ["BATCHES", "BENCH_FORMAT", "bench_tuples", "run_append"]
 
 BATCHES: Final = (1, 10, 100, 1000, 10_000)
+BENCH_FORMAT: Final = (
+    ("id", "unsigned"),
+    ("name", "string"),
+    ("text", "string"),
+    ("number", "unsigned"),
+    ("price", "number"),
+)
 _PREFIX: Final = b"\x82\x10\xcd\x02\x00\x21"
 
 _LUA: Final = """
@@ -64,7 +71,8 @@ end
 """
 
 
-def _tuples(count: int, first: int) -> list[tuple[Any, ...]]:
+def bench_tuples(count: int, first: int) -> list[tuple[Any, ...]]:
+    """`count` tuples of the benchmark's space, with ids from `first` on; about 70 bytes each."""
     text = "x" * 40
     return [(first + i, "customer", text, 12345678, 1.5) for i in range(count)]
 
@@ -75,11 +83,14 @@ def run_append(
     durability: str = "fsync",
     rounds: int = 7,
     batches: tuple[int, ...] = BATCHES,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[int, int, list[Result]]]:
     """Yields for each batch size: the size, the bytes of its rows, and the cases' results."""
     with ExitStack() as stack:
-        parts = [_Raw(directory), _Writer(directory, durability), _Store(directory, durability)]
+        parts: list[Any] = [
+            _Raw(directory),
+            _Writer(directory, durability),
+            _Store(directory, durability),
+        ]
         parts += [_Sqlite(directory, durability), _Lmdb(directory, durability)]
         for part in parts:
             stack.callback(part.close)
@@ -93,8 +104,6 @@ def run_append(
             commits = max(2, min(50, 20_000 // batch))
             cases, size = _cases(parts, peer, batch, commits, durability)
             results = compare(cases, rounds=rounds)
-            if progress is not None:
-                progress(batches.index(batch) + 1, len(batches))
             yield batch, size, results
 
 
@@ -102,7 +111,7 @@ def _cases(
     parts: list[Any], peer: TarantoolPeer | None, batch: int, commits: int, durability: str
 ) -> tuple[list[Case], int]:
     raw, writer, store, sqlite, lmdb_peer = parts
-    tuples = _tuples(batch, 1)
+    tuples = bench_tuples(batch, 1)
     encoded = writer.encode(b"".join(map(packer(), tuples)), batch)
     units = batch * commits
     synced = durability == "fsync"
@@ -176,7 +185,7 @@ class _Writer:
         size = len(packed) // count
         sizes = [size] * (count - 1) + [len(packed) - size * (count - 1)]
         if count not in self._inputs:
-            parts = [packer()(one) for one in _tuples(count, 1)]
+            parts = [packer()(one) for one in bench_tuples(count, 1)]
             sizes = [len(part) for part in parts]
             self._inputs[count] = (packed, array("Q", accumulate(sizes, initial=0)))
         return bytes(self._rows(count))
@@ -213,20 +222,11 @@ class _Store:
             compress_threshold=None,
             checkpoint_interval=0,
         )
-        self._log.create_space(
-            "bench",
-            format=[
-                ("id", "unsigned"),
-                ("name", "string"),
-                ("text", "string"),
-                ("number", "unsigned"),
-                ("price", "number"),
-            ],
-        )
+        self._log.create_space("bench", BENCH_FORMAT)
         self._id = 0
 
     def _next(self, count: int) -> list[tuple[Any, ...]]:
-        tuples = _tuples(count, self._id + 1)
+        tuples = bench_tuples(count, self._id + 1)
         self._id += count
         return tuples
 
@@ -252,7 +252,7 @@ class _Sqlite:
 
     def commit(self, count: int) -> None:
         self._db.execute("BEGIN")
-        rows = _tuples(count, self._id + 1)
+        rows = bench_tuples(count, self._id + 1)
         self._db.executemany("INSERT INTO bench VALUES (?, ?, ?, ?, ?)", rows)
         self._db.execute("COMMIT")
         self._id += count
@@ -270,9 +270,8 @@ class _Lmdb:
         self._pack = packer()
 
     def commit(self, count: int) -> None:
-        pairs = [
-            (one[0].to_bytes(8, "big"), self._pack(one)) for one in _tuples(count, self._id + 1)
-        ]
+        rows = bench_tuples(count, self._id + 1)
+        pairs = [(one[0].to_bytes(8, "big"), self._pack(one)) for one in rows]
         with self._env.begin(write=True) as txn, txn.cursor() as cursor:
             cursor.putmulti(pairs, append=True)
         self._id += count

@@ -34,17 +34,18 @@ def command(
 ) -> int:
     """Copy one upstream into a folder and keep the copy up to date.
 
-    The first time everything is copied (JOIN); later the copy goes on where it stopped. Exit code 1
-    if following ended with an error that needs attention.
+    Of a Tarantool everything is copied the first time (JOIN); later the copy goes on where it
+    stopped. Other upstreams are followed into any store; one is made if need be. Exit code 1 if
+    following ended with an error that needs attention.
     """
     source = parse_url(url, origin="argument")
+    if rejoin and source.scheme != "tarantool":
+        raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None
-    if not _is_store(directory):
-        if source.scheme != "tarantool":
-            raise ConfigError("URL", f"{source.scheme} cannot be copied as a whole")
+    if source.scheme == "tarantool" and not _is_store(directory):
         joined = serving.run(join(source, directory, instance=instance))
         out.message(f"copied {joined.rows} rows up to {joined.vclock}")
-    with logweir.open(directory, create=False) as log:
+    with logweir.open(directory, create=source.scheme != "tarantool") as log:
         return serving.run(_follow(out, log, source, once))
 
 

@@ -37,11 +37,22 @@ from logweir.tools.cli.output import Output
 __all__ = ["COMMANDS", "app", "load_command", "run"]
 
 COMMANDS: Final = {
+    "init": "Make a fresh store.",
     "info": "Show what a file or folder holds.",
     "cat": "Print the rows of logs and snapshots.",
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
     "restore": "Write the state at a point in time.",
+    "snapshot": "Write a snapshot of a store.",
+    "diff": "Show what changed between two states.",
+    "play": "Replay the rows of logs into a running server.",
+    "serve": "Serve a store to clients and followers.",
+    "follow": "Copy one upstream and keep the copy up to date.",
+    "status": "Show what a running server does.",
+    "user": "Manage users, roles and their rights.",
+    "topic": "List, make, configure and delete Tank topics.",
+    "import": "Take another system's data folder into a store.",
+    "bench": "Measure appends, scans, recovery and Tank next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 

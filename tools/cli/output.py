@@ -74,7 +74,11 @@ class Output:
 
     def json(self, value: object) -> None:
         """Print one JSON value on a line of its own."""
-        self.line(json.dumps(value, ensure_ascii=False, default=_plain))
+        self.line(self.json_text(value))
+
+    def json_text(self, value: object) -> str:
+        """One JSON value as text without line breaks."""
+        return json.dumps(value, ensure_ascii=False, default=_plain)
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Print names and values, one pair per line, the values under one another."""

@@ -1,0 +1,193 @@
+"""Buckets: what a memcached or Greenstack client sees of a space. Values only, no I/O.
+
+A bucket is a space of this format; index 0 is `key`, index 1 `vbucket, key`, both unique:
+
+===========  =========  ==========================================================================
+field        type       holds
+===========  =========  ==========================================================================
+key          varbinary  1 … 250 bytes
+vbucket      unsigned   0 … 65535
+value        varbinary
+flags        unsigned   32 bits of the client's, never looked into
+expiry       unsigned   Unix seconds from which on the item is gone; 0 never
+cas          unsigned   64 bits; another one after each change of the item
+datatype     unsigned   as a client gave it
+compression  unsigned   as a client gave it
+expiration   string     as a Greenstack client wrote it, else ""
+meta         varbinary  private bytes of TAP, else ""
+===========  =========  ==========================================================================
+
+In the log an item that is removed is one transaction of two rows: a REPLACE by its *tombstone*, the
+same tuple with an empty value and a CAS of its own, then the DELETE, which holds the key alone; so
+whoever reads the log knows the vbucket. A DELETE without a tombstone counts for vbucket 0. Removing
+everything is a truncate entry. An expired item is removed when somebody notices it.
+
+States of vbuckets stand in the space `logweir_vbucket`: bucket, vbucket, state. In a fresh bucket
+vbucket 0 is active and there is no other (ep-engine 1.8.1, observed).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Final, Protocol
+
+from logweir.wal.mp import pack, unpack
+
+__all__ = [
+    "BUCKET_FORMAT",
+    "BUCKET_INDEXES",
+    "RELATIVE_SECONDS",
+    "CasClock",
+    "Item",
+    "ItemStore",
+    "VbucketState",
+    "absolute_expiry",
+    "pack_head",
+    "pack_item",
+    "pack_key",
+    "tombstone",
+    "unpack_item",
+]
+
+BUCKET_FORMAT: Final[Sequence[tuple[str, str]]] = (
+    ("key", "varbinary"),
+    ("vbucket", "unsigned"),
+    ("value", "varbinary"),
+    ("flags", "unsigned"),
+    ("expiry", "unsigned"),
+    ("cas", "unsigned"),
+    ("datatype", "unsigned"),
+    ("compression", "unsigned"),
+    ("expiration", "string"),
+    ("meta", "varbinary"),
+)
+BUCKET_INDEXES: Final = {"vbucket": ("vbucket", "key")}
+RELATIVE_SECONDS: Final = 30 * 24 * 3600
+"""Expiry up to this is counted from now, above it is a Unix time. Source: memcached 1.6.18."""
+
+
+class VbucketState(IntEnum):
+    """What a server does with a vbucket. Only in an active one clients may read and write."""
+
+    ACTIVE = 1
+    REPLICA = 2
+    PENDING = 3
+    DEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One tuple of a bucket; see the module's text."""
+
+    key: bytes
+    vbucket: int = 0
+    value: bytes = b""
+    flags: int = 0
+    expiry: int = 0
+    cas: int = 0
+    datatype: int = 0
+    compression: int = 0
+    expiration: str = ""
+    meta: bytes = b""
+
+    def is_expired(self, now: float) -> bool:
+        """Whether it is gone at `now`, in Unix seconds."""
+        return 0 < self.expiry <= now
+
+
+def pack_item(item: Item) -> bytes:
+    """The item's tuple, as MsgPack."""
+    return pack(
+        (
+            item.key,
+            item.vbucket,
+            item.value,
+            item.flags,
+            item.expiry,
+            item.cas,
+            item.datatype,
+            item.compression,
+            item.expiration,
+            item.meta,
+        )
+    )
+
+
+def pack_head(item: Item) -> bytes:
+    """How the item's tuple begins, up to and with its vbucket."""
+    return b"\x9a" + pack(item.key) + pack(item.vbucket)
+
+
+def unpack_item(data: bytes) -> Item:
+    """The item of a tuple, whose format was checked when it was stored."""
+    fields: list[Any] = unpack(data)
+    return Item(*fields[:10])
+
+
+def pack_key(key: bytes) -> bytes:
+    """The primary key of an item, as MsgPack."""
+    return pack((key,))
+
+
+def tombstone(item: Item, cas: int) -> Item:
+    """What is logged before `item` is removed."""
+    return replace(item, value=b"", expiry=0, cas=cas)
+
+
+def absolute_expiry(expiry: int, now: float) -> int:
+    """The Unix time of a client's expiry; 0 for never."""
+    return expiry + int(now) if 0 < expiry <= RELATIVE_SECONDS else expiry
+
+
+class CasClock:
+    """Gives CAS values: always rising, above those of earlier runs as long as time does not go
+    back. `clock`: Unix seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._last = 0
+
+    def after(self, old: int = 0) -> int:
+        """A CAS that is none that was given, and not `old`."""
+        self._last = max(self._last + 1, int(self._clock() * 1_000_000))
+        if self._last == old:
+            self._last += 1
+        return self._last
+
+
+class ItemStore(Protocol):
+    """What commands and streams do to one bucket. All calls return at once.
+
+    Expired items are never given; that they were noticed is the store's affair.
+    """
+
+    def get(self, key: bytes, vbucket: int) -> Item | None:
+        """The item with that key in that vbucket."""
+        ...
+
+    def put(self, item: Item) -> Item:
+        """Store an item; a CAS of 0 is replaced by a new one. Returns it as stored."""
+        ...
+
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
+        """Remove an item. `cas`: of the tombstone, 0 for a new one. False: there is none."""
+        ...
+
+    def flush(self) -> None:
+        """Remove all items."""
+        ...
+
+    def state(self, vbucket: int) -> VbucketState | None:
+        """The state of a vbucket; None: there is no such vbucket here."""
+        ...
+
+    def set_state(self, vbucket: int, state: VbucketState | None) -> None:
+        """Set the state of a vbucket; None removes it with its items."""
+        ...
+
+    def count(self) -> int:
+        """How many items there are, those included that are expired and not noticed."""
+        ...

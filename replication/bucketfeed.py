@@ -1,0 +1,171 @@
+"""What followers of a bucket are given: what it holds now, then every change, each once.
+
+`Changes` reads the changes of a bucket out of the log's windows, once for all followers at the same
+place. `Backfill` reads what is there in chunks, each in its own short read view, so that a slow
+follower pins nothing: a chunk has the position of its view, and a change of the log that is not
+behind the position of the chunk in which its key falls was seen already (`was_seen`). Once the log
+was followed from `start` to `end`, what was given is exactly the bucket as it was at `end`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDOWS_BYTES
+from logweir.replication.bucket import Item, unpack_item
+from logweir.replication.bucketstore import Bucket, ViewItems
+from logweir.replication.hub import Window
+from logweir.store.definition import SystemSpace
+from logweir.store.log import Log
+from logweir.wal.columns import RowColumns
+from logweir.wal.mp import unpack
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+__all__ = ["Backfill", "Change", "Changes"]
+
+_KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
+_PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a bucket. `item`: as it is now; of a removal its tombstone; None: the whole
+    bucket was emptied. `partial`: only its key is known, the change was made by operations.
+
+    `position`: the log's behind the whole transaction, on its last change; `signature`: of the row;
+    `timestamp`: Unix seconds.
+    """
+
+    item: Item | None
+    is_removal: bool
+    position: VClock | None
+    signature: int
+    timestamp: float
+    partial: bool = False
+
+
+class Changes:
+    """The changes of buckets in windows of the log."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
+
+    def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
+        """The changes of one bucket in a window, in order."""
+        key = (id(window), bucket.space_id)
+        known = self._known.get(key)
+        if known is not None and known[0] is window:
+            return known[1]
+        made = tuple(_changes(window, bucket.space_id))
+        self._known[key] = (window, made)
+        while len(self._known) > _KEPT_WINDOWS:
+            self._known.popitem(last=False)
+        return made
+
+
+def _changes(window: Window, space_id: int) -> Iterator[Change]:
+    reached = dict(window.start)
+    for block in window.blocks:
+        columns = block.columns
+        spaces, replicas, lsns = columns.space_id, columns.replica_id, columns.lsn
+        for first, last in columns.transactions():
+            found: list[Change] = []
+            for row in range(first, last):
+                replica_id, lsn = replicas[row], lsns[row]
+                if lsn <= reached.get(replica_id, 0):
+                    continue
+                reached[replica_id] = lsn
+                if spaces[row] == space_id or spaces[row] == SystemSpace.TRUNCATE:
+                    _take(found, columns, row, space_id, sum(reached.values()))
+            if found:
+                found[-1] = replace(found[-1], position=VClock(reached))
+                yield from found
+
+
+def _take(
+    found: list[Change], columns: RowColumns, row: int, space_id: int, signature: int
+) -> None:
+    """Append what a row does to the bucket. `found`: what its transaction has done before."""
+    kind = columns.type[row]
+    timestamp = columns.timestamp[row]
+    if columns.space_id[row] != space_id:
+        data = columns.tuple_bytes(row)
+        if data is not None and unpack(data)[0] == space_id:
+            found.append(Change(None, True, None, signature, timestamp))
+    elif kind == RowType.DELETE:
+        (key,) = unpack(columns.key_bytes(row) or b"\x90")
+        item = Item(key)
+        if found and found[-1].item is not None and found[-1].item.key == key:
+            item = found.pop().item or item  # its tombstone
+        found.append(Change(item, True, None, signature, timestamp))
+    elif kind in _PUTS:
+        data = columns.tuple_bytes(row)
+        assert data is not None
+        found.append(Change(unpack_item(data), False, None, signature, timestamp))
+    elif kind == RowType.UPDATE:
+        (key,) = unpack(columns.key_bytes(row) or b"\x90")
+        found.append(Change(Item(key), False, None, signature, timestamp, partial=True))
+    elif kind == RowType.UPSERT:
+        item = unpack_item(columns.tuple_bytes(row) or b"\x90")
+        found.append(Change(item, False, None, signature, timestamp, partial=True))
+
+
+class Backfill:
+    """What a bucket holds, in chunks. `vbuckets`: those wanted; `clock`: Unix seconds.
+
+    `start`: the position from which the log has to be followed; `end`: up to which, None before
+    the last chunk was read.
+    """
+
+    def __init__(
+        self, log: Log, bucket: Bucket, vbuckets: Sequence[int], clock: Callable[[], float]
+    ) -> None:
+        self._log = log
+        self._bucket = bucket
+        self._wanted = frozenset(vbuckets)
+        self._clock = clock
+        self._after: tuple[int, bytes] | None = None
+        self._chunk_ends: list[tuple[int, bytes]] = []
+        self._chunk_signatures: list[int] = []
+        self.start = log.vclock
+        self.end: VClock | None = None
+
+    def take(self) -> list[Item]:
+        """The next items; [] may come in between. `end` is set with the last ones."""
+        items: list[Item] = []
+        size = 0
+        now = self._clock()
+        last = self._after
+        with self._log.read_view() as view:
+            whole = True
+            for data in ViewItems(self._bucket, view, now).ordered(self._after):
+                item = unpack_item(data)
+                last = (item.vbucket, item.key)
+                size += len(data)
+                if item.vbucket in self._wanted and not item.is_expired(now):
+                    items.append(item)
+                if size >= BACKFILL_CHUNK_BYTES or len(items) >= BACKFILL_CHUNK_ITEMS:
+                    whole = False
+                    break
+            vclock = view.vclock
+        if not whole and last is not None:
+            self._chunk_ends.append(last)
+            self._chunk_signatures.append(vclock.signature)
+            self._after = last
+        else:
+            self._chunk_signatures.append(vclock.signature)
+            self.end = vclock
+        return items
+
+    def was_seen(self, change: Change) -> bool:
+        """Whether a change of the log is in what was given already."""
+        item = change.item
+        if item is None:
+            return change.signature <= self._chunk_signatures[0]
+        place = bisect_left(self._chunk_ends, (item.vbucket, item.key))
+        return change.signature <= self._chunk_signatures[place]

@@ -1,0 +1,176 @@
+"""Configuration of topics: `key = value` lines, `#` comments, keys in any case.
+
+=============================  ========  ==========================================================
+key                            default   meaning
+=============================  ========  ==========================================================
+log.retention.bytes            0         most bytes of bundles that a partition keeps; 0 or >= 128
+log.retention.secs             0         how old a bundle may get, by the time of its messages
+retention.messages.count       0         most messages that a partition keeps (no broker has it)
+retention.segments.count       0         most full segments that a partition keeps; 0 or >= 2
+log.segment.bytes              1 GiB     a segment is full when it has more than this; >= 64
+log.cleanup.policy             delete    `delete`, or `cleanup`: compact by key
+log.cleaner.min.cleanable.ratio  0.5     share of bytes not yet compacted that starts a compaction
+logweir.content                json      of a view: `json` or `msgpack` (no broker has it)
+=============================  ========  ==========================================================
+
+0 stands for no limit. A bundle is a tuple of a space here, there are no segment files: bytes, age
+and messages are limited bundle by bundle, and segments are counted where a broker would have begun
+new files. These keys of a Tank broker are taken and checked, and change nothing:
+`log.index.interval.bytes`, `log.index.size.max.bytes`, `log.roll.secs`, `log.roll.jitter.secs`,
+`flush.messages`, `flush.secs`. Keys that are not known are kept and ignored, as a broker does.
+
+Durations are a number and a unit (`s sec min h d w mon y` and long forms), sizes a number and one
+of `b k m g t` (of 1024), both as sums with `+` or `,`; a number alone is seconds or bytes. A month
+has 30 days, a year 365. Values have 1 to 128 bytes.
+Source: Tank 4.0, read in its configuration reader and observed; there a month counts as 365 days.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+from logweir.errors import ConfigError
+
+__all__ = ["TopicConfig", "parse_config"]
+
+_VALUE_BYTES: Final = 128
+_DAY: Final = 86400
+_SECONDS: Final = {
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), _DAY),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * _DAY),
+    **dict.fromkeys(("mon", "month", "months"), 30 * _DAY),
+    **dict.fromkeys(("y", "year", "years"), 365 * _DAY),
+}
+_BYTES: Final = {
+    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
+    **dict.fromkeys(("k", "kb"), 1024),
+    **dict.fromkeys(("m", "mb"), 1024**2),
+    **dict.fromkeys(("g", "gb"), 1024**3),
+    **dict.fromkeys(("t", "tb"), 1024**4),
+}
+_ITEM: Final = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What each partition of a topic keeps; 0: no limit."""
+
+    retention_bytes: int = 0
+    retention_seconds: int = 0
+    retention_messages: int = 0
+    segments: int = 0
+    segment_bytes: int = 1024**3
+    compact: bool = False
+    cleanable_ratio: float = 0.5
+    content: Literal["json", "msgpack"] = "json"
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether nothing is ever removed."""
+        limits = (self.retention_bytes, self.retention_seconds, self.retention_messages)
+        return not (any(limits) or self.segments or self.compact)
+
+
+def _sum(units: dict[str, int], text: str) -> int:
+    total = 0
+    for item in re.split(r"[+,]", text.lower()):
+        match = _ITEM.fullmatch(item)
+        if match is None or match[2] not in units:
+            raise ValueError(f"{item.strip()!r} is no number with one of the units known")
+        total += int(match[1]) * units[match[2]]
+    return total
+
+
+def _size(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = _sum(_BYTES, text)
+        if value and value < least:
+            raise ValueError(f"must be 0 or at least {least}")
+        return value
+
+    return read
+
+
+def _seconds(text: str) -> int:
+    return _sum(_SECONDS, text)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0 or value == 1:
+        raise ValueError("must be 0 or at least 2")
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+def _policy(text: str) -> bool:
+    if text not in ("delete", "cleanup"):
+        raise ValueError("must be delete or cleanup")
+    return text == "cleanup"
+
+
+def _content(text: str) -> str:
+    if text not in ("json", "msgpack"):
+        raise ValueError("must be json or msgpack")
+    return text
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError("must be 0 to 1")
+    return value
+
+
+_KEYS: Final[dict[str, tuple[str, Callable[[str], int | float | str]]]] = {
+    "log.retention.bytes": ("retention_bytes", _size(128)),
+    "log.retention.secs": ("retention_seconds", _seconds),
+    "retention.messages.count": ("retention_messages", _natural),
+    "retention.segments.count": ("segments", _count),
+    "log.cleanup.policy": ("compact", _policy),
+    "log.cleaner.min.cleanable.ratio": ("cleanable_ratio", _ratio),
+    "logweir.content": ("content", _content),
+    "log.segment.bytes": ("segment_bytes", _size(64)),
+    "log.index.interval.bytes": ("", _size(128)),
+    "log.index.size.max.bytes": ("", _size(128)),
+    "log.roll.secs": ("", _seconds),
+    "log.roll.jitter.secs": ("", _seconds),
+    "flush.messages": ("", _natural),
+    "flush.secs": ("", _seconds),
+}
+
+
+def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConfig:
+    """Read configuration lines; a key that stands twice takes the last value.
+
+    Raises `ConfigError` for a line without `=`, an empty or long value, or one that cannot be.
+    """
+    found: dict[str, int | float | str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not key or not 1 <= len(value.encode()) <= _VALUE_BYTES:
+            raise ConfigError(f"line {number}", "is not of the form key = value", origin=origin)
+        name, read = _KEYS.get(key.lower(), ("", str.strip))
+        try:
+            parsed = read(value)
+        except ValueError as error:
+            raise ConfigError(key, f"{value!r}: {error}", origin=origin) from error
+        if name:
+            found[name] = parsed
+    known = {field.name: found[field.name] for field in fields(TopicConfig) if field.name in found}
+    return TopicConfig(**known)  # type: ignore[arg-type]

@@ -1,0 +1,114 @@
+"""One connection to a Tank broker: requests out, answers awaited.
+
+Requests are pipelined; any number of callers may wait at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from logweir.errors import RemoteProtocolError, Unreachable
+from logweir.limits import CONNECT_SECONDS
+from logweir.replication.link import Link, dial
+from logweir.replication.tank.client_session import Answered, ClientSession, Question
+from logweir.replication.tank.messages import Fetch, FetchAnswer, Partitions, PartitionsAnswer
+from logweir.replication.urls import Url
+
+__all__ = ["Connection"]
+
+ANSWER_SECONDS = 32.0
+"""How long an answer may take that waits for nothing. Source: Tank's own client, publish."""
+
+_Ask = TypeVar("_Ask", bound=Question)
+
+
+class Connection:
+    """See the module's text. Made by `Connection.open`."""
+
+    def __init__(self, url: Url) -> None:
+        self.url = url
+        self._session = ClientSession()
+        self._link: Link | None = None
+        self._waiting: dict[int, asyncio.Future[Answered]] = {}
+
+    @classmethod
+    async def open(cls, url: Url, *, timeout_seconds: float = CONNECT_SECONDS) -> Connection:
+        """Connect to the broker at `url`. Raises `Unreachable`."""
+        connection = cls(url)
+        connection._link = await dial(url, lambda link: connection, timeout_seconds=timeout_seconds)
+        return connection
+
+    @property
+    def session(self) -> ClientSession:
+        """The state machine of this connection."""
+        return self._session
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._link is not None and self._link.is_open
+
+    def handle(self, events: Sequence[Answered]) -> None:
+        """Give each answer to who waits for it."""
+        for event in events:
+            waiting = self._waiting.pop(event.request.request_id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event)
+
+    def closed(self, reason: str) -> None:
+        """Tell all that wait."""
+        malformed = self._session.close_reason.startswith("malformed")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(
+                    RemoteProtocolError(f"{self.url}: {reason}", hint="is this a Tank broker?")
+                    if malformed
+                    else Unreachable(str(self.url), reason, hint="whether it was done is not known")
+                )
+        self._waiting.clear()
+
+    async def ask(self, request: Question, *, timeout_seconds: float = ANSWER_SECONDS) -> Answered:
+        """Send a request and wait for its answer.
+
+        Raises `Unreachable` where the connection breaks or no answer comes in time (whether the
+        request was carried out is then not known), `RemoteProtocolError` for a malformed answer.
+        """
+        link = self._link
+        if link is None or not link.is_open:
+            raise Unreachable(str(self.url), "the connection is closed")
+        await link.drained()
+        sent = self._session.send(request)
+        waiting: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[sent.request_id] = waiting
+        link.flush()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await waiting
+        except TimeoutError as error:
+            self.close("no answer in time")
+            raise Unreachable(str(self.url), f"no answer after {timeout_seconds:g} s") from error
+
+    async def fetch(self, request: Fetch) -> FetchAnswer:
+        """A fetch, waiting as long as it asks for and a while longer."""
+        wait_seconds = request.max_wait_ms / 1000 + ANSWER_SECONDS
+        answer = (await self.ask(request, timeout_seconds=wait_seconds)).answer
+        assert isinstance(answer, FetchAnswer)
+        return answer
+
+    async def partitions(self, topic: str) -> PartitionsAnswer:
+        """What the partitions of a topic hold; none: the topic is unknown."""
+        answer = (await self.ask(Partitions(0, topic))).answer
+        assert isinstance(answer, PartitionsAnswer)
+        return answer
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.close(reason)
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone."""
+        if self._link is not None:
+            await asyncio.shield(self._link.gone)

@@ -1,0 +1,196 @@
+"""Serving Tank clients: sessions, connections and topics brought together.
+
+`TankService` is given to `logweir.replication.listener`. Requests of one connection are taken in
+order; what is published goes to the topics at once, and its answer out when it is stored; other
+answers are made while the client takes them, so that a client that asks for much and reads little
+costs the memory of one answer. A publish wakes those that wait for its partition; nobody polls.
+
+Connections that never sent a byte: above `limits.TANK_SILENT_CONNECTIONS` the oldest is closed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from logweir.limits import TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
+from logweir.replication.link import Link
+from logweir.replication.metrics import Metrics
+from logweir.replication.tank.messages import Create, CreateError, Publish, PublishResult, Request
+from logweir.replication.tank.session import (
+    Append,
+    InputBudget,
+    ServerSession,
+    TopicReader,
+    Waiting,
+)
+from logweir.replication.tank.waiting import WaitIndex
+
+__all__ = ["TankService", "TopicStore"]
+
+PartitionKey = tuple[str, int]
+
+
+class TopicStore(TopicReader, Protocol):
+    """Topics that can be changed. Everything is called, and calls back, in the event loop."""
+
+    def append(
+        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
+    ) -> None:
+        """Store bundles of one request, in order; `done` gets their outcomes once durable."""
+        ...
+
+    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
+        """Make a topic; `done` gets the outcome once durable."""
+        ...
+
+    def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
+        """Call `callback` with the partitions that have grown, or went away, whenever some did."""
+        ...
+
+
+class TankService:
+    """The topics of one store, served. `waiters`: who waits for what."""
+
+    def __init__(self, topics: TopicStore, *, metrics: Metrics) -> None:
+        self.topics = topics
+        self.metrics = metrics
+        self.waiters: WaitIndex[Waiting] = WaitIndex()
+        self.budget = InputBudget()
+        self._conversations: dict[ServerSession, _Conversation] = {}
+        self._silent: dict[ServerSession, Link] = {}
+        topics.on_published(self._published)
+
+    def begin(self, link: Link) -> _Conversation:
+        """See `logweir.replication.listener.Service`."""
+        conversation = _Conversation(self, link)
+        self._conversations[conversation.session] = conversation
+        self._silent[conversation.session] = link
+        if len(self._silent) > TANK_SILENT_CONNECTIONS:
+            self._close_silent()
+        return conversation
+
+    def refusal(self, reason: str) -> bytes:
+        """Tank has no word for it: the connection is just closed."""
+        del reason
+        return b""
+
+    def forget(self, session: ServerSession) -> None:
+        """A connection is gone."""
+        self._conversations.pop(session, None)
+        self._silent.pop(session, None)
+
+    def _close_silent(self) -> None:
+        self._silent = {
+            session: link for session, link in self._silent.items() if not session.spoke
+        }
+        while len(self._silent) > TANK_SILENT_CONNECTIONS:
+            oldest = next(iter(self._silent))
+            self._silent.pop(oldest).close("too many connections that never sent a byte")
+
+    def _published(self, keys: Iterable[PartitionKey]) -> None:
+        for key in keys:
+            for waiting in self.waiters.waiters(key):
+                conversation = self._conversations.get(waiting.session)
+                if conversation is not None:
+                    conversation.news(waiting)
+
+
+class _Conversation:
+    """One connection of a client."""
+
+    def __init__(self, service: TankService, link: Link) -> None:
+        self._service = service
+        self._link = link
+        self._session = ServerSession(
+            service.topics, service.waiters, link.time(), budget=service.budget
+        )
+        self._line: deque[Request | Waiting] = deque()
+        self._noted: set[Waiting] = set()
+        self._pumping = False
+        self._unstored_bytes = 0
+        self._held = False
+
+    @property
+    def session(self) -> ServerSession:
+        return self._session
+
+    def handle(self, events: Sequence[Request]) -> None:
+        self._line.extend(events)
+        if not self._pumping:
+            self._serve()
+
+    def news(self, waiting: Waiting) -> None:
+        """A partition that `waiting` awaits has grown."""
+        if waiting not in self._noted:
+            self._noted.add(waiting)
+            self._line.append(waiting)
+        if not self._pumping:
+            self._serve()
+            self._link.flush()
+
+    def closed(self, reason: str) -> None:
+        self._line.clear()
+        self._session.end(reason)
+        self._service.forget(self._session)
+
+    def _serve(self) -> None:
+        """Take what is in line while the client takes its answers; else go on when it does."""
+        while self._line:
+            if not self._link.writable and not isinstance(self._line[0], Publish):
+                if self._link.is_open:
+                    self._pumping = True
+                    self._link.spawn(self._serve_later())
+                return
+            self._take(self._line.popleft())
+            if self._line:
+                self._link.flush()
+
+    async def _serve_later(self) -> None:
+        await self._link.drained()
+        self._pumping = False
+        self._serve()
+        self._link.flush()
+
+    def _take(self, item: Request | Waiting) -> None:
+        session, topics = self._session, self._service.topics
+        match item:
+            case Waiting():
+                self._noted.discard(item)
+                session.published(item)
+            case Publish():
+                appends = session.publish(item)
+                if appends:
+                    self._append(appends)
+            case Create():
+                if session.creation(item) is not None:
+                    topics.create_from(item, lambda error: self._created(item, error))
+            case _:
+                session.answer(item, self._link.time())
+
+    def _append(self, appends: Sequence[Append]) -> None:
+        size = sum(len(append.bundle) for append in appends)
+        self._unstored_bytes += size
+        if self._unstored_bytes > TANK_UNSTORED_BYTES and not self._held:
+            self._held = True
+            self._link.hold_reading()
+        began = self._link.time()
+
+        def done(results: Sequence[PublishResult]) -> None:
+            self._unstored_bytes -= size
+            stored = sum(result is PublishResult.STORED for result in results)
+            self._service.metrics.answered("tank", stored, len(results) - stored)
+            self._service.metrics.committed(self._link.time() - began)
+            for append, result in zip(appends, results, strict=True):
+                self._session.stored(append, result)
+            if self._held and self._unstored_bytes <= TANK_UNSTORED_BYTES // 2:
+                self._held = False
+                self._link.resume_reading()
+            self._link.flush()
+
+        self._service.topics.append(appends, done)
+
+    def _created(self, request: Create, error: CreateError) -> None:
+        self._session.created(request, error)
+        self._link.flush()

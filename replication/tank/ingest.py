@@ -1,0 +1,164 @@
+"""Taking bundles of another broker into topics of ours, with their numbers. Synchronous.
+
+One call of `Intake.apply` is one transaction: bundles, losses, and how far the source was read. A
+bundle that goes on where the last one ends is stored as it came; one behind a hole gets its numbers
+written into it; of one that begins before the place wanted only the rest is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from logweir.errors import DecodeError, LimitExceeded, SourceStopped
+from logweir.limits import TANK_BUNDLE_BYTES
+from logweir.replication.positions import Gap, make_spaces, position, put_gap, put_position
+from logweir.replication.tank.bundle import check_bundle, decode_bundle, encode_bundle
+from logweir.replication.tank.follow import ReceivedBundle
+from logweir.replication.tank.messages import PublishResult
+from logweir.replication.tank.topicspaces import (
+    TopicDef,
+    create_topic,
+    insert_bundle,
+    last_bundle,
+    place_bundle,
+    set_partitions,
+    topics_of,
+)
+from logweir.store import Log
+from logweir.store.commit import Job
+from logweir.store.group import Group
+
+__all__ = ["Batch", "Intake"]
+
+
+@dataclass(slots=True)
+class Batch:
+    """What was read of one partition, from `wanted` on. `next_number`: where reading goes on."""
+
+    topic: str
+    partition: int
+    wanted: int
+    next_number: int
+    bundles: Sequence[ReceivedBundle] = ()
+    gaps: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+class Intake:
+    """Brings what one source has into a store. `source`: its address or path, without password."""
+
+    def __init__(self, log: Log, source: str) -> None:
+        self._log = log
+        self._source = source
+        make_spaces(log)
+        self._topics = dict(topics_of(log))
+
+    def topic(self, name: str, partitions: int, config: str = "") -> TopicDef:
+        """The topic of that name, made or given more partitions if need be."""
+        found = self._topics.get(name)
+        if found is None:
+            create_topic(self._log, name, partitions, config, now_seconds=self._log.now())
+        elif found.partitions < partitions:
+            set_partitions(self._log, name, partitions)
+        else:
+            return found
+        self._topics = dict(topics_of(self._log))
+        return self._topics[name]
+
+    def next_number(self, topic: str, partition: int) -> int:
+        """Where to go on: the place noted, else behind what the partition holds, else 1."""
+        noted = position(self._log, self._source, topic, str(partition))
+        if noted is not None:
+            return int(noted["next"])
+        with self._log.read_view() as view:
+            last = last_bundle(view.engine, self._topics[topic].space_id, partition)
+        return last.last + 1 if last else 1
+
+    def job(self, batches: Sequence[Batch]) -> Job:
+        """What stores `batches` as one transaction; its result is the number of messages.
+
+        Raises, when it runs, `SourceStopped` where numbers are taken that did not come from there.
+        """
+        now_ms = int(self._log.now() * 1000)
+        size = sum(len(bundle.data) + 64 for batch in batches for bundle in batch.bundles)
+
+        def apply(group: Group) -> int:
+            return sum(self._apply(group, batch, now_ms) for batch in batches)
+
+        return Job(apply, size)
+
+    def store(self, batches: Sequence[Batch]) -> int:
+        """Store `batches` and wait until they are durable. Returns the number of messages."""
+        done = threading.Event()
+        job = self.job(batches)
+        job.finished = lambda _: done.set()
+        self._log.submit_jobs([job])
+        done.wait()
+        if job.error is not None:
+            raise job.error
+        count: int = job.result
+        return count
+
+    def _apply(self, group: Group, batch: Batch, now_ms: int) -> int:
+        topic = self._topics[batch.topic]
+        instance = str(batch.partition)
+        newest = last_bundle(group.engine, topic.space_id, batch.partition)
+        last = newest.last if newest else 0
+        if last >= batch.wanted:
+            raise SourceStopped(
+                f"{topic.name}/{batch.partition}: here it ends with number {last}, and number "
+                f"{batch.wanted} of {self._source} was to come next",
+                hint="somebody publishes here to a topic that is also followed",
+            )
+        read_to = batch.wanted - 1
+        count = 0
+        for first, end, reason in batch.gaps:
+            gap = Gap(self._source, batch.topic, instance, first, end, reason, now_ms)
+            put_gap(group, gap)
+        for bundle in batch.bundles:
+            try:
+                stored, last = self._take(group, topic, bundle, batch.partition, read_to, last)
+                count += stored
+            except (DecodeError, LimitExceeded) as error:
+                reason = f"a bundle that no client can read: {error}"
+                first = max(bundle.first, read_to + 1)
+                put_gap(
+                    group,
+                    Gap(self._source, batch.topic, instance, first, bundle.last, reason, now_ms),
+                )
+            read_to = max(read_to, bundle.last)
+        tokens = {"next": batch.next_number}
+        put_position(group, self._source, batch.topic, instance, tokens, now_ms)
+        return count
+
+    def _take(
+        self,
+        group: Group,
+        topic: TopicDef,
+        bundle: ReceivedBundle,
+        partition: int,
+        read_to: int,
+        last: int,
+    ) -> tuple[int, int]:
+        """Store what of `bundle` is above `read_to`, behind number `last` of the partition.
+
+        Returns how many messages that are, and the last number then.
+        """
+        data = bundle.data
+        head, time_ms = check_bundle(data)
+        first = bundle.first
+        if first <= read_to:
+            rest = [each for each in decode_bundle(data, first) if each.number > read_to]
+            if not rest:
+                return 0, last
+            data = encode_bundle(rest, sparse=True)
+            head, time_ms = check_bundle(data)
+            first = head.first
+        placed = place_bundle(data, head, last, None if head.sparse else first)
+        if isinstance(placed, PublishResult):
+            raise DecodeError(f"number {first} cannot follow {last}")
+        outcome = insert_bundle(group, topic.space_id, partition, placed, time_ms)
+        if outcome is not PublishResult.STORED:
+            raise LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))
+        return head.count, placed.last

@@ -1,0 +1,12 @@
+cimport cython
+
+cpdef bint compiled()
+
+@cython.locals(
+    end=Py_ssize_t, number=cython.ulonglong, time=cython.ulonglong, first_time=cython.ulonglong,
+    index=cython.ulonglong, flags=cython.uint, value=cython.ulonglong, shift=cython.uint,
+    byte=cython.ulonglong, key_start=Py_ssize_t, key_end=Py_ssize_t, size=Py_ssize_t,
+)
+cpdef tuple walk(
+    bytes data, Py_ssize_t position, unsigned long long count, bint sparse,
+    unsigned long long first, unsigned long long last, list out)

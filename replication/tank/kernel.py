@@ -1,0 +1,139 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
+"""The hot loop over the messages of a Tank bundle. Compiled where possible, same file interpreted.
+
+`walk` follows one message set from its first byte to its last. The layout is in
+`logweir.replication.tank.bundle`. It checks what a reader depends on: that there are as many
+messages as announced, that each field lies within the bytes, that the numbers of a sparse set rise
+from the first to the last announced, and that nothing is left over. It takes types from
+`kernel.pxd`; without a compiler it runs as it stands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["compiled", "walk"]
+
+_HAS_KEY = 1
+_SAME_TIME = 2
+_NEXT_NUMBER = 4
+
+OK = 0
+TRUNCATED = 1
+BAD_VARINT = 2
+LEFT_OVER = 3
+BAD_NUMBER = 4
+
+
+def compiled() -> bool:
+    """Whether this module runs as machine code."""
+    return not __file__.endswith(".py")
+
+
+def walk(
+    data: bytes,
+    position: int,
+    count: int,
+    sparse: bool,
+    first: int,
+    last: int,
+    out: list[Any] | None,
+) -> tuple[int, int, int]:
+    """Follow `count` messages from byte `position` to the end of `data`.
+
+    `first`, `last`: the numbers announced (for an ordinary set: the base, and what the count
+    makes of it). `out`: where (number, timestamp in ms, key or None, content) tuples go, or None
+    to check only. Returns (0 or a reason, byte where it stopped, time of the first message).
+    """
+    end = len(data)
+    number = first
+    time = 0
+    first_time = 0
+    index = 0
+    while index < count:
+        if position >= end:
+            return TRUNCATED, position, first_time
+        flags = data[position]
+        position += 1
+        if index != 0:
+            if not sparse:
+                number += 1
+            elif number >= last:
+                return BAD_NUMBER, position, first_time
+            elif index == count - 1:
+                if flags & _NEXT_NUMBER:
+                    return BAD_NUMBER, position, first_time
+                number = last
+            elif flags & _NEXT_NUMBER:
+                number += 1
+            else:
+                value = 0
+                shift = 0
+                while True:
+                    if position >= end:
+                        return TRUNCATED, position, first_time
+                    byte = data[position]
+                    position += 1
+                    value |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+                    if shift > 28:
+                        return BAD_VARINT, position, first_time
+                if value >= 4294967296:
+                    return BAD_VARINT, position, first_time
+                if value >= last - number:
+                    return BAD_NUMBER, position, first_time
+                number += value + 1
+        elif sparse and flags & _NEXT_NUMBER:
+            return BAD_NUMBER, position, first_time
+        if not flags & _SAME_TIME:
+            if end - position < 8:
+                return TRUNCATED, position, first_time
+            time = 0
+            shift = 0
+            while shift < 64:
+                byte = data[position]
+                time |= byte << shift
+                position += 1
+                shift += 8
+        if index == 0:
+            first_time = time
+        key_start = -1
+        key_end = -1
+        if flags & _HAS_KEY:
+            if position >= end:
+                return TRUNCATED, position, first_time
+            key_start = position + 1
+            key_end = key_start + data[position]
+            if key_end > end:
+                return TRUNCATED, position, first_time
+            position = key_end
+        value = 0
+        shift = 0
+        while True:
+            if position >= end:
+                return TRUNCATED, position, first_time
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 28:
+                return BAD_VARINT, position, first_time
+        if value >= 4294967296:
+            return BAD_VARINT, position, first_time
+        if value > end - position:
+            return TRUNCATED, position, first_time
+        size = value
+        if out is not None:
+            key = None
+            if key_start >= 0:
+                key = data[key_start:key_end]
+            out.append((number, time, key, data[position : position + size]))
+        position += size
+        index += 1
+    if position != end:
+        return LEFT_OVER, position, first_time
+    return OK, position, first_time

@@ -1,0 +1,668 @@
+"""The topics of a store as the endpoint wants them: cached, in the event loop, told of changes.
+
+Changes go to the log as jobs, so that whatever all connections have ready shares one sync; their
+outcomes come back into the loop. What others write into topic spaces (the embedded API, an upstream
+that is followed, another protocol) is noticed too: each commit tells how far the log has come, and
+what was not written here is looked for in the state.
+
+Names besides those of topics: `consumer:GROUP/TOPIC` holds a group's places in a topic, one number
+per partition (`publish` with an explicit number sets it, discovery tells it). `space:NAME` and
+`log` are views of other spaces, see `logweir.replication.tank.views`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from logweir.errors import LogweirError, RequestError
+from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
+from logweir.replication.tank.config import TopicConfig
+from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
+from logweir.replication.tank.retention import compact, partition_bytes, retain
+from logweir.replication.tank.session import Append, Chunk, Extent
+from logweir.replication.tank.topicspaces import (
+    CONSUMER_FIELDS,
+    CONSUMER_SPACE,
+    TopicDef,
+    bundle_row,
+    bundles_from,
+    create_topic,
+    last_bundle,
+    place_bundle,
+    topics_of,
+    view_config,
+    views_from,
+)
+from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
+from logweir.store import Log
+from logweir.store.append import append_job
+from logweir.store.commit import Job
+from logweir.store.group import Group
+from logweir.store.request import Request
+from logweir.wal.mp import pack
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+__all__ = ["CONSUMER_PREFIX", "StoredTopics"]
+
+CONSUMER_PREFIX: Final = "consumer:"
+UPKEEP_SECONDS: Final = 1.0
+"""How often limits of topics that have some are looked at."""
+
+LOOK_SECONDS: Final = 0.02
+"""What others write into topic spaces is looked for at most so often."""
+
+_EMPTY: Final = Chunk(0, False)
+_log = structlog.stdlib.get_logger("logweir.replication.tank")
+
+PartitionKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is known of a partition. `generation`: of the caches, when it was looked up."""
+
+    first: int
+    last: int
+    written_bytes: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """How a partition was when its limits were applied last."""
+
+    config: TopicConfig
+    last: int
+    written_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one append. `size_bytes`: of the stored bundle with its length."""
+
+    result: PublishResult
+    first: int = 0
+    last: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """New tuples of one space, in pieces, and where the outcome of each stands."""
+
+    pieces: list[bytes]
+    places: list[tuple[list[_Outcome], int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Publish:
+    """The bundles of one request, with the topics as they were when it came."""
+
+    appends: Sequence[Append]
+    topics: Sequence[TopicDef | None]
+    done: Callable[[Sequence[PublishResult]], None]
+
+
+_FAILED: Final = _Outcome(PublishResult.FAILED)
+
+
+class _Writing:
+    """What the committing thread knows: last numbers, and how many rows of a commit are ours."""
+
+    def __init__(self, log: Log) -> None:
+        self._signature = log.vclock.signature
+        self._known: dict[tuple[int, int], int] = {}
+        self._pending: dict[tuple[int, int], int] = {}
+        self._group: Group | None = None
+        self._rows = 0
+
+    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int]:
+        """A job of ours runs in `group`. Returns what `rollback` takes."""
+        if group is not self._group:
+            self._group, self._pending, self._rows = group, {}, 0
+        return dict(self._pending), self._rows
+
+    def rollback(self, mark: tuple[dict[tuple[int, int], int], int]) -> None:
+        """The job failed and leaves nothing in its group."""
+        self._pending, self._rows = mark
+
+    def last(self, group: Group, space_id: int, partition: int) -> int:
+        """The last number of a partition as `group` sees it."""
+        key = (space_id, partition)
+        found = self._pending.get(key)
+        if found is None:
+            found = self._known.get(key)
+        if found is None:
+            bundle = last_bundle(group.engine, space_id, partition)
+            found = bundle.last if bundle else 0
+        return found
+
+    def wrote(self, space_id: int, partition: int, last: int) -> None:
+        """A row of ours went into the group."""
+        self._pending[space_id, partition] = last
+        self._rows += 1
+
+    def forget(self, space_id: int, rows: int) -> None:
+        """Rows of a space that were counted did not go into the group."""
+        self._rows -= rows
+        for known in (self._pending, self._known):
+            for key in [key for key in known if key[0] == space_id]:
+                del known[key]
+
+    def committed(self, vclock: VClock) -> bool:
+        """A group is durable. Returns whether all of its rows were ours."""
+        signature = vclock.signature
+        ours = signature - self._signature == self._rows
+        self._signature = signature
+        if ours:
+            self._known.update(self._pending)
+        else:
+            self._known.clear()
+        self._group, self._pending, self._rows = None, {}, 0
+        return ours
+
+
+class StoredTopics:
+    """See the module's text. Implements `logweir.replication.tank.endpoint.TopicStore`.
+
+    To be made inside of a running event loop, and closed there.
+    """
+
+    def __init__(
+        self, log: Log, *, read_only: bool = False, upkeep_seconds: float = UPKEEP_SECONDS
+    ) -> None:
+        self._log = log
+        self._read_only = read_only
+        self._loop = asyncio.get_running_loop()
+        self._start_time = int(log.now())
+        began = time.perf_counter()
+        self._topics: Mapping[str, TopicDef] = topics_of(log)
+        self._opening_ms = int((time.perf_counter() - began) * 1000)
+        self._schema = log.schema
+        self._tails: dict[PartitionKey, _Tail] = {}
+        self._entries: dict[int, int] = {}
+        self._generation = 0
+        self._memo: dict[tuple[str, int, int, int, int], Chunk] = {}
+        self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
+        self._guard = threading.Lock()
+        self._arrived: deque[tuple[_Publish, Sequence[_Outcome]]] = deque()
+        self._gathered: list[_Publish] = []
+        self._gathered_bytes = 0
+        self._foreign = False
+        self._looked = -LOOK_SECONDS
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._called = False
+        self._writing = _Writing(log)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._views: dict[str, View] = {}
+        self._forget_commits = log.on_commit(self._on_commit)
+        self._upkeep_seconds = upkeep_seconds
+        self._kept_up: dict[PartitionKey, _Kept] = {}
+        self._upkeep = self._loop.create_task(self._keep_up())
+
+    async def close(self) -> None:
+        """Take no more notice of the log, finish upkeep that runs."""
+        self._closed = True
+        self._forget_commits()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._upkeep.cancel()
+        await asyncio.gather(self._upkeep, *self._tasks, return_exceptions=True)
+        for view in self._views.values():
+            view.close()
+
+    def status(self) -> list[dict[str, object]]:
+        """Each partition in use: what it holds, and how far groups of consumers are behind."""
+        places: dict[PartitionKey, dict[str, int]] = {}
+        if self._log.schema.get(CONSUMER_SPACE) is not None:
+            for group, topic, partition, number, _ in self._log.select(CONSUMER_SPACE):
+                places.setdefault((str(topic), int(str(partition))), {})[str(group)] = int(
+                    str(number)
+                )
+        out: list[dict[str, object]] = []
+        for name, partition in sorted({*self._tails, *places}):
+            extent = self.extent(name, partition) if name in self._topics else None
+            if extent is not None:
+                lag = {
+                    group: max(0, extent.last + 1 - number)
+                    for group, number in places.get((name, partition), {}).items()
+                }
+                out.append(
+                    {
+                        "topic": name,
+                        "partition": partition,
+                        "first": extent.first,
+                        "last": extent.last,
+                        "consumer_lag": lag,
+                    }
+                )
+        return out
+
+    # --- retention and compaction -----------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        """Keep every topic within its limits, as long as the topics are open."""
+        while True:
+            await asyncio.sleep(self._upkeep_seconds)
+            for topic in tuple(self._topics.values()):
+                if topic.config.keeps_everything:
+                    continue
+                for partition in range(topic.partitions):
+                    try:
+                        await self._keep_up_one(topic, partition)
+                    except LogweirError as error:
+                        _log.error("topic.upkeep_failed", topic=topic.name, error=str(error))
+
+    async def _keep_up_one(self, topic: TopicDef, partition: int) -> None:
+        """Apply the limits to a partition that has grown, or may have aged."""
+        extent = self.extent(topic.name, partition)
+        if extent is None or not extent.last:
+            return
+        key = (topic.name, partition)
+        before = self._kept_up.get(key)
+        grown = before is None or before.config != topic.config or before.last != extent.last
+        if topic.config.compact:
+            if before is not None and before.config == topic.config:
+                new_bytes = extent.written_bytes - before.written_bytes
+                share = topic.config.cleanable_ratio
+                grown = new_bytes > 0 and new_bytes >= share * (before.size_bytes + new_bytes)
+            if not grown:
+                return
+            gone = await asyncio.to_thread(compact, self._log, topic, partition)
+        elif grown or topic.config.retention_seconds:
+            now_ms = int(self._log.now() * 1000)
+            gone = await asyncio.to_thread(retain, self._log, topic, partition, now_ms)
+        else:
+            return
+        size = 0
+        if topic.config.compact:
+            size = await asyncio.to_thread(partition_bytes, self._log, topic, partition)
+        self._kept_up[key] = _Kept(topic.config, extent.last, extent.written_bytes, size)
+        if gone:
+            changed = self._look_around()
+            for listener in self._listeners:
+                listener(changed)
+            _log.info("topic.kept_up", topic=topic.name, partition=partition, gone=gone)
+
+    def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
+        self._listeners.append(callback)
+
+    # --- what sessions ask ------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    def partitions(self, topic: str) -> int | None:
+        if topic.startswith(CONSUMER_PREFIX) and not _is_group(topic):
+            return None
+        if is_view(topic) and topic not in self._topics:
+            return 1 if self._view(topic) is not None else None
+        found = self._topics.get(_topic_of(topic))
+        return None if found is None else found.partitions
+
+    def writable(self, topic: str) -> bool:
+        return _topic_of(topic) in self._topics
+
+    def _view(self, topic: str) -> View | None:
+        """The view of that name, made when it is first asked for; None: no such space."""
+        space = topic.removeprefix(SPACE_PREFIX) if topic != LOG_VIEW else ""
+        if space and self._log.schema.get(space) is None:
+            view = self._views.pop(topic, None)
+            if view is not None:
+                view.close()
+            return None
+        view = self._views.get(topic)
+        if view is None:
+            _, config = view_config(self._log, topic)
+            view = self._views[topic] = View(self._log, space, config.content)
+        return view
+
+    def topics(self) -> Sequence[tuple[str, bool, int]]:
+        return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
+
+    def opening(self) -> tuple[int, int, int]:
+        return len(self._tails), self._opening_ms, self._start_time
+
+    def reload(self, topic: str, partition: int) -> ReloadError:
+        del partition
+        self._topics = topics_of(self._log)
+        found = self._topics.get(topic)
+        if found is None:
+            view = self._views.pop(topic, None)
+            if view is not None:
+                view.close()
+            text, _ = view_config(self._log, topic)
+            return ReloadError.DONE if text.strip() else ReloadError.NO_CONFIG
+        return ReloadError.DONE if found.config_text.strip() else ReloadError.NO_CONFIG
+
+    def extent(self, topic: str, partition: int) -> Extent | None:
+        if topic.startswith(CONSUMER_PREFIX):
+            return self._place(topic, partition)
+        try:
+            if topic not in self._topics:
+                view = self._view(topic)
+                return None if view is None else view.extent()
+            tail = self._tail(topic, partition)
+        except LogweirError as error:
+            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            return None
+        return Extent(tail.first, tail.last, tail.written_bytes)
+
+    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
+        if topic.startswith(CONSUMER_PREFIX):
+            return self._place_chunk(topic, partition)
+        if topic not in self._topics:
+            view = self._view(topic)
+            return _EMPTY if view is None else view.read(start, limit_bytes)
+        tail = self._tail(topic, partition)
+        key = (topic, partition, start, limit_bytes, tail.last)
+        chunk = self._memo.get(key)
+        if chunk is None:
+            chunk = self._read(self._topics[topic], partition, start, limit_bytes)
+            self._memo = {key: chunk}
+        return chunk
+
+    def _read(self, topic: TopicDef, partition: int, start: int, limit_bytes: int) -> Chunk:
+        out: list[bytes | memoryview] = []
+        size = 0
+        base = 0
+        with self._log.read_view() as view:
+            for first, data in views_from(view.engine, topic.space_id, partition, start):
+                length = encode_varint(len(data))
+                if out and size + len(length) + len(data) > limit_bytes:
+                    break
+                base = base or first
+                out += (length, data)
+                size += len(length) + len(data)
+                if size >= limit_bytes:
+                    break
+        return Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
+
+    def _tail(self, topic: str, partition: int) -> _Tail:
+        tail = self._tails.get((topic, partition))
+        if tail is not None and tail.generation == self._generation:
+            return tail
+        space_id = self._topics[topic].space_id
+        with self._log.read_view() as view:
+            self._entries[space_id] = view.count(space_id)
+            newest = last_bundle(view.engine, space_id, partition)
+            oldest = next(bundles_from(view.engine, space_id, partition, 0), None)
+            if tail is None:
+                tail = self._tails[topic, partition] = _Tail(0, 0, 0, 0)
+                tail.last = newest.last if newest else 0
+            elif newest is not None and newest.last > tail.last:
+                for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
+                    tail.written_bytes += _framed_bytes(bundle.data)
+                tail.last = newest.last
+        tail.first = oldest.first if oldest else 0
+        tail.generation = self._generation
+        return tail
+
+    # --- places of consumers ----------------------------------------------------------------------
+
+    def _place(self, topic: str, partition: int) -> Extent:
+        group, _, name = topic.removeprefix(CONSUMER_PREFIX).partition("/")
+        number = 0
+        if self._log.schema.get(CONSUMER_SPACE) is not None:
+            row = self._log.get(CONSUMER_SPACE, (group, name, partition))
+            if row is not None and isinstance(row[3], int):
+                number = row[3]
+        return Extent(number, number, 0)
+
+    def _place_chunk(self, topic: str, partition: int) -> Chunk:
+        place = self._place(topic, partition)
+        data = encode_bundle([Message(place.last, 0, None, b"")], sparse=True)
+        framed = encode_varint(len(data)) + data
+        return Chunk(place.first, True, (framed,), len(framed))
+
+    def _store_place(self, group: Group, append: Append) -> _Outcome:
+        consumers, _, name = append.topic.removeprefix(CONSUMER_PREFIX).partition("/")
+        space = group.schema.get(CONSUMER_SPACE)
+        if space is None:
+            return _FAILED
+        number = append.first or append.head.first
+        if not number:
+            return _Outcome(PublishResult.BAD_NUMBERS)
+        row = [consumers, name, append.partition, number, append.time_ms]
+        group.execute(Request(RowType.REPLACE, space.id, tuple=pack(row)))
+        self._writing.wrote(space.id, append.partition, number)
+        return _Outcome(PublishResult.STORED)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def append(
+        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
+    ) -> None:
+        if any(append.topic.startswith(CONSUMER_PREFIX) for append in appends):
+            self._need_consumer_space()
+        spaces = [self._topics.get(append.topic) for append in appends]
+        if not self._gathered:
+            self._loop.call_soon(self._submit)
+        self._gathered.append(_Publish(appends, spaces, done))
+        self._gathered_bytes += sum(len(append.bundle) + 64 for append in appends)
+        if self._gathered_bytes > GROUP_BYTES // 2:
+            self._submit()
+
+    def _submit(self) -> None:
+        """Give the log what all connections have brought in this turn of the loop."""
+        publishes, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = [], 0
+        if not publishes:
+            return
+
+        def finished(job: Job) -> None:
+            if job.error is not None:
+                self._arrive_failed(publishes, job.error)
+            else:
+                self._arrive(zip(publishes, job.result, strict=True))
+
+        try:
+            job = Job(lambda group: self._apply(group, publishes), size, finished=finished)
+            self._log.submit_jobs([job])
+        except LogweirError as error:
+            self._arrive_failed(publishes, error)
+
+    def _apply(self, group: Group, publishes: Sequence[_Publish]) -> list[list[_Outcome]]:
+        """Give every bundle its numbers and add them as one run per space; in the log's thread."""
+        mark = self._writing.begin(group)
+        runs: dict[int, _Run] = {}
+        outcomes: list[list[_Outcome]] = []
+        try:
+            for publish in publishes:
+                mine: list[_Outcome] = []
+                outcomes.append(mine)
+                for append, topic in zip(publish.appends, publish.topics, strict=True):
+                    mine.append(self._place_one(group, append, topic, runs, (mine, len(mine))))
+            for space_id, run in runs.items():
+                self._add_run(group, space_id, run)
+        except BaseException:
+            self._writing.rollback(mark)
+            raise
+        return outcomes
+
+    def _add_run(self, group: Group, space_id: int, run: _Run) -> None:
+        """Add the bundles of one space; what it refuses fails them and no others."""
+        mark = group.mark()
+        packed = b"".join(run.pieces)
+        try:
+            append_job(space_id, packed, one_transaction=False, is_array=False)(group)
+        except RequestError as error:
+            group.rollback(mark)
+            self._writing.forget(space_id, len(run.places))
+            for outcomes, index in run.places:
+                outcomes[index] = _FAILED
+            _log.error("publish.refused", space_id=space_id, error=str(error))
+
+    def _place_one(
+        self,
+        group: Group,
+        append: Append,
+        topic: TopicDef | None,
+        runs: dict[int, _Run],
+        place: tuple[list[_Outcome], int],
+    ) -> _Outcome:
+        if append.topic.startswith(CONSUMER_PREFIX):
+            return self._store_place(group, append)
+        if topic is None or group.schema.get(topic.space_id) is None:
+            return _FAILED
+        last = self._writing.last(group, topic.space_id, append.partition)
+        placed = place_bundle(append.bundle, append.head, last, append.first)
+        if isinstance(placed, PublishResult):
+            return _Outcome(placed)
+        if len(placed.data) > TANK_BUNDLE_BYTES:
+            return _FAILED
+        run = runs.setdefault(topic.space_id, _Run([], []))
+        run.pieces.append(bundle_row(append.partition, placed, append.time_ms))
+        run.pieces.append(placed.data)
+        run.places.append(place)
+        self._writing.wrote(topic.space_id, append.partition, placed.last)
+        return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))
+
+    def _need_consumer_space(self) -> None:
+        if self._log.schema.get(CONSUMER_SPACE) is None:
+            self._log.create_space(
+                CONSUMER_SPACE,
+                CONSUMER_FIELDS,
+                primary=["group", "topic", "partition"],
+                if_not_exists=True,
+            )
+
+    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
+        def make() -> CreateError:
+            try:
+                create_topic(
+                    self._log,
+                    request.topic,
+                    request.partitions,
+                    request.config.decode(),
+                    now_seconds=self._log.now(),
+                )
+            except RequestError as error:
+                _log.warning("topic.not_created", topic=request.topic, error=str(error))
+                return CreateError.EXISTS
+            except LogweirError as error:
+                _log.error("topic.not_created", topic=request.topic, error=str(error))
+                return CreateError.FAILED
+            return CreateError.CREATED
+
+        async def work() -> None:
+            outcome = await asyncio.to_thread(make)
+            self._topics = topics_of(self._log)
+            done(outcome)
+
+        task = self._loop.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- from the committing thread into the loop -------------------------------------------------
+
+    def _on_commit(self, vclock: VClock) -> None:
+        if not self._writing.committed(vclock):
+            with self._guard:
+                self._foreign = True
+            self._call()
+        elif self._views:
+            self._call()
+
+    def _arrive_failed(self, publishes: Sequence[_Publish], error: BaseException) -> None:
+        _log.error("publish.failed", publishes=len(publishes), error=str(error))
+        self._arrive((each, [_FAILED] * len(each.appends)) for each in publishes)
+
+    def _arrive(self, found: Iterable[tuple[_Publish, Sequence[_Outcome]]]) -> None:
+        with self._guard:
+            self._arrived.extend(found)
+        self._call()
+
+    def _call(self) -> None:
+        with self._guard:
+            if self._called or self._closed:
+                return
+            self._called = True
+        self._loop.call_soon_threadsafe(self._take_arrived)
+
+    def _take_arrived(self) -> None:
+        with self._guard:
+            self._called = False
+            foreign, self._foreign = self._foreign, False
+            arrived, self._arrived = self._arrived, deque()
+        grown: set[PartitionKey] = set()
+        for publish, outcomes in arrived:
+            for append, outcome in zip(publish.appends, outcomes, strict=True):
+                if outcome.size_bytes:
+                    grown.add((append.topic, append.partition))
+                    self._grow(append.topic, append.partition, outcome)
+            publish.done([outcome.result for outcome in outcomes])
+        if foreign:
+            wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
+            if wait_seconds <= 0:
+                grown |= self._look_around()
+            elif self._look_timer is None:
+                self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
+        for name, view in self._views.items():
+            if view.grow():
+                grown.add((name, 0))
+        if grown:
+            for listener in self._listeners:
+                listener(grown)
+
+    def _grow(self, topic: str, partition: int, outcome: _Outcome) -> None:
+        tail = self._tails.get((topic, partition))
+        if tail is not None and tail.last < outcome.first:
+            tail.first = tail.first or outcome.first
+            tail.last = outcome.last
+            tail.written_bytes += outcome.size_bytes
+
+    def _look_later(self) -> None:
+        self._look_timer = None
+        with self._guard:
+            self._foreign = True
+        self._take_arrived()
+
+    def _look_around(self) -> set[PartitionKey]:
+        """Somebody else wrote: which partitions in use may have changed."""
+        self._looked = self._loop.time()
+        before = self._topics
+        self._topics = topics_of(self._log)
+        changed = {name for name, topic in before.items() if self._topics.get(name) != topic}
+        with self._log.read_view() as view:
+            for name, topic in self._topics.items():
+                if self._entries.get(topic.space_id) not in (None, view.count(topic.space_id)):
+                    changed.add(name)
+        keys = {key for key in self._tails if key[0] in changed}
+        if keys:
+            self._generation += 1
+            self._memo.clear()
+            for key in keys:
+                if key[0] not in self._topics:
+                    del self._tails[key]
+        return keys
+
+
+def _topic_of(name: str) -> str:
+    """The topic that a name is about: itself, or that of a group's places."""
+    if name.startswith(CONSUMER_PREFIX):
+        return name.removeprefix(CONSUMER_PREFIX).partition("/")[2]
+    return name
+
+
+def _is_group(name: str) -> bool:
+    """Whether a name of a group's places has a group, in text that can be stored."""
+    group, slash, _ = name.removeprefix(CONSUMER_PREFIX).partition("/")
+    return bool(group and slash) and name.isprintable()
+
+
+def _framed_bytes(data: bytes) -> int:
+    return len(encode_varint(len(data))) + len(data)

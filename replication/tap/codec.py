@@ -1,0 +1,638 @@
+"""memcached's binary packets and those of TAP: bytes ↔ messages. No I/O, no clock.
+
+All numbers are big-endian. One packet:
+
+======  ====  ===========================================  =================================
+offset  size  request, magic 80                            response, magic 81
+======  ====  ===========================================  =================================
+0       1     magic                                        magic
+1       1     opcode                                       opcode of the request
+2       2     K, length of the key                         the same
+4       1     X, length of the extras                      the same
+5       1     data type, carried as it is                  the same
+6       2     vbucket                                      status
+8       4     B = X + E + K + length of the value          the same, E = 0
+12      4     opaque, repeated in the answer               opaque of the request
+16      8     CAS, 0 for none                              CAS
+24      X     extras                                       extras
+24+X    E     private bytes, opcodes 41 … 47 only          –
+…       K     key                                          key
+…       rest  value                                        value, or text of an error
+======  ====  ===========================================  =================================
+
+E is the first u16 of the extras of opcodes 41 … 47; it is part of B, not of X. A magic other than
+80 and 81, X + E + K > B, or B > `limits.TAP_BODY_MAX_BYTES` end a connection. A body above
+`limits.TAP_BODY_BYTES` is passed over and the packet given as `too_big`.
+
+Extras of TAP: E u16, flags u16 (1 wants an answer, 2 value left out, 4 item flags in network
+order), TTL u8, three zeros; opcodes 41, 46 and 47 go on with item flags u32 and expiry u32 (Unix
+seconds, 0 never). Private bytes: 41: none, or revision u64 and one byte; 42: none or revision u64;
+44: subtype u32 (absent: a sign of life); 45: state u32; 46: none or u64. Values of 46 and 47: the
+id, u64. Without packet flag 4 the item flags are byte-reversed, which every producer on x86 sends.
+
+TAP_CONNECT: extras of 4 bytes (options) or none (no options); the value holds, in this order, each
+for its option bit:
+
+=====  =================  ==========================================================
+bit    name               body
+=====  =================  ==========================================================
+001    BACKFILL           date u64
+002    DUMP               –
+004    LIST_VBUCKETS      n u16, n times vbucket u16; n = 0 means all
+008    TAKEOVER_VBUCKETS  –
+010    SUPPORT_ACK        –
+020    REQUEST_KEYS_ONLY  –
+040    CHECKPOINT         none, or n u16, n times (vbucket u16, id u64)
+080    REGISTERED_CLIENT  none, or u8: not zero: only closed checkpoints
+100    FIX_FLAG_BYTEORDER –
+=====  =================  ==========================================================
+
+Undefined bits and what is left over are ignored. If 040 and 080 are set and one byte is left, it
+belongs to 080. Sources: ep-engine 1.8.1 and memcached 1.8.1 and 1.6.18 (observed), gomemcached,
+spymemcached 2.12.3; forms with private bytes from couchbase's headers.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError
+from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
+from logweir.replication.session import InputBuffer
+
+__all__ = [
+    "HEADER_BYTES",
+    "Connect",
+    "Opaque",
+    "Opcode",
+    "Option",
+    "Packet",
+    "PacketBuffer",
+    "PacketFlag",
+    "Status",
+    "TapMessage",
+    "decode_connect",
+    "decode_tap",
+    "encode_ack",
+    "encode_answer",
+    "encode_connect",
+    "encode_request",
+    "encode_tap",
+]
+
+HEADER_BYTES: Final = 24
+REQUEST: Final = 0x80
+RESPONSE: Final = 0x81
+TTL_MAX: Final = 255
+_HEADER: Final = struct.Struct(">BBHBBHIIQ")
+_TAP: Final = struct.Struct(">HHBxxx")
+_TAP_ITEM: Final = struct.Struct(">HHBxxxII")
+_U16: Final = struct.Struct(">H")
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_PAIR: Final = struct.Struct(">HQ")
+
+
+class Opcode(IntEnum):
+    """Requests that are known by name."""
+
+    GET = 0x00
+    SET = 0x01
+    ADD = 0x02
+    REPLACE = 0x03
+    DELETE = 0x04
+    INCREMENT = 0x05
+    DECREMENT = 0x06
+    QUIT = 0x07
+    FLUSH = 0x08
+    GETQ = 0x09
+    NOOP = 0x0A
+    VERSION = 0x0B
+    GETK = 0x0C
+    GETKQ = 0x0D
+    APPEND = 0x0E
+    PREPEND = 0x0F
+    STAT = 0x10
+    SETQ = 0x11
+    ADDQ = 0x12
+    REPLACEQ = 0x13
+    DELETEQ = 0x14
+    INCREMENTQ = 0x15
+    DECREMENTQ = 0x16
+    QUITQ = 0x17
+    FLUSHQ = 0x18
+    APPENDQ = 0x19
+    PREPENDQ = 0x1A
+    VERBOSITY = 0x1B
+    TOUCH = 0x1C
+    GAT = 0x1D
+    GATQ = 0x1E
+    SASL_LIST_MECHS = 0x20
+    SASL_AUTH = 0x21
+    SASL_STEP = 0x22
+    GATK = 0x23
+    GATKQ = 0x24
+    SET_VBUCKET = 0x3D
+    GET_VBUCKET = 0x3E
+    DEL_VBUCKET = 0x3F
+    TAP_CONNECT = 0x40
+    TAP_MUTATION = 0x41
+    TAP_DELETE = 0x42
+    TAP_FLUSH = 0x43
+    TAP_OPAQUE = 0x44
+    TAP_VBUCKET_SET = 0x45
+    TAP_CHECKPOINT_START = 0x46
+    TAP_CHECKPOINT_END = 0x47
+    SELECT_BUCKET = 0x89
+    DEREGISTER_TAP_CLIENT = 0x9E
+
+
+class Status(IntEnum):
+    """What a response says."""
+
+    SUCCESS = 0x00
+    NOT_FOUND = 0x01
+    EXISTS = 0x02
+    TOO_BIG = 0x03
+    INVALID = 0x04
+    NOT_STORED = 0x05
+    BAD_DELTA = 0x06
+    NOT_MY_VBUCKET = 0x07
+    AUTH_ERROR = 0x20
+    AUTH_CONTINUE = 0x21
+    OUT_OF_RANGE = 0x22
+    UNKNOWN_COMMAND = 0x81
+    OUT_OF_MEMORY = 0x82
+    NOT_SUPPORTED = 0x83
+    INTERNAL = 0x84
+    BUSY = 0x85
+    TEMPORARY_FAILURE = 0x86
+
+
+TEXTS: Final = {
+    Status.NOT_FOUND: b"Not found",
+    Status.EXISTS: b"Data exists for key",
+    Status.TOO_BIG: b"Too large",
+    Status.INVALID: b"Invalid arguments",
+    Status.NOT_STORED: b"Not stored",
+    Status.BAD_DELTA: b"Non-numeric server-side value for incr or decr",
+    Status.NOT_MY_VBUCKET: b"Not responsible for this vbucket",
+    Status.AUTH_ERROR: b"Auth failure",
+    Status.OUT_OF_RANGE: b"Out of range",
+    Status.UNKNOWN_COMMAND: b"Unknown command",
+    Status.OUT_OF_MEMORY: b"Out of memory",
+    Status.NOT_SUPPORTED: b"Not supported",
+    Status.INTERNAL: b"Internal error",
+    Status.BUSY: b"Busy",
+    Status.TEMPORARY_FAILURE: b"Temporary failure",
+}
+
+
+class Option(IntFlag):
+    """Bits of TAP_CONNECT."""
+
+    BACKFILL = 0x001
+    DUMP = 0x002
+    LIST_VBUCKETS = 0x004
+    TAKEOVER_VBUCKETS = 0x008
+    SUPPORT_ACK = 0x010
+    REQUEST_KEYS_ONLY = 0x020
+    CHECKPOINT = 0x040
+    REGISTERED_CLIENT = 0x080
+    FIX_FLAG_BYTEORDER = 0x100
+
+
+NO_OPTIONS: Final = Option(0)
+
+
+class PacketFlag(IntFlag):
+    """Bits in the extras of opcodes 41 … 47."""
+
+    ACK = 1
+    NO_VALUE = 2
+    NETWORK_BYTE_ORDER = 4
+
+
+class Opaque(IntEnum):
+    """Subtypes of TAP_OPAQUE."""
+
+    ENABLE_AUTO_NACK = 0
+    INITIAL_VBUCKET_STREAM = 1
+    ENABLE_CHECKPOINT_SYNC = 2
+    OPEN_CHECKPOINT = 3
+    CLOSE_TAP_STREAM = 7
+    CLOSE_BACKFILL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One packet. `vbucket`: of a response the status; `too_big`: its body was passed over."""
+
+    opcode: int
+    key: bytes = b""
+    value: bytes = b""
+    extras: bytes = b""
+    private: bytes = b""
+    vbucket: int = 0
+    opaque: int = 0
+    cas: int = 0
+    datatype: int = 0
+    is_response: bool = False
+    too_big: bool = False
+
+    @property
+    def status(self) -> int:
+        """The status of a response."""
+        return self.vbucket
+
+
+class PacketBuffer:
+    """Finds the packets in what a peer sends, in any portions."""
+
+    def __init__(self, limit_bytes: int = TAP_BODY_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept = InputBuffer("TAP_BODY_BYTES", limit_bytes + HEADER_BYTES)
+        self._skip_bytes = 0
+        self._problem: DecodeError | LimitExceeded | None = None
+
+    def __len__(self) -> int:
+        """Bytes of a packet that is not whole yet, those passed over included."""
+        return len(self._kept) + self._skip_bytes
+
+    def feed(self, data: bytes) -> tuple[list[Packet], DecodeError | LimitExceeded | None]:
+        """The packets that are whole now, and what ends the connection behind them, if anything.
+
+        After a problem there is nothing more to be found.
+        """
+        packets: list[Packet] = []
+        if self._problem is not None:
+            return packets, self._problem
+        if self._skip_bytes:
+            skipped = min(self._skip_bytes, len(data))
+            self._skip_bytes -= skipped
+            data = data[skipped:]
+        data = self._kept.join(data)
+        at = 0
+        try:
+            at = self._split(data, packets)
+        except (DecodeError, LimitExceeded) as problem:
+            self._problem = problem
+            self._kept.clear()
+            return packets, problem
+        if at < len(data) and not self._skip_bytes:
+            needed = HEADER_BYTES
+            if len(data) - at >= HEADER_BYTES:
+                needed += _U32.unpack_from(data, at + 8)[0]
+            self._kept.keep(data[at:], needed)
+        return packets, None
+
+    def _split(self, data: bytes, packets: list[Packet]) -> int:
+        """Append the whole packets of `data`; returns where the first that is not whole begins."""
+        at, end = 0, len(data)
+        unpack = _HEADER.unpack_from
+        while end - at >= HEADER_BYTES:
+            magic, opcode, key_bytes, extras_bytes, datatype, vbucket, body, opaque, cas = unpack(
+                data, at
+            )
+            if magic != REQUEST and magic != RESPONSE:
+                raise DecodeError(f"magic {magic:#04x} is neither 0x80 nor 0x81", offset=at)
+            if key_bytes + extras_bytes > body:
+                raise DecodeError(
+                    f"key of {key_bytes} and extras of {extras_bytes} bytes in a body of {body}",
+                    offset=at,
+                )
+            is_response = magic == RESPONSE
+            start = at + HEADER_BYTES
+            if body > self._limit_bytes:
+                if body > TAP_BODY_MAX_BYTES:
+                    raise LimitExceeded("TAP_BODY_MAX_BYTES", TAP_BODY_MAX_BYTES, body)
+                packets.append(
+                    Packet(
+                        opcode,
+                        vbucket=vbucket,
+                        opaque=opaque,
+                        cas=cas,
+                        is_response=is_response,
+                        too_big=True,
+                    )
+                )
+                self._skip_bytes = max(0, start + body - end)
+                at = min(start + body, end)
+                continue
+            stop = start + body
+            if stop > end:
+                break
+            key_at = start + extras_bytes
+            extras = data[start:key_at]
+            private = b""
+            if 0x41 <= opcode <= 0x47 and not is_response and extras_bytes >= 2:
+                private_bytes = _U16.unpack_from(extras)[0]
+                if key_at + private_bytes + key_bytes > stop:
+                    raise DecodeError(
+                        f"{private_bytes} private bytes do not fit a body of {body}", offset=at
+                    )
+                private = data[key_at : key_at + private_bytes]
+                key_at += private_bytes
+            value_at = key_at + key_bytes
+            packets.append(
+                Packet(
+                    opcode,
+                    data[key_at:value_at],
+                    data[value_at:stop],
+                    extras,
+                    private,
+                    vbucket,
+                    opaque,
+                    cas,
+                    datatype,
+                    is_response,
+                )
+            )
+            at = stop
+        return at
+
+
+def encode_request(packet: Packet) -> bytes:
+    """The bytes of a request, or of a response if it says that it is one."""
+    body = packet.extras + packet.private + packet.key + packet.value
+    return (
+        _HEADER.pack(
+            RESPONSE if packet.is_response else REQUEST,
+            packet.opcode,
+            len(packet.key),
+            len(packet.extras),
+            packet.datatype,
+            packet.vbucket,
+            len(body),
+            packet.opaque,
+            packet.cas,
+        )
+        + body
+    )
+
+
+def encode_answer(
+    request: Packet,
+    status: Status = Status.SUCCESS,
+    *,
+    extras: bytes = b"",
+    key: bytes = b"",
+    value: bytes | None = None,
+    cas: int = 0,
+    datatype: int = 0,
+) -> bytes:
+    """The answer to `request`. `value`: None for the text of the status."""
+    if value is None:
+        value = TEXTS.get(status, b"")
+    extras_bytes, key_bytes = len(extras), len(key)
+    return (
+        _HEADER.pack(
+            RESPONSE,
+            request.opcode,
+            key_bytes,
+            extras_bytes,
+            datatype,
+            status,
+            extras_bytes + key_bytes + len(value),
+            request.opaque,
+            cas,
+        )
+        + extras
+        + key
+        + value
+    )
+
+
+def encode_ack(opcode: int, opaque: int, status: int = Status.SUCCESS) -> bytes:
+    """What a consumer answers to a packet of the stream."""
+    return _HEADER.pack(RESPONSE, opcode, 0, 0, 0, status, 0, opaque, 0)
+
+
+# --- TAP_CONNECT ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """What a consumer asks for.
+
+    `backfill`: date, with option BACKFILL; `vbuckets`: () for all; `checkpoints`: (vbucket, id);
+    `closed_only`: of a registered client, None where it did not say.
+    """
+
+    name: bytes = b""
+    options: Option = NO_OPTIONS
+    backfill: int = 0
+    vbuckets: tuple[int, ...] = ()
+    checkpoints: tuple[tuple[int, int], ...] = ()
+    closed_only: bool | None = None
+    opaque: int = 0
+
+
+def encode_connect(connect: Connect) -> bytes:
+    """The bytes of TAP_CONNECT; extras are always there."""
+    body = b""
+    options = connect.options
+    if options & Option.BACKFILL:
+        body += _U64.pack(connect.backfill)
+    if options & Option.LIST_VBUCKETS:
+        body += _U16.pack(len(connect.vbuckets))
+        body += b"".join(_U16.pack(vbucket) for vbucket in connect.vbuckets)
+    if options & Option.CHECKPOINT and connect.checkpoints:
+        body += _U16.pack(len(connect.checkpoints))
+        body += b"".join(_PAIR.pack(*pair) for pair in connect.checkpoints)
+    if options & Option.REGISTERED_CLIENT and connect.closed_only is not None:
+        body += bytes((connect.closed_only,))
+    return encode_request(
+        Packet(
+            Opcode.TAP_CONNECT,
+            connect.name,
+            body,
+            _U32.pack(options),
+            opaque=connect.opaque,
+        )
+    )
+
+
+def decode_connect(packet: Packet) -> Connect:
+    """Read TAP_CONNECT.
+
+    Raises `RemoteProtocolError`, whose `reply_hint` is the status to answer before closing, or
+    None where a real server closes without an answer.
+    """
+    if len(packet.extras) not in (0, 4):
+        raise RemoteProtocolError(
+            f"TAP_CONNECT with {len(packet.extras)} bytes of extras", reply_hint=Status.INVALID
+        )
+    options = Option(_U32.unpack(packet.extras)[0] if packet.extras else 0)
+    value, at = packet.value, 0
+    backfill = 0
+    vbuckets: tuple[int, ...] = ()
+    checkpoints: tuple[tuple[int, int], ...] = ()
+    closed_only: bool | None = None
+    if options & Option.BACKFILL:
+        if len(value) < 8:
+            raise RemoteProtocolError("TAP_CONNECT without the date that it announces")
+        (backfill,) = _U64.unpack_from(value)
+        at = 8
+    if options & Option.LIST_VBUCKETS:
+        count, at = _count(value, at, 2)
+        vbuckets = struct.unpack_from(f">{count}H", value, at)
+        at += 2 * count
+    registered = bool(options & Option.REGISTERED_CLIENT)
+    left = len(value) - at
+    if options & Option.CHECKPOINT and left and not (registered and left == 1):
+        count, at = _count(value, at, 10)
+        checkpoints = tuple(_PAIR.iter_unpack(value[at : at + 10 * count]))
+        at += 10 * count
+    if registered and at < len(value):
+        closed_only = value[at] != 0
+    return Connect(packet.key, options, backfill, vbuckets, checkpoints, closed_only, packet.opaque)
+
+
+def _count(value: bytes, at: int, item_bytes: int) -> tuple[int, int]:
+    """The count of a list at `at`, whose items are all there, and where they begin."""
+    if len(value) - at >= 2:
+        count: int = _U16.unpack_from(value, at)[0]
+        if len(value) - at - 2 >= count * item_bytes:
+            return count, at + 2
+    raise RemoteProtocolError(
+        f"a list of TAP_CONNECT is shorter than it says (at byte {at} of its value)",
+        reply_hint=Status.NOT_SUPPORTED,
+    )
+
+
+# --- the stream -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TapMessage:
+    """One message of a stream, as it is meant.
+
+    `item_flags`: as the writing client gave them; `number`: subtype of OPAQUE (None: sign of life),
+    state of VBUCKET_SET, id of a checkpoint; `private`: what else stood there; `has_value`: False
+    where the value was left out.
+    """
+
+    opcode: int
+    key: bytes = b""
+    value: bytes = b""
+    vbucket: int = 0
+    cas: int = 0
+    item_flags: int = 0
+    expiry: int = 0
+    datatype: int = 0
+    private: bytes = b""
+    number: int | None = None
+    has_value: bool = True
+    ttl: int = TTL_MAX
+    wants_ack: bool = False
+    opaque: int = 0
+
+
+def decode_tap(packet: Packet, *, big_endian_producer: bool = False) -> TapMessage:
+    """Read a packet of opcodes 41 … 47.
+
+    `big_endian_producer`: item flags without packet flag 4 are not reversed. Raises `DecodeError`.
+    """
+    opcode = packet.opcode
+    long = opcode in (
+        Opcode.TAP_MUTATION,
+        Opcode.TAP_CHECKPOINT_START,
+        Opcode.TAP_CHECKPOINT_END,
+    )
+    extras = packet.extras
+    if len(extras) != (16 if long else 8):
+        raise DecodeError(f"opcode {opcode:#04x} with {len(extras)} bytes of extras")
+    _, bits, ttl = _TAP.unpack_from(extras)
+    item_flags = expiry = 0
+    number: int | None = None
+    private, value = packet.private, packet.value
+    if opcode == Opcode.TAP_MUTATION:
+        in_order = bits & PacketFlag.NETWORK_BYTE_ORDER or big_endian_producer
+        item_flags = int.from_bytes(extras[8:12], "big" if in_order else "little")
+        expiry = int.from_bytes(extras[12:16], "big")
+        if not packet.key:
+            raise DecodeError("a mutation without a key")
+    elif opcode == Opcode.TAP_DELETE:
+        if not packet.key:
+            raise DecodeError("a deletion without a key")
+    elif opcode in (Opcode.TAP_OPAQUE, Opcode.TAP_VBUCKET_SET):
+        number = _number(private, 4, may_miss=opcode == Opcode.TAP_OPAQUE)
+        private = b""
+    elif long:
+        number = _number(value, 8, may_miss=False)
+        value = b""
+    return TapMessage(
+        opcode,
+        packet.key,
+        value,
+        packet.vbucket,
+        packet.cas,
+        item_flags,
+        expiry,
+        packet.datatype,
+        private,
+        number,
+        not bits & PacketFlag.NO_VALUE,
+        ttl,
+        bool(bits & PacketFlag.ACK),
+        packet.opaque,
+    )
+
+
+def _number(data: bytes, size_bytes: int, *, may_miss: bool) -> int | None:
+    if len(data) == size_bytes:
+        return int.from_bytes(data, "big")
+    if may_miss and not data:
+        return None
+    raise DecodeError(f"{len(data)} bytes where {size_bytes} are needed")
+
+
+def encode_tap(message: TapMessage, *, fix_flags: bool = False) -> bytes:
+    """The bytes of one message of a stream.
+
+    `fix_flags`: item flags in network order, as option FIX_FLAG_BYTEORDER asks; else reversed.
+    """
+    private, value = message.private, message.value
+    opcode = message.opcode
+    bits = int(PacketFlag.ACK) if message.wants_ack else 0
+    if not message.has_value:
+        bits |= PacketFlag.NO_VALUE
+        value = b""
+    if opcode in (Opcode.TAP_OPAQUE, Opcode.TAP_VBUCKET_SET):
+        private = b"" if message.number is None else _U32.pack(message.number)
+        extras = _TAP.pack(len(private), bits, message.ttl)
+    elif opcode in (Opcode.TAP_CHECKPOINT_START, Opcode.TAP_CHECKPOINT_END):
+        assert message.number is not None
+        value = _U64.pack(message.number)
+        extras = _TAP_ITEM.pack(len(private), bits, message.ttl, 0, 0)
+    elif opcode == Opcode.TAP_MUTATION:
+        item_flags = message.item_flags
+        if fix_flags:
+            bits |= PacketFlag.NETWORK_BYTE_ORDER
+        else:
+            item_flags = int.from_bytes(item_flags.to_bytes(4, "big"), "little")
+        extras = _TAP_ITEM.pack(len(private), bits, message.ttl, item_flags, message.expiry)
+    else:
+        extras = _TAP.pack(len(private), bits, message.ttl)
+    key = message.key
+    return (
+        _HEADER.pack(
+            REQUEST,
+            message.opcode,
+            len(key),
+            len(extras),
+            message.datatype,
+            message.vbucket,
+            len(extras) + len(private) + len(key) + len(value),
+            message.opaque,
+            message.cas,
+        )
+        + extras
+        + private
+        + key
+        + value
+    )

@@ -1,0 +1,425 @@
+"""What memcached's binary commands do: request and items in, answer and changes out. No I/O.
+
+=========  ==========  ==================  =========================================================
+opcode     extras      value               answer; a quiet form (Q) leaves out what is marked
+=========  ==========  ==================  =========================================================
+GET(K)     –           –                   flags u32, value, CAS; K: with the key. Q: a miss is
+                                           silent. A miss of GETK has the key for its text
+SET ADD    flags u32,  yes                 CAS. Q: silent
+REPLACE    expiry u32
+DELETE     –           –                   Q: silent
+INCREMENT  delta u64,  –                   result u64, CAS. Q: silent
+DECREMENT  first u64,
+           expiry u32
+APPEND     –           yes                 CAS. Q: silent
+PREPEND
+TOUCH      expiry u32  –                   flags u32
+GAT(K)     expiry u32  –                   as GET
+FLUSH      – or u32    –                   Q: silent
+STAT       –           –                   one packet for each, the last without key and value
+VBUCKET    state u32   –                   SET: empty; GET: state u32; DEL: empty
+=========  ==========  ==================  =========================================================
+
+Errors are always sent, but misses of quiet reads. SET, ADD and REPLACE with a CAS all mean "if it
+still has that CAS": 01 where nothing is there, 02 where it has another. ADD of what is there: 02;
+REPLACE of what is not: 01; APPEND: 05; INCREMENT: creates, unless expiry is ffffffff: 01. A number
+is decimal text up to the first blank; the result is stored with blanks behind it up to the old
+length; DECREMENT stops at 0, INCREMENT wraps at 2^64. TOUCH keeps the CAS. Keys of 1 … 250 bytes,
+otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
+unknown opcode: 81. A vbucket that is not active: 07; pending: 86. Source: memcached 1.6.18 and
+1.8.1, observed. Not as there: what is too large (03) leaves the item as it was.
+
+TAP_MUTATION and its like do to the bucket what a consumer does with them, whoever sends them:
+unconditional; the CAS of the producer is kept where it is given. Any vbucket that is here and not
+dead takes them, others: 07. A TTL of 0: 04.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from logweir.errors import DecodeError
+from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
+from logweir.replication.bucket import Item, ItemStore, VbucketState, absolute_expiry
+from logweir.replication.tap.codec import (
+    Opaque,
+    Opcode,
+    Packet,
+    PacketFlag,
+    Status,
+    TapMessage,
+    decode_tap,
+    encode_ack,
+    encode_answer,
+)
+
+__all__ = ["READS", "TAP_OPCODES", "Executor", "is_malformed"]
+
+_QUIET: Final = {
+    Opcode.GETQ: Opcode.GET,
+    Opcode.GETKQ: Opcode.GETK,
+    Opcode.SETQ: Opcode.SET,
+    Opcode.ADDQ: Opcode.ADD,
+    Opcode.REPLACEQ: Opcode.REPLACE,
+    Opcode.DELETEQ: Opcode.DELETE,
+    Opcode.INCREMENTQ: Opcode.INCREMENT,
+    Opcode.DECREMENTQ: Opcode.DECREMENT,
+    Opcode.QUITQ: Opcode.QUIT,
+    Opcode.FLUSHQ: Opcode.FLUSH,
+    Opcode.APPENDQ: Opcode.APPEND,
+    Opcode.PREPENDQ: Opcode.PREPEND,
+    Opcode.GATQ: Opcode.GAT,
+    Opcode.GATKQ: Opcode.GATK,
+}
+READS: Final = frozenset(
+    (
+        Opcode.GET,
+        Opcode.GETQ,
+        Opcode.GETK,
+        Opcode.GETKQ,
+        Opcode.STAT,
+        Opcode.NOOP,
+        Opcode.GET_VBUCKET,
+    )
+)
+"""Commands that change nothing."""
+
+TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
+_NO_CREATE: Final = 0xFFFFFFFF
+_SET: Final = struct.Struct(">II")
+_COUNT: Final = struct.Struct(">QQI")
+_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)")
+_U64_END: Final = 1 << 64
+
+# (allowed sizes of the extras, needs a key, may have a value)
+_SHAPES: Final = {
+    Opcode.GET: ((0,), True, False),
+    Opcode.GETK: ((0,), True, False),
+    Opcode.SET: ((8,), True, True),
+    Opcode.ADD: ((8,), True, True),
+    Opcode.REPLACE: ((8,), True, True),
+    Opcode.DELETE: ((0,), True, False),
+    Opcode.INCREMENT: ((20,), True, False),
+    Opcode.DECREMENT: ((20,), True, False),
+    Opcode.QUIT: ((0,), False, False),
+    Opcode.FLUSH: ((0, 4), False, False),
+    Opcode.NOOP: ((0,), False, False),
+    Opcode.VERSION: ((0,), False, False),
+    Opcode.APPEND: ((0,), True, True),
+    Opcode.PREPEND: ((0,), True, True),
+    Opcode.TOUCH: ((4,), True, False),
+    Opcode.GAT: ((4,), True, False),
+    Opcode.GATK: ((4,), True, False),
+    Opcode.VERBOSITY: ((4,), False, False),
+    Opcode.SASL_LIST_MECHS: ((0,), False, False),
+}
+
+
+def is_malformed(packet: Packet) -> bool:
+    """Whether a request has not the parts that its opcode needs: 04, and the connection ends."""
+    opcode = _plain(packet.opcode)
+    shape = None if opcode is None else _SHAPES.get(opcode)
+    if shape is None or packet.too_big:
+        return False
+    sizes, needs_key, may_have_value = shape
+    if len(packet.extras) not in sizes or (packet.value and not may_have_value):
+        return True
+    if not needs_key:
+        return bool(packet.key)
+    return not 0 < len(packet.key) <= TAP_KEY_BYTES
+
+
+def _plain(opcode: int) -> Opcode | None:
+    """The loud form of an opcode; None: it is not known."""
+    try:
+        known = Opcode(opcode)
+    except ValueError:
+        return None
+    return _QUIET.get(known, known)
+
+
+class _Failed(Exception):
+    """A command has failed with that status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Executor:
+    """Runs commands on a bucket.
+
+    `now`: Unix seconds; `flush_later`: what FLUSH with a delay in seconds is handed to; `stats`:
+    name and text of the statistics of a group. `big_endian_producer`: see `decode_tap`.
+    """
+
+    def __init__(
+        self,
+        items: ItemStore,
+        now: float,
+        *,
+        stats: Callable[[bytes], list[tuple[bytes, bytes]]] = lambda group: [],
+        flush_later: Callable[[float], None] = lambda seconds: None,
+        big_endian_producer: bool = False,
+    ) -> None:
+        self._items = items
+        self._now = now
+        self._stats = stats
+        self._flush_later = flush_later
+        self._big_endian_producer = big_endian_producer
+        self.auto_nack = False
+        """Whether the producer on this connection takes refusals of any packet."""
+        self._commands: dict[Opcode, Callable[[Packet], bytes]] = {
+            Opcode.GET: self._get,
+            Opcode.GETK: self._get,
+            Opcode.SET: self._store,
+            Opcode.ADD: self._store,
+            Opcode.REPLACE: self._store,
+            Opcode.DELETE: self._delete,
+            Opcode.INCREMENT: self._count,
+            Opcode.DECREMENT: self._count,
+            Opcode.APPEND: self._extend,
+            Opcode.PREPEND: self._extend,
+            Opcode.TOUCH: self._touch,
+            Opcode.GAT: self._touch,
+            Opcode.GATK: self._touch,
+            Opcode.FLUSH: self._flush,
+            Opcode.STAT: self._stat,
+            Opcode.NOOP: encode_answer,
+            Opcode.VERBOSITY: encode_answer,
+            Opcode.SET_VBUCKET: self._set_vbucket,
+            Opcode.GET_VBUCKET: self._get_vbucket,
+            Opcode.DEL_VBUCKET: self._delete_vbucket,
+        }
+
+    def execute(self, request: Packet) -> bytes:
+        """Run one request. Returns its answer, b"" where a quiet one has none."""
+        if request.opcode in TAP_OPCODES:
+            return self._tap(request)
+        opcode = _plain(request.opcode)
+        command = None if opcode is None else self._commands.get(opcode)
+        if command is None:
+            return encode_answer(request, Status.UNKNOWN_COMMAND, value=b"")
+        if request.too_big:
+            return encode_answer(request, Status.TOO_BIG)
+        is_quiet = opcode != request.opcode
+        try:
+            answer = command(request)
+        except _Failed as failed:
+            if failed.status == Status.NOT_FOUND and opcode in _READING:
+                if is_quiet:
+                    return b""
+                if opcode in (Opcode.GETK, Opcode.GATK):
+                    return encode_answer(request, failed.status, key=request.key, value=b"")
+            return encode_answer(request, failed.status)
+        return b"" if is_quiet and opcode not in _READING else answer
+
+    def _active(self, request: Packet) -> None:
+        state = self._items.state(request.vbucket)
+        if state == VbucketState.ACTIVE:
+            return
+        pending = state == VbucketState.PENDING
+        raise _Failed(Status.TEMPORARY_FAILURE if pending else Status.NOT_MY_VBUCKET)
+
+    def _find(self, request: Packet) -> Item | None:
+        """The item that a request is about; checks the vbucket and the request's CAS."""
+        self._active(request)
+        found = self._items.get(request.key, request.vbucket)
+        if found is not None and request.cas and request.cas != found.cas:
+            raise _Failed(Status.EXISTS)
+        return found
+
+    def _get(self, request: Packet) -> bytes:
+        self._active(request)
+        found = self._items.get(request.key, request.vbucket)
+        if found is None:
+            raise _Failed(Status.NOT_FOUND)
+        return _item_answer(request, found)
+
+    def _store(self, request: Packet) -> bytes:
+        if len(request.value) > TAP_VALUE_BYTES:
+            raise _Failed(Status.TOO_BIG)
+        opcode = _plain(request.opcode)
+        old = self._find(request)
+        if old is None and (request.cas or opcode == Opcode.REPLACE):
+            raise _Failed(Status.NOT_FOUND)
+        if old is not None and opcode == Opcode.ADD and not request.cas:
+            raise _Failed(Status.EXISTS)
+        flags, expiry = _SET.unpack(request.extras)
+        stored = self._items.put(
+            Item(
+                request.key,
+                request.vbucket,
+                request.value,
+                flags,
+                absolute_expiry(expiry, self._now),
+                datatype=request.datatype,
+            )
+        )
+        return encode_answer(request, cas=stored.cas)
+
+    def _delete(self, request: Packet) -> bytes:
+        if self._find(request) is None:
+            raise _Failed(Status.NOT_FOUND)
+        self._items.remove(request.key, request.vbucket)
+        return encode_answer(request)
+
+    def _count(self, request: Packet) -> bytes:
+        delta, first, expiry = _COUNT.unpack(request.extras)
+        old = self._find(request)
+        if old is None:
+            if expiry == _NO_CREATE:
+                raise _Failed(Status.NOT_FOUND)
+            number = first
+            item = Item(
+                request.key,
+                request.vbucket,
+                b"%d" % number,
+                expiry=absolute_expiry(expiry, self._now),
+            )
+        else:
+            match = _NUMBER.match(old.value)
+            if match is None or len(match[1]) > 25 or (number := int(match[1])) >= _U64_END:
+                raise _Failed(Status.BAD_DELTA)
+            if _plain(request.opcode) == Opcode.INCREMENT:
+                number = (number + delta) % _U64_END
+            else:
+                number = max(number - delta, 0)
+            item = replace(old, value=(b"%d" % number).ljust(len(old.value)), cas=0)
+        stored = self._items.put(item)
+        return encode_answer(request, value=number.to_bytes(8, "big"), cas=stored.cas)
+
+    def _extend(self, request: Packet) -> bytes:
+        old = self._find(request)
+        if old is None:
+            raise _Failed(Status.NOT_STORED)
+        is_append = _plain(request.opcode) == Opcode.APPEND
+        value = old.value + request.value if is_append else request.value + old.value
+        if len(value) > TAP_VALUE_BYTES:
+            raise _Failed(Status.TOO_BIG)
+        stored = self._items.put(replace(old, value=value, cas=0))
+        return encode_answer(request, cas=stored.cas)
+
+    def _touch(self, request: Packet) -> bytes:
+        old = self._find(replace(request, cas=0))
+        if old is None:
+            raise _Failed(Status.NOT_FOUND)
+        expiry = absolute_expiry(int.from_bytes(request.extras, "big"), self._now)
+        stored = self._items.put(replace(old, expiry=expiry))
+        if request.opcode == Opcode.TOUCH:
+            extras = stored.flags.to_bytes(4, "big")
+            return encode_answer(request, extras=extras, cas=stored.cas)
+        return _item_answer(request, stored)
+
+    def _flush(self, request: Packet) -> bytes:
+        delay = int.from_bytes(request.extras, "big")
+        if delay:
+            self._flush_later(max(absolute_expiry(delay, self._now) - self._now, 0.0))
+        else:
+            self._items.flush()
+        return encode_answer(request)
+
+    def _stat(self, request: Packet) -> bytes:
+        rows = self._stats(request.key)
+        packets = [encode_answer(request, key=name, value=text) for name, text in rows]
+        return b"".join(packets) + encode_answer(request)
+
+    # --- vbuckets ---------------------------------------------------------------------------------
+
+    def _set_vbucket(self, request: Packet) -> bytes:
+        state = request.extras or request.value  # older clients send it as the value
+        try:
+            wanted = VbucketState(int.from_bytes(state, "big"))
+        except ValueError:
+            raise _Failed(Status.INVALID) from None
+        self._items.set_state(request.vbucket, wanted)
+        return encode_answer(request)
+
+    def _get_vbucket(self, request: Packet) -> bytes:
+        state = self._items.state(request.vbucket)
+        if state is None:
+            raise _Failed(Status.NOT_MY_VBUCKET)
+        return encode_answer(request, value=int(state).to_bytes(4, "big"))
+
+    def _delete_vbucket(self, request: Packet) -> bytes:
+        if self._items.state(request.vbucket) is None:
+            raise _Failed(Status.NOT_MY_VBUCKET)
+        self._items.set_state(request.vbucket, None)
+        return encode_answer(request)
+
+    # --- a consumer's side ------------------------------------------------------------------------
+
+    def _tap(self, packet: Packet) -> bytes:
+        status = Status.TOO_BIG
+        wants_ack = False
+        if not packet.too_big:
+            wants_ack = len(packet.extras) >= 8 and bool(packet.extras[3] & PacketFlag.ACK)
+            try:
+                message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
+            except DecodeError:
+                status = Status.INVALID
+            else:
+                status = self.apply(message)
+                if message.opcode == Opcode.TAP_OPAQUE:
+                    self.auto_nack |= message.number == Opaque.ENABLE_AUTO_NACK
+        if status != Status.SUCCESS and (wants_ack or self.auto_nack):
+            return encode_answer(packet, status)
+        return encode_ack(packet.opcode, packet.opaque) if wants_ack else b""
+
+    def apply(self, message: TapMessage) -> Status:
+        """Do to the bucket what a message of a stream says."""
+        opcode = message.opcode
+        if not message.ttl:
+            return Status.INVALID
+        if opcode in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE):
+            if len(message.key) > TAP_KEY_BYTES:
+                return Status.INVALID
+            if len(message.value) > TAP_VALUE_BYTES:
+                return Status.TOO_BIG
+            if self._items.state(message.vbucket) in (None, VbucketState.DEAD):
+                return Status.NOT_MY_VBUCKET
+            if opcode == Opcode.TAP_MUTATION:
+                self._items.put(item_of(message))
+            else:
+                self._items.remove(message.key, message.vbucket, cas=message.cas)
+        elif opcode == Opcode.TAP_FLUSH:
+            self._items.flush()
+        elif opcode == Opcode.TAP_VBUCKET_SET:
+            try:
+                self._items.set_state(message.vbucket, VbucketState(message.number or 0))
+            except ValueError:
+                return Status.INVALID
+        return Status.SUCCESS
+
+
+_READING: Final = frozenset((Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GATK))
+
+
+def item_of(message: TapMessage) -> Item:
+    """The item that a mutation makes."""
+    return Item(
+        message.key,
+        message.vbucket,
+        message.value,
+        message.item_flags,
+        message.expiry,
+        message.cas,
+        message.datatype,
+        meta=message.private,
+    )
+
+
+def _item_answer(request: Packet, item: Item) -> bytes:
+    with_key = request.opcode in (Opcode.GETK, Opcode.GETKQ, Opcode.GATK, Opcode.GATKQ)
+    return encode_answer(
+        request,
+        extras=item.flags.to_bytes(4, "big"),
+        key=item.key if with_key else b"",
+        value=item.value,
+        cas=item.cas,
+        datatype=item.datatype,
+    )

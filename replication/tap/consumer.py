@@ -1,0 +1,187 @@
+"""A consumer's side of one TAP connection: log in, ask for a stream, take it, acknowledge it.
+
+Keeps the contract of `logweir.replication.session`. With a user, SASL PLAIN comes first and the
+rest when it has succeeded. Events: each `TapMessage` as it comes; `Refused` before the end. What
+carries the ACK flag waits until the owner says, with `acknowledge`, that all before is durable;
+since an acknowledgement covers everything before it, a producer that sees none sends nothing that
+would be lost. `refuse` answers one message with a status instead.
+
+NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
+nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
+`limits.FRAME_SECONDS`. Source: ep-engine 1.8.1, gomemcached, spymemcached 2.12.3, observed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from logweir.errors import DecodeError
+from logweir.limits import FRAME_SECONDS
+from logweir.replication.session import Outbox
+from logweir.replication.tap.codec import (
+    Connect,
+    Opcode,
+    Packet,
+    PacketBuffer,
+    Status,
+    TapMessage,
+    decode_tap,
+    encode_ack,
+    encode_connect,
+    encode_request,
+)
+from logweir.replication.tap.commands import TAP_OPCODES
+
+__all__ = ["Alive", "ConsumerSession", "Refused", "StreamEvent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The server will not send a stream. `what`: the step; `status`, `text`: its answer."""
+
+    what: str
+    status: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The server has nothing to say, and says so."""
+
+
+StreamEvent = TapMessage | Refused | Alive
+
+
+class ConsumerSession:
+    """One stream. `connect`: what is asked for; `user`, `password`: for SASL PLAIN, "" for none.
+
+    `big_endian_producer`: see `decode_tap`.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        user: str = "",
+        password: str = "",
+        big_endian_producer: bool = False,
+    ) -> None:
+        self.close_reason = ""
+        self.dropped = 0
+        self._connect = connect
+        self._big_endian_producer = big_endian_producer
+        self._packets = PacketBuffer()
+        self._out = Outbox()
+        self._due: deque[tuple[int, int]] = deque()
+        self._frame_deadline: float | None = None
+        self._logging_in = bool(user)
+        if user:
+            proof = b"\0" + user.encode() + b"\0" + password.encode()
+            self._out.put(encode_request(Packet(Opcode.SASL_AUTH, b"PLAIN", proof)))
+        else:
+            self._out.put(encode_connect(connect))
+
+    # --- the contract of sessions -----------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[StreamEvent]:
+        if self.close_reason:
+            return ()
+        packets, problem = self._packets.feed(data)
+        self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
+        events: list[StreamEvent] = []
+        for packet in packets:
+            if self._is_over():
+                break
+            try:
+                self._take(packet, events)
+            except DecodeError as error:
+                self.end(f"malformed packet: {error}")
+        if problem is not None:
+            self.end(str(problem))
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[StreamEvent]:
+        del now
+        self.end("the server closed the connection")
+        return ()
+
+    def data_to_send(self) -> bytes:
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        return self._frame_deadline
+
+    def deadline_passed(self, now: float) -> Sequence[StreamEvent]:
+        if self._frame_deadline is not None and now >= self._frame_deadline:
+            self.end("the server's packet does not go on")
+        return ()
+
+    # --- what the owner does ----------------------------------------------------------------------
+
+    @property
+    def unacknowledged(self) -> int:
+        """Packets that wait for an acknowledgement of ours."""
+        return len(self._due)
+
+    def acknowledge(self, count: int | None = None) -> None:
+        """Everything up to now, or the oldest `count` of what waits, is durable: say so."""
+        for _ in range(len(self._due) if count is None else count):
+            self._out.put(encode_ack(*self._due.popleft()))
+
+    def refuse(self, message: TapMessage, status: Status) -> None:
+        """Answer one message with a status; those before it must have been acknowledged."""
+        if self._due and self._due[0] == (message.opcode, message.opaque):
+            self._due.popleft()
+        self._out.put(encode_ack(message.opcode, message.opaque, status))
+
+    def end(self, reason: str) -> None:
+        """Take nothing more; the connection is to be closed."""
+        self.close_reason = self.close_reason or reason
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        return bool(self.close_reason)
+
+    def _take(self, packet: Packet, events: list[StreamEvent]) -> None:
+        if packet.is_response:
+            self._take_response(packet, events)
+        elif packet.too_big:
+            self.end(f"a packet of opcode {packet.opcode:#04x} is larger than we take")
+        elif packet.opcode == Opcode.NOOP:
+            events.append(Alive())
+        elif packet.opcode in TAP_OPCODES:
+            message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
+            if message.wants_ack:
+                self._due.append((message.opcode, message.opaque))
+            if message.ttl:
+                events.append(message)
+            else:
+                self.dropped += 1
+                if message.wants_ack:
+                    self._due.pop()
+                    self._out.put(encode_ack(message.opcode, message.opaque, Status.INVALID))
+        else:
+            self._out.put(encode_ack(packet.opcode, packet.opaque, Status.UNKNOWN_COMMAND))
+
+    def _take_response(self, packet: Packet, events: list[StreamEvent]) -> None:
+        opcode, status = packet.opcode, packet.status
+        if opcode == Opcode.NOOP:
+            events.append(Alive())
+        elif opcode == Opcode.SASL_AUTH and self._logging_in:
+            if status == Status.SUCCESS:
+                self._logging_in = False
+                self._out.put(encode_connect(self._connect))
+            else:
+                self._refused("the login", packet, events)
+        elif opcode == Opcode.TAP_CONNECT:
+            self._refused("the stream", packet, events)
+        else:
+            self.end(f"a response of opcode {opcode:#04x} to nothing")
+
+    def _refused(self, what: str, packet: Packet, events: list[StreamEvent]) -> None:
+        text = packet.value.decode("ascii", "replace")
+        events.append(Refused(what, packet.status, text))
+        self.end(f"the server refused {what} with status {packet.status:#06x} {text}")

@@ -1,0 +1,336 @@
+"""Following a memcached or Couchbase server by TAP: its changes become rows of a bucket here.
+
+Asked for, under a name of our own that stays: acknowledgements, checkpoints, item flags in network
+order; behind the checkpoints that we have, where there are any, else everything. What comes in one
+step is applied as one transaction, together with the ids of the checkpoints that ended (one map
+from vbucket to id, in `logweir_position`), and acknowledged when it is durable. So a change is
+taken once: what comes twice and is the same makes no row.
+
+Between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL the keys that come are noted (8 bytes each); at
+the end what was not among them is removed here: a copy that breaks off removes nothing. A vbucket
+that is not here yet becomes active. CAS, flags, datatype and private bytes stay as they came.
+
+A server that gives no checkpoints is copied anew at each connection, which is told. Without
+CLOSE_BACKFILL (memcached's default engine) nothing that it has no more is removed here. An expiry
+below 30 days is no time that an ep-engine sends, but one that counts from some start: it is left
+out, unless `expiry=absolute` stands in the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from logweir.errors import ConfigError, SourceStopped, Unreachable
+from logweir.limits import UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
+from logweir.replication import positions
+from logweir.replication.bucket import RELATIVE_SECONDS, Item, VbucketState
+from logweir.replication.bucketstore import Bucket, Buckets, GroupItems
+from logweir.replication.iproto.service import Shared
+from logweir.replication.link import Link, dial
+from logweir.replication.logs import get_logger
+from logweir.replication.runner import Progress, SourceState
+from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Status, TapMessage
+from logweir.replication.tap.commands import Executor, item_of
+from logweir.replication.tap.consumer import ConsumerSession, Refused, StreamEvent
+from logweir.replication.tap.endpoint import DEFAULT_BUCKET
+from logweir.replication.urls import Url
+from logweir.store.commit import Job
+from logweir.store.group import Group
+
+__all__ = ["STALL_SECONDS", "SeenKeys", "TapSource"]
+
+_log = get_logger("logweir.replication.tap")
+
+STALL_SECONDS: Final = 450.0
+"""A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
+
+_OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
+_STREAM: Final = "tap"
+
+
+class SeenKeys:
+    """A set of keys that takes 8 bytes for each: their hashes. Ask only after all were added."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+        self._hashes = array("Q")
+        self._is_sorted = False
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, key: bytes) -> None:
+        """Note a key."""
+        self._hashes.append(self._hash(key))
+        self._is_sorted = False
+
+    def __contains__(self, key: bytes) -> bool:
+        if not self._is_sorted:
+            self._hashes = array("Q", sorted(self._hashes))
+            self._is_sorted = True
+        wanted = self._hash(key)
+        place = bisect_left(self._hashes, wanted)
+        return place < len(self._hashes) and self._hashes[place] == wanted
+
+    def _hash(self, key: bytes) -> int:
+        digest = hashlib.blake2b(key, digest_size=8, key=self._salt).digest()
+        return int.from_bytes(digest, "little")
+
+
+class _Upstream:
+    """The conversation of a consumer: events wait until they are asked for."""
+
+    def __init__(self, link: Link, url: Url, session: ConsumerSession, alive: Callable[[], None]):
+        self.link = link
+        self.session = session
+        self._url = url
+        self._alive = alive
+        self._waiting: deque[StreamEvent] = deque()
+        self._waiting_bytes = 0
+        self._held = False
+        self._news = asyncio.Event()
+        self._end = ""
+
+    def handle(self, events: Sequence[StreamEvent]) -> None:
+        """See `Conversation`."""
+        self._waiting.extend(events)
+        self._waiting_bytes += sum(map(_size, events))
+        if self._waiting_bytes > UPSTREAM_WAITING_BYTES and not self._held:
+            self._held = True
+            self.link.hold_reading()
+        self._alive()
+        self._news.set()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation`."""
+        self._end = reason
+        self._news.set()
+
+    async def step(self) -> list[TapMessage]:
+        """What is there, at most about `limits.UPSTREAM_STEP_BYTES`; at least one message.
+
+        Raises `Unreachable` once the connection is gone and nothing is left, `SourceStopped`.
+        """
+        taken: list[TapMessage] = []
+        size = 0
+        while not taken:
+            while self._waiting and size < UPSTREAM_STEP_BYTES:
+                event = self._waiting.popleft()
+                size += _size(event)
+                if isinstance(event, Refused):
+                    raise self._refusal(event)
+                if isinstance(event, TapMessage):
+                    taken.append(event)
+            if not taken:
+                if self._end:
+                    raise Unreachable(str(self._url), self._end, hint="see the server's log")
+                self._news.clear()
+                await self._news.wait()
+        self._waiting_bytes -= size
+        if self._held and self._waiting_bytes <= UPSTREAM_WAITING_BYTES // 2:
+            self._held = False
+            self.link.resume_reading()
+        return taken
+
+    def _refusal(self, event: Refused) -> SourceStopped | Unreachable:
+        text = f"{event.what} was refused with status {event.status:#06x} {event.text}"
+        if event.status == Status.UNKNOWN_COMMAND:
+            return SourceStopped(
+                f"{self._url}: {text}", hint="it does not speak TAP; Couchbase before 5.0 does"
+            )
+        return Unreachable(str(self._url), text, hint="check user and password, and its log")
+
+
+def _size(event: StreamEvent) -> int:
+    return len(event.key) + len(event.value) + 64 if isinstance(event, TapMessage) else 64
+
+
+class TapSource:
+    """One server, for a `Runner`. `shared`: our own server's state."""
+
+    def __init__(self, shared: Shared, url: Url) -> None:
+        expiry = url.option("expiry") or "left-out"
+        if expiry not in ("absolute", "left-out"):
+            raise ConfigError("expiry", f"{expiry!r} in {url}", hint="write expiry=absolute")
+        self._shared = shared
+        self._url = url
+        self._keeps_small_expiry = expiry == "absolute"
+        self._big_endian = url.option("byteorder") == "big"
+        self._buckets = Buckets(shared.log, shared.options.clock)
+        self.name = f"logweir-{shared.log.instance}".encode()
+
+    @property
+    def url(self) -> str:
+        """See `Source`."""
+        return str(self._url)
+
+    async def attempt(self, progress: Progress) -> None:
+        """See `Source`."""
+        bucket = self._buckets.make(self._url.path[0] if self._url.path else DEFAULT_BUCKET)
+        positions.make_spaces(self._shared.log)
+        session = ConsumerSession(
+            self._connect(bucket),
+            user=self._url.user,
+            password=self._url.password,
+            big_endian_producer=self._big_endian,
+        )
+        made: list[_Upstream] = []
+
+        def begin(link: Link) -> _Upstream:
+            made.append(_Upstream(link, self._url, session, progress.alive))
+            return made[0]
+
+        link = await dial(self._url, begin)
+        try:
+            await _Following(self, bucket, made[0], progress).run()
+        finally:
+            link.close("the consumer is done")
+
+    def _connect(self, bucket: Bucket) -> Connect:
+        known = self.tokens(bucket)
+        if known:
+            return Connect(self.name, _OPTIONS, checkpoints=tuple(sorted(known.items())))
+        _log.info("tap.full_copy", url=self.url, bucket=bucket.name)
+        return Connect(self.name, _OPTIONS | Option.BACKFILL, backfill=0)
+
+    def tokens(self, bucket: Bucket) -> dict[int, int]:
+        """The ids of the checkpoints that we have, by vbucket."""
+        found = positions.position(self._shared.log, self.url, _STREAM, bucket.name) or {}
+        return {int(vbucket): int(number) for vbucket, number in found.items()}
+
+    async def apply(
+        self, bucket: Bucket, work: Callable[[GroupItems, Group], None], size: int
+    ) -> None:
+        """Do `work` as one transaction; returns when it is durable."""
+        now = self._shared.options.clock
+
+        def apply(group: Group) -> None:
+            work(GroupItems(bucket, group, now()), group)
+
+        await self._shared.run(Job(apply, size))
+
+    def item(self, message: TapMessage) -> Item:
+        """The item of a mutation."""
+        item = item_of(message)
+        if 0 < item.expiry < RELATIVE_SECONDS and not self._keeps_small_expiry:
+            return replace(item, expiry=0)
+        return item
+
+    def note(self, group: Group, bucket: Bucket, tokens: dict[int, int]) -> None:
+        """Keep the ids of checkpoints, in the open transaction."""
+        time_ms = int(self._shared.options.clock() * 1000)
+        named = {str(vbucket): number for vbucket, number in tokens.items()}
+        positions.put_position(group, self.url, _STREAM, bucket.name, named, time_ms)
+
+
+class _Following:
+    """One connection: messages in, acknowledgements out."""
+
+    def __init__(
+        self, source: TapSource, bucket: Bucket, upstream: _Upstream, progress: Progress
+    ) -> None:
+        self._source = source
+        self._bucket = bucket
+        self._upstream = upstream
+        self._progress = progress
+        self._tokens = source.tokens(bucket)
+        self._is_resumed = bool(self._tokens)
+        self._seen: dict[int, SeenKeys] = {}
+        self._follows = False
+
+    async def run(self) -> None:
+        """Until the connection ends, which raises."""
+        self._progress.state(SourceState.SYNCING)
+        while True:
+            messages = await self._upstream.step()
+            begin = 0
+            for at, message in enumerate(messages):
+                if message.opcode == Opcode.TAP_OPAQUE:
+                    await self._take(messages[begin:at])
+                    await self._take_opaque(message)
+                    begin = at + 1
+            await self._take(messages[begin:])
+            if self._is_resumed and not self._seen:
+                self._follow()
+
+    async def _take_opaque(self, message: TapMessage) -> None:
+        vbucket = message.vbucket
+        if message.number == Opaque.INITIAL_VBUCKET_STREAM:
+            self._seen[vbucket] = SeenKeys(self._source.name[:64])
+            self._tokens.pop(vbucket, None)
+        elif message.number == Opaque.CLOSE_BACKFILL and vbucket in self._seen:
+            await self._remove_others(vbucket, self._seen.pop(vbucket))
+            if not self._seen:
+                self._follow()
+        self._acknowledge([message])
+
+    async def _remove_others(self, vbucket: int, seen: SeenKeys) -> None:
+        """Remove what the server has no more."""
+
+        def work(items: GroupItems, group: Group) -> None:
+            for item in items.of_vbucket(vbucket):
+                if item.key not in seen:
+                    items.remove(item.key, vbucket)
+                    group.divide()
+
+        await self._source.apply(self._bucket, work, UPSTREAM_STEP_BYTES)
+
+    async def _take(self, messages: Sequence[TapMessage]) -> None:
+        if not messages:
+            return
+        tokens = dict(self._tokens)
+
+        def work(items: GroupItems, group: Group) -> None:
+            for message in messages:
+                self._apply(items, message, tokens)
+            if tokens != self._tokens:
+                self._source.note(group, self._bucket, tokens)
+
+        await self._source.apply(self._bucket, work, sum(map(_size, messages)))
+        self._tokens = tokens
+        place = " ".join(f"{vbucket}:{number}" for vbucket, number in sorted(tokens.items()))
+        self._progress.applied(len(messages), place, None)
+        self._acknowledge(messages)
+
+    def _apply(self, items: GroupItems, message: TapMessage, tokens: dict[int, int]) -> None:
+        opcode, vbucket = message.opcode, message.vbucket
+        if opcode == Opcode.TAP_CHECKPOINT_END:
+            if vbucket not in self._seen:
+                tokens[vbucket] = message.number or 0
+            return
+        if opcode == Opcode.TAP_CHECKPOINT_START:
+            return
+        if opcode in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE) and items.state(vbucket) is None:
+            items.set_state(vbucket, VbucketState.ACTIVE)
+        if opcode == Opcode.TAP_MUTATION:
+            if vbucket in self._seen:
+                self._seen[vbucket].add(message.key)
+            item = self._source.item(message)
+            found = items.find(item.key)
+            if found is not None and (found == item or not message.has_value):
+                return
+            message = replace(message, expiry=item.expiry)
+        status = Executor(items, 0.0).apply(message)
+        if status != Status.SUCCESS:
+            raise SourceStopped(
+                f"{self._source.url}: opcode {opcode:#04x} for key {message.key!r} of vbucket "
+                f"{vbucket} cannot be applied: status {status:#06x}",
+                hint="a key above 250 bytes, a value above the limit or a dead vbucket here",
+            )
+
+    def _acknowledge(self, messages: Sequence[TapMessage]) -> None:
+        """Say that these, the oldest that wait, are durable."""
+        self._upstream.session.acknowledge(sum(message.wants_ack for message in messages))
+        self._upstream.link.flush()
+
+    def _follow(self) -> None:
+        if not self._follows:
+            self._follows = True
+            self._progress.state(SourceState.FOLLOWING)

@@ -1,0 +1,353 @@
+"""The producer's side of a TAP stream: changes in, packets out, acknowledgements in. No I/O.
+
+The owner calls, in this order: `begin`; for what exists `open_backfill`, `put` for each item,
+`close_backfill`; then `put` for each live change; `end` when the stream is over. It may do so only
+while `has_room`; what it gives then is packets at once.
+
+With option SUPPORT_ACK: packets carry the ACK flag if they are OPAQUE, VBUCKET_SET or a checkpoint,
+each `limits.TAP_ACK_INTERVAL_PACKETS`-th, and the last before the owner waits (`ask`). After a
+flagged control packet nothing is sent until it is acknowledged, and nothing while
+`limits.TAP_WINDOW_PACKETS` or `limits.TAP_WINDOW_BYTES` are not. An acknowledgement covers its
+packet and all before; one for an opaque that is not known is counted and passed over. Busy (85, 86)
+covers those before, and sends the packet and those behind it again under new opaques after
+`limits.TAP_BACKOFF_SECONDS`. Any other status ends the stream, and so does a full window without
+an acknowledgement for `limits.TAP_GRACE_SECONDS`.
+
+`acknowledged` is the position of the last change that is: what a stream of that name goes on from.
+Without SUPPORT_ACK a change counts as soon as it is sent. Opaques count from 1 through 2^32 - 1 and
+again, without 0. An idle stream sends NOOP. Source: ep-engine 1.8.1, observed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
+
+from logweir.limits import (
+    TAP_ACK_INTERVAL_PACKETS,
+    TAP_BACKOFF_SECONDS,
+    TAP_GRACE_SECONDS,
+    TAP_NOOP_SECONDS,
+    TAP_WINDOW_BYTES,
+    TAP_WINDOW_PACKETS,
+)
+from logweir.replication.bucket import VbucketState
+from logweir.replication.session import Outbox
+from logweir.replication.tap.codec import (
+    Connect,
+    Opaque,
+    Opcode,
+    Option,
+    Packet,
+    Status,
+    TapMessage,
+    encode_request,
+    encode_tap,
+)
+
+__all__ = ["Producer", "StreamOptions"]
+
+Position = TypeVar("Position")
+_OPAQUE_END: Final = 1 << 32
+_CONTROL: Final = frozenset(
+    (
+        Opcode.TAP_OPAQUE,
+        Opcode.TAP_VBUCKET_SET,
+        Opcode.TAP_CHECKPOINT_START,
+        Opcode.TAP_CHECKPOINT_END,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Settings of streams; see `logweir.limits`. `with_private`: send private bytes (2.x form)."""
+
+    ack_interval_packets: int = TAP_ACK_INTERVAL_PACKETS
+    window_packets: int = TAP_WINDOW_PACKETS
+    window_bytes: int = TAP_WINDOW_BYTES
+    grace_seconds: float = TAP_GRACE_SECONDS
+    backoff_seconds: float = TAP_BACKOFF_SECONDS
+    noop_seconds: float = TAP_NOOP_SECONDS
+    with_private: bool = False
+
+
+@dataclass(slots=True)
+class _Sent(Generic[Position]):
+    message: TapMessage
+    size_bytes: int
+    position: Position | None
+
+
+class Producer(Generic[Position]):
+    """One stream. `out`: where packets go; `now`: seconds; `opaque`: the last one of the name."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        out: Outbox,
+        now: float,
+        *,
+        options: StreamOptions,
+        opaque: int = 0,
+        acknowledged: Position | None = None,
+    ) -> None:
+        self.connect = connect
+        self.close_reason = ""
+        self.opaque = opaque
+        self.acknowledged = acknowledged
+        self.sent_packets = 0
+        self.unknown_acks = 0
+        self.refused: dict[int, int] = {}
+        self._out = out
+        self._options = options
+        self._acks = bool(connect.options & Option.SUPPORT_ACK)
+        self._fix_flags = bool(connect.options & Option.FIX_FLAG_BYTEORDER)
+        self._keys_only = bool(connect.options & Option.REQUEST_KEYS_ONLY)
+        self._unacked: deque[_Sent[Position]] = deque()
+        self._unacked_bytes = 0
+        self._since_ask = 0
+        self._held: _Sent[Position] | None = None
+        self._gates: set[int] = set()
+        self._again: deque[_Sent[Position]] = deque()
+        self._resume_at: float | None = None
+        self._last_ack = now
+        self._last_sent = now
+        self._ended = False
+
+    # --- what the owner asks ----------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `put` and its like may be called."""
+        return not (
+            self.close_reason
+            or self._ended
+            or self._again
+            or self._resume_at is not None
+            or self._gates
+            or len(self._unacked) >= self._options.window_packets
+            or self._unacked_bytes >= self._options.window_bytes
+        )
+
+    @property
+    def unacknowledged(self) -> int:
+        """Packets that are sent and not acknowledged."""
+        return len(self._unacked) + len(self._again) + (self._held is not None)
+
+    @property
+    def oldest_opaque(self) -> int | None:
+        """The opaque of the first packet that is not acknowledged; None: all are."""
+        return self._unacked[0].message.opaque if self._unacked else None
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Their bytes, those that wait to be sent again left out."""
+        return self._unacked_bytes
+
+    # --- what the owner gives ---------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """The first packets of a stream."""
+        if self._acks:
+            self._control(Opcode.TAP_OPAQUE, 0, Opaque.ENABLE_AUTO_NACK, now)
+        if self.connect.options & Option.CHECKPOINT:
+            self._control(Opcode.TAP_OPAQUE, 0, Opaque.ENABLE_CHECKPOINT_SYNC, now)
+
+    def open_backfill(self, vbuckets: Iterable[int], now: float) -> None:
+        """What exists follows, of these vbuckets."""
+        if self.connect.options & Option.TAKEOVER_VBUCKETS and self.connect.vbuckets:
+            for vbucket in self.connect.vbuckets:
+                self._control(Opcode.TAP_VBUCKET_SET, vbucket, VbucketState.PENDING, now)
+        for vbucket in vbuckets:
+            self._control(Opcode.TAP_OPAQUE, vbucket, Opaque.INITIAL_VBUCKET_STREAM, now)
+
+    def close_backfill(
+        self, vbuckets: Iterable[int], now: float, position: Position | None = None
+    ) -> None:
+        """What exists was sent; it holds everything up to `position`."""
+        wanted = list(vbuckets)
+        for i, vbucket in enumerate(wanted):
+            last = position if i == len(wanted) - 1 else None
+            self._control(Opcode.TAP_OPAQUE, vbucket, Opaque.CLOSE_BACKFILL, now, last)
+        if not wanted:
+            self.reach(position)
+
+    def put(self, message: TapMessage, now: float, position: Position | None = None) -> None:
+        """One item or change. `position`: where the log stands behind it, if that is a place to go
+        on from; TTL, ACK flag and opaque of `message` are set here, but a TTL below 255."""
+        if self._keys_only and message.opcode == Opcode.TAP_MUTATION:
+            message = replace(message, value=b"", has_value=False)
+        if message.private and not self._options.with_private:
+            message = replace(message, private=b"")
+        self._send(_Sent(message, 0, position), now)
+
+    def checkpoint(self, opcode: Opcode, vbucket: int, number: int, now: float) -> None:
+        """TAP_CHECKPOINT_START or _END of one vbucket."""
+        key = private = b""
+        if self._options.with_private:
+            is_start = opcode == Opcode.TAP_CHECKPOINT_START
+            key = b"checkpoint_start" if is_start else b"checkpoint_end"
+            private = bytes(8) if is_start else b""
+        message = TapMessage(opcode, key, vbucket=vbucket, number=number, private=private)
+        self._send(_Sent(message, 0, None), now)
+
+    def set_state(self, vbucket: int, state: VbucketState, now: float) -> None:
+        """TAP_VBUCKET_SET."""
+        self._control(Opcode.TAP_VBUCKET_SET, vbucket, state, now)
+
+    def reach(self, position: Position | None) -> None:
+        """Everything up to `position` is sent, and concerns this stream no further."""
+        if position is None:
+            return
+        if self._held is not None:
+            self._held.position = position
+        elif self._unacked:
+            self._unacked[-1].position = position
+        elif self._again:
+            self._again[-1].position = position
+        else:
+            self.acknowledged = position
+
+    def ask(self, now: float) -> None:
+        """Nothing more follows for now: send what was held back, to be acknowledged."""
+        self._release(now, wants_ack=True)
+
+    def end(self, now: float) -> None:
+        """The stream is over; it closes once everything is acknowledged."""
+        if not self._ended and not self.close_reason:
+            self.ask(now)
+            message = TapMessage(Opcode.TAP_OPAQUE, number=Opaque.CLOSE_TAP_STREAM)
+            self._emit(message, now, wants_ack=False)
+            self._ended = True
+            self._look_ended()
+
+    # --- what the peer says -----------------------------------------------------------------------
+
+    def take_answer(self, packet: Packet, now: float) -> None:
+        """A response of the consumer."""
+        if packet.opcode == Opcode.NOOP:
+            return
+        place = self._place(packet.opaque)
+        if place is None:
+            self.unknown_acks += 1
+            return
+        self._last_ack = now
+        status = packet.status
+        busy = status in (Status.BUSY, Status.TEMPORARY_FAILURE)
+        if status != Status.SUCCESS and not busy:
+            self.refused[status] = self.refused.get(status, 0) + 1
+            self.close_reason = f"the consumer refused a packet with status {status:#06x}"
+            return
+        for _ in range(place if busy else place + 1):
+            self._forget()
+        if busy:
+            self._again.extend(self._unacked)
+            if self._held is not None:
+                self._again.append(self._held)
+                self._held = None
+            self._unacked.clear()
+            self._unacked_bytes = 0
+            self._gates.clear()
+            self._resume_at = now + self._options.backoff_seconds
+        self._look_ended()
+
+    def next_deadline(self) -> float:
+        """When `deadline_passed` is to be called."""
+        if self._resume_at is not None:
+            return self._resume_at
+        deadline = self._last_sent + self._options.noop_seconds
+        if self._is_stuck:
+            deadline = min(deadline, self._last_ack + self._options.grace_seconds)
+        return deadline
+
+    def deadline_passed(self, now: float) -> None:
+        """The time has come, or not yet."""
+        if self._resume_at is not None:
+            if now >= self._resume_at:
+                self._resume_at = None
+                again, self._again = self._again, deque()
+                for sent in again:
+                    self._send(sent, now)
+                self.ask(now)
+                self._last_ack = now
+            return
+        if self._is_stuck and now >= self._last_ack + self._options.grace_seconds:
+            self.close_reason = (
+                f"the consumer acknowledged nothing for {self._options.grace_seconds:g} seconds"
+            )
+        elif now >= self._last_sent + self._options.noop_seconds:
+            self._last_sent = now
+            self._out.put(encode_request(Packet(Opcode.NOOP)))
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _is_stuck(self) -> bool:
+        return bool(self._unacked) and not self.has_room
+
+    def _control(
+        self,
+        opcode: Opcode,
+        vbucket: int,
+        number: int | None,
+        now: float,
+        position: Position | None = None,
+    ) -> None:
+        self._send(_Sent(TapMessage(opcode, vbucket=vbucket, number=number), 0, position), now)
+
+    def _send(self, sent: _Sent[Position], now: float) -> None:
+        """Send a packet; where acknowledgements are given, one that could be the last before a
+        pause is held back until the next one or `ask` tells."""
+        self._release(now, wants_ack=False)
+        self._held = sent
+        is_control = sent.message.opcode in _CONTROL
+        due = self._since_ask + 1 >= self._options.ack_interval_packets
+        if not self._acks or is_control or due:
+            self._release(now, wants_ack=self._acks)
+
+    def _release(self, now: float, *, wants_ack: bool) -> None:
+        sent, self._held = self._held, None
+        if sent is None:
+            return
+        sent.message, sent.size_bytes = self._emit(sent.message, now, wants_ack=wants_ack)
+        if not self._acks:
+            if sent.position is not None:
+                self.acknowledged = sent.position
+            return
+        self._since_ask = 0 if wants_ack else self._since_ask + 1
+        if sent.message.opcode in _CONTROL:
+            self._gates.add(sent.message.opaque)
+        if not self._unacked:
+            self._last_ack = now
+        self._unacked.append(sent)
+        self._unacked_bytes += sent.size_bytes
+
+    def _emit(self, message: TapMessage, now: float, *, wants_ack: bool) -> tuple[TapMessage, int]:
+        self.opaque = self.opaque + 1 if self.opaque + 1 < _OPAQUE_END else 1
+        message = replace(message, opaque=self.opaque, wants_ack=wants_ack)
+        data = encode_tap(message, fix_flags=self._fix_flags)
+        self._out.put(data)
+        self._last_sent = now
+        self.sent_packets += 1
+        return message, len(data)
+
+    def _place(self, opaque: int) -> int | None:
+        """Where in the window a packet stands. Opaques there are consecutive."""
+        if not self._unacked:
+            return None
+        place = (opaque - self._unacked[0].message.opaque) % (_OPAQUE_END - 1)
+        return place if 0 < opaque < _OPAQUE_END and place < len(self._unacked) else None
+
+    def _forget(self) -> None:
+        sent = self._unacked.popleft()
+        self._unacked_bytes -= sent.size_bytes
+        self._gates.discard(sent.message.opaque)
+        if sent.position is not None:
+            self.acknowledged = sent.position
+
+    def _look_ended(self) -> None:
+        if self._ended and not self._unacked and not self._again:
+            self.close_reason = self.close_reason or "the stream has ended"

@@ -1,0 +1,427 @@
+"""Driving one TAP stream: what exists, then what changes, as its producer has room.
+
+==============================  ====================================================================
+asked                           given
+==============================  ====================================================================
+a name that stands somewhere    what changed since, unless BACKFILL gives another date than before
+CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; for
+                                vbuckets without a pair, or if the log does not reach back: all
+BACKFILL, date not below now,   only what changes from now on
+or ffffffff
+BACKFILL, date above 0          what changed since then, if the log reaches back so far; else all
+DUMP                            what exists in active vbuckets, then the end
+else                            what exists, then what changes
+==============================  ====================================================================
+
+What exists comes between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL of each vbucket, and is exactly
+the bucket at one position; every later change comes once. With CHECKPOINT each step of the log is a
+checkpoint of each vbucket that it touches, its id the signature at its end. TAKEOVER with a list:
+when nothing is left to send, the vbuckets become dead here, what was committed until then is sent,
+then VBUCKET_SET active, and the connection ends when that is acknowledged. TAKEOVER without a list
+ends when nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from logweir.replication.bucket import Item, VbucketState
+from logweir.replication.bucketfeed import Backfill, Change
+from logweir.replication.bucketstore import GroupItems, ViewItems
+from logweir.replication.hub import Reader
+from logweir.replication.tap.codec import Connect, Opcode, Option, TapMessage
+from logweir.replication.tap.history import position_at_signature, position_at_time
+from logweir.replication.tap.names import NamedStream
+from logweir.replication.tap.stream import Producer
+from logweir.store.commit import Job
+from logweir.store.group import Group
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.replication.tap.endpoint import Conversation
+
+__all__ = ["Streaming"]
+
+_FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
+_STEP_PACKETS: Final = 256
+_HANDOVER_PACKETS: Final = 10
+
+
+@dataclass(slots=True)
+class _Plan:
+    """`start`: live from there, None: all first; `floors`: signatures per vbucket already had;
+    `since`: changes older than this Unix time are left out."""
+
+    start: VClock | None = None
+    floors: dict[int, int] | None = None
+    since: float = 0.0
+
+
+class Streaming:
+    """One stream on one connection."""
+
+    def __init__(self, conversation: Conversation, slot: int, connect: Connect) -> None:
+        service = conversation.service
+        self.connect = connect
+        self.bucket = conversation.bucket
+        self.stream: NamedStream | None = None
+        self._service = service
+        self._log = service.shared.log
+        self._link = conversation.link
+        self._session = conversation.session
+        self._room = asyncio.Event()
+        self._is_dump = bool(connect.options & Option.DUMP)
+        self._reader: Reader | None = None
+        self._pin = ""
+        self._resumes = False
+        if connect.name and connect.options & Option.SUPPORT_ACK and not self._is_dump:
+            self._claim(conversation)
+        self.producer: Producer[object] = conversation.session.stream(
+            slot,
+            connect,
+            conversation.link.time(),
+            options=service.options,
+            opaque=self.stream.opaque if self.stream else 0,
+            acknowledged=self.stream.position if self.stream else None,
+        )
+
+    def _claim(self, conversation: Conversation) -> None:
+        connect = self.connect
+        stream = self._service.names.claim(self.bucket.name, connect.name)
+        asked = connect.backfill if connect.options & Option.BACKFILL else None
+        self._resumes = stream.position is not None and (
+            asked is None or stream.backfill is None or asked == stream.backfill
+        )
+        if not self._resumes:
+            stream.position = None
+        if asked is not None:
+            stream.backfill = asked
+        stream.is_registered = bool(connect.options & Option.REGISTERED_CLIENT)
+        stream.owner = conversation
+        self.stream = stream
+
+    # --- what the conversation tells --------------------------------------------------------------
+
+    def answered(self) -> None:
+        """The consumer answered, or a deadline passed."""
+        self._room.set()
+        self._keep(at_once=False)
+
+    def closed(self, reason: str) -> None:
+        """The connection is gone, or somebody else goes on with the stream."""
+        del reason
+        self._room.set()
+        self._keep(at_once=True)
+        if self.stream is not None:
+            self.stream.owner = None
+            self.stream = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._unpin()
+
+    def _keep(self, *, at_once: bool) -> None:
+        stream = self.stream
+        if stream is None:
+            return
+        position = self.producer.acknowledged
+        stream.opaque = self.producer.opaque
+        if isinstance(position, VClock):
+            stream.position = position
+            self._service.names.save(stream, at_once=at_once)
+        else:
+            stream.seen_at = self._service.now()
+
+    # --- the stream -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From the first packet to the last. A connection that ends cancels it."""
+        self.producer.begin(self._link.time())
+        plan = self._plan()
+        vbuckets = self._vbuckets()
+        if plan.start is None:
+            await self._backfill(vbuckets)
+        else:
+            self._read_from(plan.start)
+            self.producer.reach(plan.start)
+            if self.connect.options & Option.TAKEOVER_VBUCKETS:
+                await self._takes()
+                self.producer.open_backfill((), self._link.time())
+        if self._is_dump:
+            await self._takes()
+            self.producer.end(self._link.time())
+            self._settle()
+            return
+        if self.connect.options & Option.CHECKPOINT:
+            await self._checkpoints(vbuckets, self._log_end(), ())
+        await self._follow(plan, vbuckets)
+
+    def _log_end(self) -> VClock:
+        assert self._reader is not None
+        return self._reader.vclock
+
+    def _plan(self) -> _Plan:
+        connect = self.connect
+        if self._is_dump:
+            return _Plan()
+        if self._resumes and self.stream is not None and self.stream.position is not None:
+            if self._reaches(self.stream.position):
+                return _Plan(self.stream.position)
+            return _Plan()
+        if connect.checkpoints:
+            floors = dict(connect.checkpoints)
+            if all(vbucket in floors for vbucket in self._vbuckets()):
+                start = position_at_signature(self._log, min(floors.values()))
+                if start is not None:
+                    return _Plan(start, floors)
+            return _Plan()
+        if connect.options & Option.BACKFILL and connect.backfill:
+            if connect.backfill in _FUTURE or connect.backfill >= self._service.now():
+                return _Plan(self._log.vclock)
+            since = position_at_time(self._log, connect.backfill)
+            if since is not None:
+                return _Plan(since, None, float(connect.backfill))
+        return _Plan()
+
+    def _reaches(self, position: VClock) -> bool:
+        ours = self._log.vclock
+        return ours.covers(position) and position.covers(self._log.oldest_position)
+
+    def _vbuckets(self) -> list[int]:
+        """Those of this stream that are here."""
+        with self._log.read_view() as view:
+            states = ViewItems(self.bucket, view, self._service.now()).states()
+        wanted = set(self.connect.vbuckets) or set(states)
+        only_active = self._is_dump
+        return sorted(
+            vbucket
+            for vbucket, state in states.items()
+            if vbucket in wanted
+            and (state == VbucketState.ACTIVE if only_active else state != VbucketState.DEAD)
+        )
+
+    # --- what exists ------------------------------------------------------------------------------
+
+    async def _backfill(self, vbuckets: Sequence[int]) -> None:
+        again = True
+        while again:
+            again = await self._backfill_once(vbuckets)
+
+    async def _backfill_once(self, vbuckets: Sequence[int]) -> bool:
+        """Give what exists. Returns whether it has to begin again: the bucket was emptied."""
+        await self._takes()
+        self.producer.open_backfill(vbuckets, self._link.time())
+        backfill = Backfill(self._log, self.bucket, vbuckets, self._service.now)
+        self._read_from(backfill.start)
+        while backfill.end is None:
+            items = backfill.take()
+            if backfill.end is None and not self._pin:
+                self._pin = f"tap:backfill:{id(self):x}"
+                self._log.retain(self._pin, backfill.start)
+            await self._put_all(_mutation(item) for item in items)
+        assert self._reader is not None
+        wanted = frozenset(vbuckets)
+        while not self._reader.vclock.covers(backfill.end):
+            window = self._reader.take()
+            if window is None:
+                await self._reader.wait()
+                continue
+            for change in self._service.changes.of(window, self.bucket):
+                if backfill.was_seen(change):
+                    continue
+                message = self._message(change, wanted)
+                if message is not None:
+                    await self._put(message, None)
+                if change.item is None:
+                    self._unpin()
+                    return True
+        self._unpin()
+        await self._takes()
+        self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
+        return False
+
+    def _read_from(self, position: VClock) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._service.shared.hub.reader(position)
+
+    def _unpin(self) -> None:
+        if self._pin:
+            self._log.release(self._pin)
+            self._pin = ""
+
+    # --- what changes -----------------------------------------------------------------------------
+
+    async def _follow(self, plan: _Plan, vbuckets: Sequence[int]) -> None:
+        reader = self._reader
+        assert reader is not None
+        wanted = frozenset(self.connect.vbuckets) or None
+        takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
+        while True:
+            window = reader.take()
+            if window is None:
+                self._rest()
+                if takes_over:
+                    await self._hand_over(reader, plan, vbuckets)
+                    return
+                await reader.wait()
+                continue
+            changes = self._service.changes.of(window, self.bucket)
+            await self._put_changes(changes, wanted, plan, window.end)
+            if window.end.without_local() != window.start.without_local():
+                self.producer.reach(reader.vclock)
+
+    async def _put_changes(
+        self,
+        changes: Sequence[Change],
+        wanted: frozenset[int] | None,
+        plan: _Plan,
+        end: VClock,
+    ) -> None:
+        chosen: list[tuple[TapMessage, VClock | None]] = []
+        for change in changes:
+            item = change.item
+            if change.timestamp < plan.since:
+                continue
+            if plan.floors and item and change.signature <= plan.floors.get(item.vbucket, 0):
+                continue
+            message = self._message(change, wanted)
+            if message is not None:
+                chosen.append((message, change.position))
+        if self.connect.options & Option.CHECKPOINT and chosen:
+            touched = sorted({message.vbucket for message, _ in chosen})
+            await self._checkpoints(touched, end, chosen)
+            return
+        for message, position in chosen:
+            await self._put(message, position)
+
+    async def _checkpoints(
+        self,
+        vbuckets: Iterable[int],
+        end: VClock,
+        chosen: Sequence[tuple[TapMessage, VClock | None]],
+    ) -> None:
+        """Changes as a checkpoint of each vbucket, its id the signature of `end`."""
+        touched = list(vbuckets)
+        number = end.signature
+        await self._takes()
+        for vbucket in touched:
+            self.producer.checkpoint(
+                Opcode.TAP_CHECKPOINT_START, vbucket, number, self._link.time()
+            )
+        for message, position in chosen:
+            await self._put(message, position)
+        await self._takes()
+        for vbucket in touched:
+            self.producer.checkpoint(Opcode.TAP_CHECKPOINT_END, vbucket, number, self._link.time())
+
+    async def _hand_over(self, reader: Reader, plan: _Plan, vbuckets: Sequence[int]) -> None:
+        """Give the vbuckets away: ours become dead, then the consumer's active."""
+        if not self.connect.vbuckets:
+            await self._takes()
+            self.producer.end(self._link.time())
+            self._settle()
+            return
+        while self.producer.unacknowledged > _HANDOVER_PACKETS:
+            await self._wait()
+        bucket, service = self.bucket, self._service
+
+        def apply(group: Group) -> None:
+            items = GroupItems(bucket, group, service.now())
+            for vbucket in vbuckets:
+                items.set_state(vbucket, VbucketState.DEAD)
+
+        await service.shared.run(Job(apply))
+        end = self._log.vclock
+        while not reader.vclock.covers(end):
+            window = reader.take()
+            if window is None:
+                await reader.wait()
+                continue
+            changes = service.changes.of(window, bucket)
+            await self._put_changes(changes, frozenset(vbuckets), plan, window.end)
+        await self._takes()
+        for vbucket in self.connect.vbuckets:
+            self.producer.set_state(vbucket, VbucketState.ACTIVE, self._link.time())
+        await self._takes()
+        self.producer.end(self._link.time())
+        self._settle()
+
+    def _message(self, change: Change, wanted: frozenset[int] | None) -> TapMessage | None:
+        """A change as a message; None if it does not concern this stream."""
+        item = change.item
+        if item is None:
+            return TapMessage(Opcode.TAP_FLUSH)
+        if change.partial:
+            with self._log.read_view() as view:
+                found = ViewItems(self.bucket, view, 0.0).find(item.key)
+            if found is None:
+                return None  # its removal follows
+            item = found
+        if wanted is not None and item.vbucket not in wanted:
+            return None
+        if change.is_removal:
+            return TapMessage(
+                Opcode.TAP_DELETE,
+                item.key,
+                vbucket=item.vbucket,
+                cas=item.cas if self._service.options.with_private else 0,
+            )
+        return _mutation(item)
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    async def _put(self, message: TapMessage, position: VClock | None) -> None:
+        if not self.producer.has_room or not self._link.writable:
+            await self._takes()
+        self.producer.put(message, self._link.time(), position)
+        if not self.producer.sent_packets % _STEP_PACKETS:
+            self._link.flush()
+            await asyncio.sleep(0)
+
+    async def _put_all(self, messages: Iterable[TapMessage]) -> None:
+        for message in messages:
+            await self._put(message, None)
+
+    async def _takes(self) -> None:
+        """Wait until the consumer takes more."""
+        while not self.producer.has_room or not self._link.writable:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._room.clear()
+        self._rest()
+        if not self._link.is_open:
+            await self._link.gone  # which cancels us
+        elif not self._link.writable:
+            await self._link.drained()
+        elif not self.producer.has_room or self.producer.unacknowledged:
+            await self._room.wait()
+
+    def _rest(self) -> None:
+        """Nothing more can be said for now."""
+        self.producer.ask(self._link.time())
+        self._link.flush()
+        self._keep(at_once=False)
+
+    def _settle(self) -> None:
+        """The last packet is out."""
+        self._session.settle()
+        self._link.flush()
+
+
+def _mutation(item: Item) -> TapMessage:
+    return TapMessage(
+        Opcode.TAP_MUTATION,
+        item.key,
+        item.value,
+        item.vbucket,
+        item.cas,
+        item.flags,
+        item.expiry,
+        item.datatype,
+        item.meta,
+    )

@@ -1,0 +1,75 @@
+"""Fuzz targets of iproto: any bytes give values, answers or our own errors."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError, RequestError
+from logweir.replication.iproto import auth, codec
+from logweir.replication.iproto.client import ClientSession
+from logweir.replication.iproto.follower import FollowerSession
+from logweir.replication.iproto.runs import take_run
+from logweir.replication.iproto.session import ServerSession
+
+UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")
+NOISE = bytes(32)
+HEADERS = st.sampled_from(
+    [bytes((0x82, 0x00, kind, 0x01, 0x07)) for kind in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 64, 65, 66)]
+)
+
+
+@given(HEADERS, st.binary(max_size=300))
+def test_request(header: bytes, body: bytes) -> None:
+    """A request body of any bytes is read or refused."""
+    with contextlib.suppress(RequestError):
+        codec.decode_request(header + body, 0, len(header) + len(body), codec.Request(-1))
+
+
+@given(st.binary(max_size=400))
+def test_scramble_and_run(data: bytes) -> None:
+    """The array of AUTH, and a run of requests."""
+    with contextlib.suppress(RequestError, DecodeError, LimitExceeded):
+        auth.read_scramble(data)
+    take_run(data)
+
+
+@given(st.lists(st.tuples(HEADERS, st.binary(max_size=60)), max_size=8), st.binary(max_size=60))
+def test_server_session(frames: list[tuple[bytes, bytes]], tail: bytes) -> None:
+    """Well-framed garbage, then badly framed: answers, events, perhaps a reason to close."""
+    session = ServerSession(UUID, NOISE, lambda: 80)
+    stream = b"".join(codec.frame(header + body) for header, body in frames)
+    session.receive_data(stream + tail, 0.0)
+    assert len(session.data_to_send()) >= 128
+
+
+@given(st.lists(st.binary(max_size=80), max_size=8), st.sampled_from(["join", "fetch", "follow"]))
+def test_follower_session(frames: list[bytes], doing: str) -> None:
+    """Whatever a master sends."""
+    session = FollowerSession(0.0)
+    session.receive_data(codec.encode_greeting(UUID, NOISE), 0.0)
+    if doing == "join":
+        session.join(UUID)
+    elif doing == "fetch":
+        session.fetch_snapshot()
+    session.receive_data(b"".join(map(codec.frame, frames)), 0.0)
+
+
+@given(st.lists(st.binary(max_size=80), max_size=8))
+def test_client_session(frames: list[bytes]) -> None:
+    """Whatever a server answers."""
+    session = ClientSession(0.0)
+    session.receive_data(codec.encode_greeting(UUID, NOISE), 0.0)
+    session.receive_data(b"".join(map(codec.frame, frames)), 0.0)
+
+
+@given(st.binary(max_size=200))
+def test_ballot_and_greeting(data: bytes) -> None:
+    """A ballot, a greeting."""
+    with contextlib.suppress(RemoteProtocolError):
+        codec.decode_greeting(data)
+    with contextlib.suppress(RemoteProtocolError, RequestError):
+        codec.decode_ballot(codec.decode_answer(data, 0, len(data)).body)

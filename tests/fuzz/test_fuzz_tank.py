@@ -1,0 +1,96 @@
+"""Recorded Tank bytes, broken at random: a value or our own error, never anything else.
+
+The seed is fixed and shown on failure; `FUZZ_ROUNDS` in the environment asks for more rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from interop.tankmodel import Broker, MemoryTopics, captures, frames
+from logweir.errors import DecodeError, LimitExceeded
+from logweir.replication.tank.bundle import check_bundle, decode_bundle
+from logweir.replication.tank.codec import FrameBuffer, decode_answer, decode_request
+from logweir.replication.tank.messages import FetchStatus, PublishResult
+
+SEED = 11011
+ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))
+
+
+def broken(data: bytes, chance: random.Random) -> bytes:
+    """`data` with a few bytes changed, removed, doubled or put elsewhere."""
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(out) + 1)
+        match chance.randrange(4):
+            case 0 if at < len(out):
+                out[at] = chance.randrange(256)
+            case 1:
+                del out[at : at + chance.randint(1, 8)]
+            case 2:
+                out[at:at] = out[at : at + chance.randint(1, 8)]
+            case _:
+                out[at:at] = chance.randbytes(chance.randint(1, 4))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("side", ["c2s", "s2c"])
+def test_broken_frames_give_a_value_or_our_error(side: str) -> None:
+    """Both decoders, over all recordings."""
+    chance = random.Random(SEED)
+    decode = decode_request if side == "c2s" else decode_answer
+    for name, item in captures().items():
+        for round_number in range(ROUNDS):
+            found, _ = FrameBuffer().feed(broken(item[side], chance))
+            for kind, payload in found:
+                try:
+                    decode(kind, payload)
+                except DecodeError:
+                    continue
+                except Exception as error:
+                    pytest.fail(f"{name} {side} round {round_number} seed {SEED}: {error!r}")
+
+
+def test_broken_clients_never_get_a_byte_outside_the_tables() -> None:
+    """A session answers broken streams with frames that our client decoder takes, or closes."""
+    chance = random.Random(SEED)
+    for item in captures().values():
+        for _ in range(ROUNDS):
+            topics = MemoryTopics()
+            for name in ("events", "orders"):
+                topics.create(name, 2)
+            broker = Broker(topics)
+            session = broker.connect()
+            data = broken(item["c2s"], chance)
+            sent = b"".join(broker.feed(session, data[i : i + 9]) for i in range(0, len(data), 9))
+            sent += broker.advance(session, 4000.0)
+            for kind, payload in frames(sent):
+                decode_answer(kind, payload)
+    assert {0, 1, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF} == set(FetchStatus)
+    assert {0, 1, 2, 3, 4, 10, 0xFC, 0xFD, 0xFE, 0xFF} == set(PublishResult)
+
+
+def test_broken_bundles_give_messages_or_our_error() -> None:
+    """And the check agrees with the decoder."""
+    chance = random.Random(SEED)
+    bundles = []
+    for item in captures().values():
+        for kind, payload in frames(item["c2s"]):
+            if kind in (1, 5):
+                bundles.append(payload[35:])
+                bundles.append(payload[43:])
+    for data in bundles:
+        for _ in range(ROUNDS * 5):
+            each = broken(data, chance)
+            try:
+                count = len(decode_bundle(each))
+            except (DecodeError, LimitExceeded):
+                count = 0
+            try:
+                checked = check_bundle(each)[0].count
+            except (DecodeError, LimitExceeded):
+                checked = 0
+            assert count == checked

@@ -1,0 +1,90 @@
+"""Recorded TAP bytes, broken at random: a value or our own error, never anything else.
+
+The seed is fixed and shown on failure; `FUZZ_ROUNDS` in the environment asks for more rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from support.tapmodel import Server, Users, captures, sent
+
+from logweir.errors import LogweirError
+from logweir.replication.tap.codec import (
+    Connect,
+    Option,
+    PacketBuffer,
+    decode_connect,
+    decode_tap,
+)
+from logweir.replication.tap.consumer import ConsumerSession
+
+SEED = 11210
+ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))
+
+
+def broken(data: bytes, chance: random.Random) -> bytes:
+    """`data` with a few bytes changed, removed, doubled or put elsewhere."""
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(out) + 1)
+        match chance.randrange(4):
+            case 0 if at < len(out):
+                out[at] = chance.randrange(256)
+            case 1:
+                del out[at : at + chance.randint(1, 8)]
+            case 2:
+                out[at:at] = out[at : at + chance.randint(1, 8)]
+            case _:
+                out[at:at] = chance.randbytes(chance.randint(1, 4))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("side", ["c2s", "s2c"])
+def test_broken_packets_give_a_value_or_our_error(side: str) -> None:
+    """All decoders, over all recordings."""
+    chance = random.Random(SEED)
+    for name in captures():
+        data = sent(name, side)
+        for round_number in range(ROUNDS):
+            found, _ = PacketBuffer().feed(broken(data, chance))
+            for packet in found:
+                for decode in (decode_connect, decode_tap):
+                    try:
+                        decode(packet)
+                    except LogweirError:
+                        continue
+                    except Exception as error:
+                        pytest.fail(f"{name} {side} round {round_number} seed {SEED}: {error!r}")
+
+
+def test_broken_clients_get_whole_packets_only() -> None:
+    """What a session answers to broken streams can be split into packets again."""
+    chance = random.Random(SEED)
+    mechanisms = Users("PLAIN", "CRAM-MD5", "SCRAM-SHA-1")
+    for name in captures():
+        for _ in range(ROUNDS):
+            server = Server(credentials=mechanisms)
+            data = broken(sent(name, "c2s"), chance)
+            out = b"".join(server.feed(data[i : i + 9]) for i in range(0, len(data), 9))
+            buffer = PacketBuffer()
+            _, problem = buffer.feed(out)
+            assert problem is None
+            assert len(buffer) == 0
+
+
+def test_broken_servers_end_or_go_on() -> None:
+    """A consumer never raises, and says why it ends."""
+    chance = random.Random(SEED)
+    ended = 0
+    for name in captures():
+        for _ in range(ROUNDS):
+            session = ConsumerSession(Connect(b"n", Option.SUPPORT_ACK))
+            data = broken(sent(name, "s2c"), chance)
+            for at in range(0, len(data), 100):
+                session.receive_data(data[at : at + 100], 0.0)
+            session.acknowledge()
+            ended += bool(session.close_reason)
+    assert ended > ROUNDS

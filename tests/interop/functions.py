@@ -1,0 +1,21 @@
+"""Functions that tests let clients call."""
+
+from __future__ import annotations
+
+__all__ = ["add", "count", "fail", "two"]
+
+
+def add(left: int, right: int) -> int:
+    return left + right
+
+
+def two() -> tuple[int, str]:
+    return 1, "two"
+
+
+def count(log: object, space: str) -> int:
+    return log.count(space)  # type: ignore[attr-defined,no-any-return]
+
+
+def fail() -> None:
+    raise ValueError("not today")

@@ -1,0 +1,122 @@
+"""The commands serve, follow, status, play and user, as processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import logweir
+from interop.rawclient import RawClient
+
+CODE = "from logweir.tools.cli.main import run; run()"
+
+
+def told(*words: object, stdin: str = "") -> tuple[int, str, str]:
+    """Run one command. Returns exit code, stdout, stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *map(str, words)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def serving(*words: object) -> Iterator[dict[str, Any]]:
+    """`logweir serve --json`, and what it says when it is ready."""
+    command: Sequence[str] = [sys.executable, "-c", CODE, "serve", *map(str, words), "--json"]
+    with subprocess.Popen(
+        [*command, "--listen", "tarantool://127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def test_serve_follow_status_and_play(tmp_path: Path) -> None:
+    """One store is served, another one copies it, rows are played into it, its status is told."""
+    with logweir.open(tmp_path / "one") as log:
+        log.create_space("t")
+        for number in range(10):
+            log.insert("t", (number, "x"))
+    with serving(tmp_path / "one", "--allow-guest", "all") as ready:
+        url = ready["listen"][0]
+        code, out, _ = told("follow", url, tmp_path / "two", "--once", "--json")
+        assert (code, json.loads(out)["state"]) == (0, "following")
+        port = int(url.rpartition(":")[2])
+        with RawClient(port) as client:
+            assert not client.ask(3, {0x10: 512, 0x21: [100, "by a client"]}).is_error
+        code, out, _ = told("follow", url, tmp_path / "two", "--once", "--json")
+        assert code == 0
+        code, out, _ = told("status", url, "--json")
+        status = json.loads(out)
+        assert (code, status["spaces"]["t"], status["state"]) == (0, 11, "running")
+        code, _, err = told("play", tmp_path / "one", url)
+        assert code == 1
+        assert "Duplicate key" in err
+    with logweir.open(tmp_path / "two", create=False) as log:
+        assert log.get("t", 100) == (100, "by a client")
+        assert log.replica_id == 2
+    code, _, err = told("status", url)
+    assert code == 4
+    assert "hint" in err
+
+
+def test_users_are_managed_and_count(tmp_path: Path) -> None:
+    """Added with a password from stdin, granted, listed, refused, dropped."""
+    store = tmp_path / "store"
+    with logweir.open(store) as log:
+        log.create_space("t")
+    assert told("user", "add", store, "alice", "--password-stdin", stdin="wonder\n")[0] == 0
+    assert told("user", "add", store, "alice", "--password-stdin", stdin="x\n")[0] == 1
+    assert told("user", "add", store, "writers", "--role")[0] == 0
+    assert told("user", "grant", store, "writers", "read,write", "--on", "space:t")[0] == 0
+    assert told("user", "grant", store, "alice", "writers")[0] == 0
+    code, _, err = told("user", "grant", store, "alice", "fly,read")
+    assert code == 2
+    assert "'fly' is not a right" in err
+    code, out, _ = told("user", "list", store, "--json")
+    alice = next(one for one in json.loads(out) if one["name"] == "alice")
+    assert alice["password"] is True
+    assert {"on": "role", "object": 33, "rights": ["execute"]} in alice["grants"]
+    with serving(store) as ready:
+        port = int(ready["listen"][0].rpartition(":")[2])
+        with RawClient(port, "alice", "wonder") as client:
+            assert not client.ask(2, {0x10: 512, 0x21: [1]}).is_error
+            assert int(client.ask(2, {0x10: 304, 0x21: [99]}).error().code) == 42
+    assert told("user", "revoke", store, "alice", "writers")[0] == 0
+    assert told("user", "passwd", store, "alice", "--password-stdin", stdin="new\n")[0] == 0
+    with serving(store) as ready:
+        port = int(ready["listen"][0].rpartition(":")[2])
+        with RawClient(port, "alice", "new") as client:
+            assert int(client.ask(2, {0x10: 512, 0x21: [2]}).error().code) == 42
+    assert told("user", "drop", store, "alice")[0] == 0
+    assert told("user", "drop", store, "guest")[0] == 1
+
+
+def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
+    """Exit code 2, one line, no traceback."""
+    for words in (
+        ["--listen", "http://x"],
+        ["--follow", "tarantool://"],
+        ["--functions", "no_such_module"],
+        ["--metrics", "nowhere"],
+        ["--listen", "tarantool://user@127.0.0.1:0"],
+    ):
+        code, _, err = told("serve", tmp_path / "store", *words)
+        assert code == 2, words
+        assert "Traceback" not in err

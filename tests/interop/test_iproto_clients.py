@@ -1,0 +1,156 @@
+"""The Python clients of the field work with our server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.rawclient import RawClient
+from interop.serving import Serving
+from logweir.replication import users
+from logweir.replication.iproto import codec
+from logweir.replication.iproto.access import Privilege
+
+asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
+tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(tmp_path / "store", functions="interop.functions") as made:
+        log = made.log
+        log.create_space("orders", format=[("id", "unsigned"), ("what", "string")])
+        log.create_space("secret")
+        users.add_user(log, "alice", password="wonder")
+        both = Privilege.READ | Privilege.WRITE
+        users.grant(log, "alice", both, users.Target("space", "orders"))
+        users.grant(log, "alice", Privilege.EXECUTE, users.Target("universe"))
+        yield made
+
+
+def test_asynctnt(serving: Serving) -> None:
+    """Schema, DML by names, select, call, errors, many requests at once."""
+
+    async def main() -> None:
+        connection = asynctnt.Connection(
+            host="127.0.0.1", port=serving.port, username="alice", password="wonder"
+        )
+        async with connection:
+            assert connection.schema is not None
+            assert "orders" in connection.schema.spaces
+            assert "secret" not in connection.schema.spaces
+            await connection.insert("orders", [1, "bolts"])
+            await connection.insert("orders", {"id": 2, "what": "nuts"})
+            await connection.replace("orders", [1, "long bolts"])
+            await connection.update("orders", [2], [["=", "what", "wing nuts"]])
+            await connection.upsert("orders", [3, "gears"], [["=", 1, "x"]])
+            await connection.delete("orders", [1])
+            found = await connection.select("orders", [2])
+            assert dict(found[0]) == {"id": 2, "what": "wing nuts"}
+            assert len(await connection.select("orders")) == 2
+            await asyncio.gather(
+                *(connection.replace("orders", [n, f"row {n}"]) for n in range(1000))
+            )
+            with pytest.raises(asynctnt.exceptions.TarantoolDatabaseError) as caught:
+                await connection.insert("orders", [5, "again"])
+            assert caught.value.code == 3
+            with pytest.raises(asynctnt.exceptions.TarantoolDatabaseError) as caught:
+                await connection.eval("return 1")
+            assert caught.value.code == 42
+            answer = await connection.call("add", [2, 3])
+            assert answer.body == [5]
+            await connection.ping()
+
+    asyncio.run(main())
+    assert serving.log.count("orders") == 1000
+
+
+def test_tarantool_python(serving: Serving) -> None:
+    """DML, select, call, wrong password, and what is not granted."""
+    connection: Any = tarantool.Connection(
+        "127.0.0.1", serving.port, user="alice", password="wonder"
+    )
+    connection.insert("orders", (1, "bolts"))
+    connection.replace("orders", (1, "long bolts"))
+    connection.update("orders", 1, [("=", "what", "bolt")])
+    connection.upsert("orders", (2, "nuts"), [("=", 1, "x")])
+    assert connection.select("orders", 1).data == [[1, "bolt"]]
+    assert connection.delete("orders", 2).data == [[2, "nuts"]]
+    assert connection.call("add", 1, 2).data == [3]
+    assert connection.call("two").data == [1, "two"]
+    with pytest.raises(tarantool.error.DatabaseError, match="ValueError: not today"):
+        connection.call("fail")
+    with pytest.raises(tarantool.error.SchemaError):
+        connection.select("secret")
+    connection.close()
+    with pytest.raises(tarantool.error.DatabaseError, match="Incorrect password"):
+        tarantool.Connection("127.0.0.1", serving.port, user="alice", password="bad")
+
+
+def test_guest_may_ping_and_vote_only(serving: Serving) -> None:
+    """Everything else is refused with error 42 until it is granted."""
+    with RawClient(serving.port) as client:
+        assert not client.ask(64).is_error
+        assert not client.ask(68).is_error
+        space_id = serving.log.schema.space("orders").id
+        refused = [
+            client.ask(1, {0x10: space_id, 0x12: 1, 0x20: []}),
+            client.ask(2, {0x10: space_id, 0x21: [1, "x"]}),
+            client.ask(5, {0x10: 280, 0x20: [space_id]}),
+            client.ask(10, {0x22: "add", 0x21: [1, 2]}),
+            client.ask(8, {0x27: "return 1"}),
+            client.ask(65, {0x24: "11111111-1111-4111-8111-111111111111"}),
+            client.ask(69),
+        ]
+        assert [int(answer.error().code) for answer in refused] == [42] * 7
+        run = b"".join(
+            codec.encode_request(3, sync, {0x10: space_id, 0x21: [sync, "x"]})
+            for sync in range(100, 120)
+        )
+        client.send(run)
+        answers = [client.receive() for _ in range(20)]
+        assert {int(answer.error().code) for answer in answers} == {42}
+    assert serving.log.count("orders") == 0
+
+
+def test_pipelined_requests_read_what_they_wrote(serving: Serving) -> None:
+    """A SELECT sent behind a REPLACE, without waiting, sees it; each is answered by its sync."""
+    space_id = serving.log.schema.space("orders").id
+    with RawClient(serving.port, "alice", "wonder") as client:
+        stream = b""
+        for number in range(50):
+            stream += codec.encode_request(
+                3, 1000 + number, {0x10: space_id, 0x21: [1, str(number)]}
+            )
+            stream += codec.encode_request(1, number + 1, {0x10: space_id, 0x12: 9, 0x20: [1]})
+        client.send(stream)
+        answers = [client.receive() for _ in range(100)]
+        found = {one.header.sync: one.body[0x30] for one in answers}
+        assert all(found[number + 1] == [[1, str(number)]] for number in range(50))
+
+
+def test_one_bad_request_of_a_run_fails_alone(serving: Serving) -> None:
+    """The others are stored, in order, each a transaction."""
+    space_id = serving.log.schema.space("orders").id
+    before = serving.log.vclock[1]
+    rows: list[list[Any]] = [[n, f"row {n}"] for n in range(20)]
+    rows[7] = ["no number", "x"]
+    rows[11] = [3, "again"]
+    for kind, expected in ((2, {7: 23, 11: 3}), (3, {7: 23})):
+        with RawClient(serving.port, "alice", "wonder") as client:
+            client.send(
+                b"".join(
+                    codec.encode_request(kind, n + 1, {0x10: space_id, 0x21: row})
+                    for n, row in enumerate(rows)
+                )
+            )
+            answers = {one.header.sync - 1: one for one in (client.receive() for _ in rows)}
+        errors = {n: int(one.error().code) for n, one in answers.items() if one.is_error}
+        assert errors == expected
+        assert answers[5].body[0x30] == [[5, "row 5"]]
+    assert serving.log.get("orders", 3) == (3, "again")
+    assert serving.log.vclock[1] == before + 18 + 19

@@ -1,0 +1,171 @@
+"""Folders of ours in a real Tarantool, and of a real Tarantool in ours, both ways and on."""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+import logweir
+from interop.realtarantool import RealTarantool, TarantoolDied, TarantoolError
+from logweir.errors import DirectoryLocked
+
+pytestmark = pytest.mark.tarantool
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """The logs and snapshots of a folder, alone, in a new one."""
+    to.mkdir()
+    for path in folder.iterdir():
+        if path.suffix in (".xlog", ".snap"):
+            shutil.copy(path, to)
+    return to
+
+
+def contents(log: logweir.Log) -> dict[str, list[bytes]]:
+    """The exact bytes of every tuple of every user space."""
+    with log.read_view() as view:
+        return {
+            space.name: sorted(view.tuples(space))
+            for space in view.engine.schema
+            if not space.is_system and not space.is_view
+        }
+
+
+def their_contents(box: RealTarantool, names: list[str]) -> dict[str, list[bytes]]:
+    """The same of a running Tarantool, tuple by tuple in its own MsgPack."""
+    found = {}
+    for name in names:
+        code = """
+            local out, msgpack = {}, require('msgpack')
+            local base64 = require('digest').base64_encode
+            for _, t in box.space[...]:pairs() do
+                table.insert(out, base64(msgpack.encode(t), {nowrap = true}))
+            end
+            return out"""
+        (texts,) = box.eval(code, [name])
+        found[name] = sorted(base64.b64decode(text) for text in texts)
+    return found
+
+
+def fill(log: logweir.Log) -> None:
+    """A little of everything that has an effect on disk."""
+    log.create_space(
+        "orders",
+        [
+            ("id", "unsigned"),
+            ("what", "string"),
+            {"name": "n", "type": "integer", "is_nullable": True},
+        ],
+        indexes={"what": {"parts": ["what"], "unique": False}, "n": {"parts": ["n"]}},
+    )
+    log.create_space("pairs", [("a", "unsigned"), ("b", "string")], primary=["a", "b"], type="HASH")
+    log.create_space("loose", primary=[(0, "scalar")])
+    log.create_space("here", [("id", "unsigned")], local=True)
+    log.create_space("gone", [("id", "unsigned")], temporary=True)
+    log.create_space("numbered", [("id", "unsigned"), ("text", "string")])
+    log.create_sequence("counter", start=10, step=5)
+    log.use_sequence("numbered", "counter")
+    for text in ("a", "b", "c"):
+        log.insert("numbered", (None, text))
+    log.append("orders", [(i, f"thing {i % 7}", i) for i in range(200)])
+    log.insert("orders", (1000, "none", None))
+    log.insert("orders", (1001, "none", None))
+    log.update("orders", 5, [["+", "n", 5000], [":", "what", 0, 1, "TH"]])
+    log.upsert("orders", (5, "x", 1), [["=", 1, "upserted"]])
+    log.upsert("orders", (5000, "new", -5), [["=", 1, "not this"]])
+    log.delete("orders", 7)
+    log.delete("orders", 7777)
+    log.update("orders", 8888, [["=", 1, "nobody"]])
+    log.replace("pairs", (1, "x"))
+    log.replace("pairs", (2, "\u00e9\u4e2d"))
+    for value in (True, -5, 3.5, "text", b"bytes", decimal.Decimal("12.50"), 2**64 - 1, -(2**63)):
+        log.replace("loose", (value, {"k": [1, None, {"deep": value}]}, uuid.UUID(int=5)))
+    log.insert("gone", (1,))
+    with log.transaction() as tx:
+        tx.insert("here", (1,))
+        tx.replace("orders", (2000, "mixed", 2000))
+        tx.insert("here", (2,))
+    with log.transaction() as tx:
+        tx.insert("here", (3,))
+    log.create_index("orders", "late", ["n", "what"], if_not_exists=True)
+    log.drop_index("orders", "n")
+    log.create_space("dropped", [("id", "unsigned")])
+    log.insert("dropped", (1,))
+    log.drop_space("dropped")
+    log.create_space("emptied", [("id", "unsigned")])
+    log.append("emptied", [(i,) for i in range(50)])
+    log.truncate("emptied")
+    log.insert("emptied", (99,))
+    log.alter_space("emptied", name="renamed")
+
+
+NAMES = ["orders", "pairs", "loose", "here", "numbered", "renamed"]
+
+
+@pytest.mark.parametrize("snapshot", [False, True], ids=["logs", "snapshot"])
+def test_tarantool_boots_on_our_folder(snapshot: bool, tmp_path: Path) -> None:
+    """Everything we can write is there for a real Tarantool, byte for byte, with our vclock."""
+    with logweir.open(tmp_path / "ours", wal_max_size=3000) as log:
+        fill(log)
+        if snapshot:
+            log.snapshot()
+            log.insert("orders", (3000, "after", 3000))
+        ours = contents(log)
+        vclock = dict(log.vclock)
+    with RealTarantool(copied(tmp_path / "ours", tmp_path / "theirs")) as box:
+        theirs = their_contents(box, NAMES)
+        (seen,) = box.eval("return box.info.vclock")
+        assert theirs == {name: ours[name] for name in NAMES}
+        as_map = dict(enumerate(seen, 1)) if isinstance(seen, list) else seen
+        assert as_map == vclock
+        (ids,) = box.eval("local r = box.space.numbered:insert{box.NULL, 'theirs'} return r[1]")
+        assert ids == 25
+        (late,) = box.eval("return box.space.orders.index.late:count()")
+        assert late == len(ours["orders"])
+
+
+def test_a_folder_goes_back_and_forth(tmp_path: Path) -> None:
+    """Ours, theirs, ours, theirs: each continues the other's vclock and sees all of its rows."""
+    folder = tmp_path / "store"
+    with logweir.open(folder) as log:
+        log.create_space("kv", [("id", "unsigned"), ("who", "string")])
+        log.insert("kv", (1, "ours"))
+    for turn in range(2):
+        for leftover in ("state", "logweir.lock"):
+            path = folder / leftover
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        with RealTarantool(folder) as box:
+            count = box.eval("return box.space.kv:count()")[0]
+            assert count == 1 + 4 * turn
+            box.eval("box.space.kv:insert{...}", [100 + turn, "theirs"])
+            box.eval("box.begin() box.space.kv:insert{...} box.commit()", [200 + turn, "theirs"])
+            if turn:
+                box.eval("box.snapshot()")
+                box.eval("box.space.kv:update(1, {{'=', 2, 'changed'}})")
+            (lsn,) = box.eval("return box.info.lsn")
+            if turn:
+                box.kill()
+        with logweir.open(folder) as log:
+            assert log.vclock.lsn(1) == lsn
+            assert log.get("kv", 200 + turn) == (200 + turn, "theirs")
+            log.append("kv", [(300 + turn, "ours"), (400 + turn, "ours")])
+            assert log.vclock.lsn(1) == lsn + 2
+    with logweir.open(folder) as log:
+        assert log.get("kv", 1) == (1, "changed")
+        assert log.count("kv") == 9
+
+
+def test_a_running_tarantool_locks_us_out_and_we_lock_it_out(tmp_path: Path) -> None:
+    """Two programs never write to one folder."""
+    with RealTarantool(tmp_path / "theirs"), pytest.raises(DirectoryLocked):
+        logweir.open(tmp_path / "theirs")
+    with logweir.open(tmp_path / "ours"):
+        box = RealTarantool(tmp_path / "ours")
+        with pytest.raises((TarantoolError, TarantoolDied), match=r"(?i)lock|already"):
+            box.__enter__()
+        assert not box.is_running

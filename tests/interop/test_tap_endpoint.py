@@ -1,0 +1,489 @@
+"""Our endpoint on sockets: commands, streams, names, takeover, restarts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import bmemcached
+import pytest
+
+from interop.kvclient import KvClient, store
+from interop.serving import Serving
+from logweir.replication.bucket import VbucketState
+from logweir.replication.iproto.auth import verifier
+from logweir.replication.tap.codec import (
+    Connect,
+    Opaque,
+    Opcode,
+    Option,
+    Packet,
+    Status,
+    TapMessage,
+    encode_connect,
+    encode_request,
+)
+from logweir.replication.urls import parse_listen_url, parse_url
+
+FUTURE = 2**64 - 1
+ACK = Option.SUPPORT_ACK
+
+
+def serve(folder: Path, **options: Any) -> Serving:
+    """A server with bucket b that lets guests do everything."""
+    options.setdefault("guest", "all")
+    return Serving(folder, listen=[parse_listen_url("tap://:0/b")], **options)
+
+
+def set_state(client: KvClient, vbucket: int, state: VbucketState) -> None:
+    """Change a vbucket."""
+    extras = int(state).to_bytes(4, "big")
+    (answer,) = client.ask(Packet(Opcode.SET_VBUCKET, extras=extras, vbucket=vbucket))
+    assert answer.status == 0
+
+
+def take_until(stream: Iterable[TapMessage], key: bytes) -> list[TapMessage]:
+    """What comes up to the mutation of a key, with it."""
+    taken = []
+    for message in stream:
+        taken.append(message)
+        if message.key == key:
+            return taken
+    raise AssertionError(f"the stream ended before {key!r}")
+
+
+def applied(messages: Iterable[TapMessage]) -> dict[bytes, bytes]:
+    """What a consumer has after some messages."""
+    items: dict[bytes, bytes] = {}
+    for message in messages:
+        if message.opcode == Opcode.TAP_MUTATION:
+            items[message.key] = message.value
+        elif message.opcode == Opcode.TAP_DELETE:
+            items.pop(message.key, None)
+        elif message.opcode == Opcode.TAP_FLUSH:
+            items.clear()
+    return items
+
+
+def data(messages: Iterable[TapMessage]) -> list[tuple[int, bytes]]:
+    """Opcodes and keys of mutations, deletions and flushes."""
+    kinds = (Opcode.TAP_MUTATION, Opcode.TAP_DELETE, Opcode.TAP_FLUSH)
+    return [(m.opcode, m.key) for m in messages if m.opcode in kinds]
+
+
+def test_what_is_answered_survives_a_restart(tmp_path: Path) -> None:
+    """Items, CAS and flags are there again, and changes go on."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(*(store(b"k%d" % n, b"v%d" % n, flags=n) for n in range(100)))
+        (before,) = client.ask(Packet(Opcode.GET, b"k7"))
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        (after,) = client.ask(Packet(Opcode.GET, b"k7"))
+        assert after == before
+        (changed,) = client.ask(store(b"k7", b"new", cas=after.cas))
+        assert changed.status == 0
+        assert changed.cas > after.cas
+        (again,) = client.ask(store(b"k7", b"lost", cas=after.cas))
+        assert again.status == Status.EXISTS
+
+
+def test_a_batch_reads_what_it_wrote(tmp_path: Path) -> None:
+    """Quiet and loud requests of one write, answered in order."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        answers = client.batch(
+            store(b"k", b"1", Opcode.SETQ),
+            Packet(Opcode.GET, b"k"),
+            Packet(Opcode.DELETEQ, b"k"),
+            Packet(Opcode.GET, b"k"),
+            Packet(Opcode.GETQ, b"k"),
+        )
+        assert [(answer.status, answer.value) for answer in answers] == [
+            (0, b"1"),
+            (Status.NOT_FOUND, b"Not found"),
+        ]
+
+
+def add_user(server: Serving, name: str, password: str, bits: int) -> None:
+    """A user of the store with privileges on everything."""
+    server.log.insert("_user", (40, 1, name, "user", {"chap-sha1": verifier(password)}))
+    server.log.insert("_priv", (1, 40, "universe", 0, bits))
+
+
+def test_guests_may_do_nothing_until_told(tmp_path: Path) -> None:
+    """Status 20 for commands and streams; a user with grants logs in and may."""
+    with serve(tmp_path / "s", guest="none") as server:
+        add_user(server, "ada", "lovelace", 0xFFFFFFFF)
+        with KvClient(server.port) as client:
+            assert client.ask(store(b"k"))[0].status == Status.AUTH_ERROR
+            client.socket.sendall(encode_connect(Connect(b"n", Option.DUMP)))
+            refusal = client.receive()
+            assert refusal is not None
+            assert (refusal.opcode, refusal.status) == (Opcode.TAP_CONNECT, Status.AUTH_ERROR)
+            assert client.receive() is None
+        with KvClient(server.port) as client:
+            login = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ada\0lovelace")
+            wrong = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ada\0wrong")
+            statuses = [answer.status for answer in client.ask(wrong, login, store(b"k"))]
+            assert statuses == [Status.AUTH_ERROR, 0, 0]
+
+
+def test_a_real_python_client_reads_and_writes(tmp_path: Path) -> None:
+    """python-binary-memcached: login, text, numbers, many at once, CAS, counters, deletion."""
+    with serve(tmp_path / "s", guest="none") as server:
+        add_user(server, "ada", "lovelace", 0xFFFFFFFF)
+        client = bmemcached.Client((f"127.0.0.1:{server.port}",), "ada", "lovelace")
+        try:
+            assert client.set("text", "grün")
+            assert client.set("number", 5)
+            assert client.set_multi({f"k{n}": n for n in range(50)}) in (True, [])
+            assert client.get_multi([f"k{n}" for n in range(50)]) == {f"k{n}": n for n in range(50)}
+            assert client.get("text") == "grün"
+            assert not client.add("text", "again")
+            _, cas = client.gets("text")
+            assert client.cas("text", "new", cas)
+            assert not client.cas("text", "lost", cas)
+            assert client.incr("count", 3) in (0, 3)
+            assert client.delete("text")
+            assert client.get("text") is None
+            assert client.flush_all()
+            assert client.get("number") is None
+        finally:
+            client.disconnect_all()
+
+
+def test_dump_holds_exactly_what_is_there(tmp_path: Path) -> None:
+    """Framed, without what was deleted, then closed; flags right with option 100."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(*(store(b"k%04d" % n, b"v%d" % n, flags=n) for n in range(5000)))
+        client.ask(*(Packet(Opcode.DELETE, b"k%04d" % n) for n in range(0, 5000, 2)))
+        for options in (Option(0), ACK, Option.FIX_FLAG_BYTEORDER):
+            with KvClient(server.port) as consumer:
+                messages = list(consumer.stream(Connect(b"d", Option.DUMP | options)))
+            assert applied(messages) == {b"k%04d" % n: b"v%d" % n for n in range(1, 5000, 2)}
+            assert len(data(messages)) == 2500
+            assert all(m.item_flags == int(m.key[1:]) for m in messages if m.key)
+            numbers = [m.number for m in messages if m.opcode == Opcode.TAP_OPAQUE]
+            opening = [Opaque.ENABLE_AUTO_NACK] if options & ACK else []
+            assert numbers == [
+                *opening,
+                Opaque.INITIAL_VBUCKET_STREAM,
+                Opaque.CLOSE_BACKFILL,
+                Opaque.CLOSE_TAP_STREAM,
+            ]
+
+
+def test_a_dump_under_writes_is_one_position(tmp_path: Path) -> None:
+    """Two counters that a writer keeps equal are equal at CLOSE_BACKFILL, in each of many dumps,
+    and no item comes that was not there."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.batch(*(store(b"m%06d" % n, b"x" * 100, Opcode.SETQ) for n in range(6000)))
+        log = server.log
+        stop = threading.Event()
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                with log.transaction() as tx:
+                    for key in (b"a", b"z"):
+                        row = (key, 0, b"%d" % number, 0, 0, number, 0, 0, "", b"")
+                        tx.replace("b", row)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            server.wait(lambda: log.get("b", b"z") is not None)
+            for _ in range(3):
+                with KvClient(server.port) as consumer:
+                    found = applied(consumer.stream(Connect(b"", Option.DUMP)))
+                assert found[b"a"] == found[b"z"]
+                assert len(found) == 6002
+        finally:
+            stop.set()
+            writer.join()
+
+
+def test_everything_then_live_comes_once(tmp_path: Path) -> None:
+    """A stream that begins while somebody writes has each change once, in order."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(*(store(b"old%d" % n) for n in range(500)))
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"n", ACK))
+            messages = [next(stream)]
+            client.send(*(store(b"new%d" % n, b"%d" % n) for n in range(500)))
+            messages += take_until(stream, b"new499")
+        keys = [key for _, key in data(messages)]
+        assert len(keys) == len(set(keys)) == 1000
+
+
+def test_future_only_sends_nothing_old(tmp_path: Path) -> None:
+    """With both dates that mean it; set, append, count, delete and flush as they happen."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"old"))
+        for date in (FUTURE, 0xFFFFFFFF):
+            with KvClient(server.port) as consumer:
+                stream = consumer.stream(
+                    Connect(b"n%d" % date, ACK | Option.BACKFILL, backfill=date)
+                )
+                first = next(stream)
+                assert first.number == Opaque.ENABLE_AUTO_NACK
+                server.wait(lambda: server.server.hub.readers == 1)
+                client.ask(
+                    store(b"k", b"1"),
+                    Packet(Opcode.APPEND, b"k", b"0"),
+                    Packet(Opcode.DELETE, b"k"),
+                    Packet(Opcode.FLUSH),
+                    store(b"end"),
+                )
+                messages = take_until(stream, b"end")
+            assert data(messages) == [
+                (Opcode.TAP_MUTATION, b"k"),
+                (Opcode.TAP_MUTATION, b"k"),
+                (Opcode.TAP_DELETE, b"k"),
+                (Opcode.TAP_FLUSH, b""),
+                (Opcode.TAP_MUTATION, b"end"),
+            ]
+            assert messages[1].value == b"10"
+
+
+def test_keys_only_is_honoured(tmp_path: Path) -> None:
+    """No value, and the flag that says so."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"k", b"long value"))
+        options = Option.DUMP | Option.REQUEST_KEYS_ONLY
+        messages = [m for m in client.stream(Connect(b"", options)) if m.key]
+        assert [(m.value, m.has_value) for m in messages] == [(b"", False)]
+
+
+def test_an_expired_item_becomes_a_deletion_when_noticed(tmp_path: Path) -> None:
+    """A follower sees the removal, and the log holds it."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"k", expiry=1_000_000_000), store(b"other"))
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"n", ACK))
+            take_until(stream, b"other")
+            assert client.ask(Packet(Opcode.GET, b"k"))[0].status == Status.NOT_FOUND
+            deletion = next(m for m in stream if m.opcode == Opcode.TAP_DELETE)
+            assert deletion.key == b"k"
+        assert server.log.get("b", b"k") is None
+
+
+def test_a_named_stream_goes_on_where_it_was_acknowledged(tmp_path: Path) -> None:
+    """After a reconnect and after a restart of the server; opaques go on after a reconnect."""
+    connect = Connect(b"follower", ACK | Option.BACKFILL, backfill=FUTURE)
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(connect)
+            next(stream)
+            server.wait(lambda: server.server.hub.readers == 1)
+            client.ask(store(b"one"))
+            last = take_until(stream, b"one")[-1]
+            next_one = threading.Thread(target=lambda: next(stream, None), daemon=True)
+            next_one.start()  # asking for the next one acknowledges the last
+            client.ask(store(b"two"))
+            next_one.join(20)
+        client.ask(store(b"three"))
+        with KvClient(server.port) as consumer:
+            again = take_until(consumer.stream(connect), b"three")
+            assert [key for _, key in data(again)] == [b"two", b"three"]
+            assert again[0].opaque > last.opaque
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"four"))
+        with KvClient(server.port) as consumer:
+            again = take_until(consumer.stream(connect), b"four")
+        assert [key for _, key in data(again)] == [b"two", b"three", b"four"]
+
+
+def test_checkpoint_ids_bring_an_old_client_back(tmp_path: Path) -> None:
+    """The id of the last checkpoint that ended, given under another name, misses and repeats
+    nothing; an id that we never gave brings everything."""
+    options = ACK | Option.CHECKPOINT
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"one"), store(b"two"))
+        with KvClient(server.port) as consumer:
+            for message in consumer.stream(Connect(b"a", options)):
+                if message.opcode == Opcode.TAP_CHECKPOINT_END:
+                    break
+        assert message.number
+        client.ask(store(b"three"), Packet(Opcode.DELETE, b"one"), store(b"four"))
+        for number, keys in (
+            (message.number, [b"three", b"one", b"four"]),
+            (2**60, [b"four", b"three", b"two"]),
+        ):
+            with KvClient(server.port) as consumer:
+                connect = Connect(b"b%d" % number, options, checkpoints=((0, number),))
+                messages = []
+                for each in consumer.stream(connect):
+                    messages.append(each)
+                    if each.opcode == Opcode.TAP_CHECKPOINT_END and len(data(messages)) == 3:
+                        break
+            assert [key for _, key in data(messages)] == keys
+
+
+def test_a_date_leaves_out_what_is_older(tmp_path: Path) -> None:
+    """Changes before it do not come, those since do."""
+    clock = [1_000_000.0]
+    options = {"clock": lambda: clock[0]}
+    with serve(tmp_path / "s", open_options=options) as server, KvClient(server.port) as client:
+        client.ask(store(b"old"))
+        clock[0] = 2_000_000.0
+        client.ask(store(b"new"))
+        connect = Connect(b"n", ACK | Option.BACKFILL, backfill=1_500_000)
+        with KvClient(server.port) as consumer:
+            messages = take_until(consumer.stream(connect), b"new")
+        assert [key for _, key in data(messages)] == [b"new"]
+
+
+def test_names_in_use(tmp_path: Path) -> None:
+    """A newcomer takes a name over, and the older connection ends; a registered one is refused
+    until it deregisters."""
+    with serve(tmp_path / "s") as server:
+        connect = Connect(b"n", ACK)
+        with KvClient(server.port) as first, KvClient(server.port) as second:
+            next(first.stream(connect))
+            next(second.stream(connect))
+            while first.receive() is not None:
+                pass
+        registered = Connect(b"r", ACK | Option.REGISTERED_CLIENT)
+        with KvClient(server.port) as first, KvClient(server.port) as second:
+            next(first.stream(registered))
+            second.socket.sendall(encode_connect(registered))
+            refusal = second.receive()
+            assert refusal is not None
+            assert (refusal.status, second.receive()) == (Status.NOT_SUPPORTED, None)
+        with KvClient(server.port) as client:
+            forget = Packet(Opcode.DEREGISTER_TAP_CLIENT, b"r")
+            assert [answer.status for answer in client.ask(forget, forget)] == [0, 0]
+
+
+@pytest.mark.parametrize("listed", [(), (1,), (1, 2), (9,)])
+def test_only_the_wanted_vbuckets_come(tmp_path: Path, listed: tuple[int, ...]) -> None:
+    """All without a list, nothing of one that is not here; a dead one is left out."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        for vbucket in (1, 2, 3):
+            set_state(client, vbucket, VbucketState.ACTIVE)
+            client.ask(store(b"k%d" % vbucket, vbucket=vbucket))
+        set_state(client, 3, VbucketState.DEAD)
+        options = Option.DUMP | (Option.LIST_VBUCKETS if listed else Option(0))
+        messages = list(client.stream(Connect(b"", options, vbuckets=listed)))
+        found = {m.vbucket for m in messages if m.key}
+        assert found == ({1, 2} if not listed else {1, 2} & set(listed))
+
+
+def test_an_item_that_moves_is_removed_where_it_was(tmp_path: Path) -> None:
+    """A key is in one vbucket at a time, and followers of the other one see it go."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        set_state(client, 1, VbucketState.ACTIVE)
+        client.ask(store(b"k", b"old"))
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"n", ACK))
+            take_until(stream, b"k")
+            client.ask(store(b"k", b"new", vbucket=1), store(b"end"))
+            found = [(m.opcode, m.vbucket) for m in take_until(stream, b"end") if m.key]
+        assert found == [
+            (Opcode.TAP_DELETE, 0),
+            (Opcode.TAP_MUTATION, 1),
+            (Opcode.TAP_MUTATION, 0),
+        ]
+        assert client.ask(Packet(Opcode.GET, b"k"))[0].status == Status.NOT_FOUND
+
+
+def migrate(source: int, destination: int, vbucket: int) -> None:
+    """What a migrator does: hand the producer's packets on, and the answers back."""
+    options = ACK | Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS
+    with KvClient(source) as left, KvClient(destination) as right:
+        left.socket.sendall(encode_connect(Connect(b"mover", options, vbuckets=(vbucket,))))
+
+        def back() -> None:
+            while (answer := right.receive()) is not None:
+                left.send(answer)
+
+        answers = threading.Thread(target=back, daemon=True)
+        answers.start()
+        while (packet := left.receive()) is not None:
+            right.socket.sendall(encode_request(packet))
+        right.socket.shutdown(1)
+        answers.join(20)
+
+
+def test_takeover_under_writes_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """A vbucket moves while clients count in it: what was answered is there, once."""
+    with serve(tmp_path / "a") as one, serve(tmp_path / "b") as other:
+        with KvClient(one.port) as client:
+            set_state(client, 5, VbucketState.ACTIVE)
+            client.batch(*(store(b"k%d" % n, b"v", Opcode.SETQ, vbucket=5) for n in range(2000)))
+        counted = [0] * 3
+        started = threading.Event()
+
+        def count(place: int) -> None:
+            key = b"counter%d" % place
+            port = one.port
+            client = KvClient(port)
+            while counted[place] < 300 or port == one.port:
+                extras = (1).to_bytes(8, "big") + (1).to_bytes(8, "big") + bytes(4)
+                request = Packet(Opcode.INCREMENT, key, extras=extras, vbucket=5)
+                status = client.ask(request)[0].status
+                if status == 0:
+                    counted[place] += 1
+                    started.set()
+                elif status == Status.NOT_MY_VBUCKET and port == one.port:
+                    client.close()
+                    port = other.port
+                    client = KvClient(port)
+                else:
+                    assert status in (Status.NOT_MY_VBUCKET, Status.TEMPORARY_FAILURE)
+            client.close()
+
+        writers = [threading.Thread(target=count, args=(place,)) for place in range(3)]
+        for writer in writers:
+            writer.start()
+        started.wait(20)
+        migrate(one.port, other.port, 5)
+        for writer in writers:
+            writer.join(30)
+        found = {row[0]: row[2] for row in other.log.select("b")}
+        assert len(found) == 2003
+        assert [int(found[b"counter%d" % place]) for place in range(3)] == counted
+        states = [row[1:] for row in one.log.select("logweir_vbucket") if row[1] == 5]
+        assert states == [(5, VbucketState.DEAD)]
+
+
+def test_a_chain_of_servers_holds_the_same(tmp_path: Path) -> None:
+    """One follows the other by TAP: everything, then live, across a break; equal rows."""
+    with serve(tmp_path / "a") as one, KvClient(one.port) as client:
+        client.batch(*(store(b"k%d" % n, b"v", Opcode.SETQ) for n in range(3000)))
+        follow = {"follow": [parse_url(f"tap://127.0.0.1:{one.port}/b")]}
+        with serve(tmp_path / "b", **follow) as other:
+            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            client.ask(*(Packet(Opcode.DELETE, b"k%d" % n) for n in range(50)))
+            client.ask(store(b"new", b"live", flags=0xDEADBEEF))
+            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+        client.ask(*(Packet(Opcode.DELETE, b"k%d" % n) for n in range(50, 90)))
+        with serve(tmp_path / "b", **follow) as other:
+            before = other.log.vclock.signature
+            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            assert other.log.vclock.signature - before < 200
+        client.ask(Packet(Opcode.FLUSH), store(b"after"))
+        with serve(tmp_path / "b", **follow) as other:
+            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            assert [row[0] for row in other.log.select("b")] == [b"after"]
+
+
+def test_a_consumer_that_stops_acknowledging_costs_one_window(tmp_path: Path) -> None:
+    """What is kept for it does not grow with what is written."""
+    connect = Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE)
+    with (
+        serve(tmp_path / "s") as server,
+        KvClient(server.port) as client,
+        KvClient(server.port) as consumer,
+    ):
+        stream = consumer.stream(connect)
+        next(stream)
+        server.wait(lambda: server.server.hub.readers == 1)
+        client.batch(*(store(b"k%d" % n, bytes(1000), Opcode.SETQ) for n in range(9000)))
+        (service,) = {link._conversation.service for link in server.server.listener.links}
+        (streaming,) = service.streams.values()
+        server.wait(lambda: not streaming.producer.has_room)
+        assert streaming.producer.unacknowledged_bytes < 5 * 1024 * 1024
+        assert client.ask(Packet(Opcode.GET, b"k8999"))[0].status == 0

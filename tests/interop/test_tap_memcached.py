@@ -1,0 +1,192 @@
+"""The same commands to Debian's memcached and to us: the same answers.
+
+Not compared: CAS values (only whether they are there, equal or changed), texts of errors, VERSION,
+STAT, and what a request that is no command of the table gets. Not made: values too large (memcached
+then removes the item, we keep it), VERBOSITY (81 there, 00 here).
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from interop.kvclient import KvClient, store
+from interop.serving import Serving
+from logweir.replication.tap.codec import Opcode, Packet, Status
+from logweir.replication.urls import parse_listen_url
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("memcached") is None, reason="no `memcached` program on this machine"
+)
+
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+VALUES = st.sampled_from([b"", b"1", b"17", b"x", b"12 rest", b"18446744073709551615", b" 5"])
+FLAGS = st.integers(0, 2**32 - 1)
+STORES = st.sampled_from(
+    [Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.SETQ, Opcode.ADDQ, Opcode.REPLACEQ]
+)
+NUMBERS = st.sampled_from([0, 1, 9, 2**63, 2**64 - 1])
+COUNTS = st.sampled_from([Opcode.INCREMENT, Opcode.DECREMENT, Opcode.INCREMENTQ, Opcode.DECREMENTQ])
+EXTENDS = st.sampled_from([Opcode.APPEND, Opcode.PREPEND, Opcode.APPENDQ, Opcode.PREPENDQ])
+READS = st.sampled_from([Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ])
+TOUCHES = st.sampled_from([Opcode.TOUCH, Opcode.GAT, Opcode.GATQ])
+EXPIRIES = st.sampled_from([0, 1000, 1_000_000_000, 2_000_000_000])
+
+# the last member: which CAS goes along: none, the item's own, or a wrong one
+CAS = st.sampled_from(["none", "none", "right", "wrong"])
+COMMANDS = st.one_of(
+    st.builds(
+        lambda op, key, value, flags, expiry: store(key, value, op, flags=flags, expiry=expiry),
+        STORES,
+        KEYS,
+        VALUES,
+        FLAGS,
+        EXPIRIES,
+    ),
+    st.builds(Packet, READS, KEYS),
+    st.builds(Packet, st.sampled_from([Opcode.DELETE, Opcode.DELETEQ]), KEYS),
+    st.builds(Packet, EXTENDS, KEYS, VALUES),
+    st.builds(
+        lambda op, key, delta, first, expiry: Packet(
+            op, key, extras=struct.pack(">QQI", delta, first, expiry)
+        ),
+        COUNTS,
+        KEYS,
+        NUMBERS,
+        NUMBERS,
+        st.sampled_from([0, 1000, 2**32 - 1]),
+    ),
+    st.builds(lambda op, key: Packet(op, key, extras=bytes(4)), TOUCHES, KEYS),
+    st.just(Packet(Opcode.NOOP)),
+)
+
+
+class Both:
+    """One connection to each."""
+
+    def __init__(self, theirs: int, ours: int) -> None:
+        self.clients = (KvClient(theirs), KvClient(ours))
+        self.cas: list[dict[bytes, int]] = [{}, {}]
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+    def ask(self, request: Packet, cas: str) -> list[list[tuple[object, ...]]]:
+        """The answers of both to one request, in what can be compared."""
+        found = []
+        for client, known in zip(self.clients, self.cas, strict=True):
+            number = {"none": 0, "wrong": 1}.get(cas, known.get(request.key, 0))
+            takes_cas = request.opcode not in (Opcode.GET, Opcode.GETQ, Opcode.NOOP)
+            sent = Packet(
+                request.opcode,
+                request.key,
+                request.value,
+                request.extras,
+                opaque=7,
+                cas=number if takes_cas else 0,
+            )
+            found.append([comparable(answer) for answer in client.batch(sent)])
+            if request.key:
+                (answer,) = client.batch(Packet(Opcode.GETK, request.key))
+                changed = answer.cas != known.get(request.key, 0)
+                known[request.key] = answer.cas
+                found[-1].append((comparable(answer), changed))
+        return found
+
+
+def comparable(answer: Packet) -> tuple[object, ...]:
+    """An answer without what may differ."""
+    value = answer.value if not answer.status else b""
+    return (
+        answer.opcode,
+        answer.status,
+        answer.opaque,
+        answer.extras,
+        answer.key,
+        value,
+        bool(answer.cas),
+    )
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """The ports of a memcached and of a server of ours."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary"]
+    process = subprocess.Popen([*command, "-u", "root"])
+    folder: Path = tmp_path_factory.mktemp("tap")
+    try:
+        listen = [parse_listen_url("memcached://:0")]
+        with Serving(
+            folder / "s", listen=listen, guest="all", open_options={"durability": "write"}
+        ) as server:
+            for _ in range(1_000_000):
+                try:
+                    KvClient(port).close()
+                    break
+                except ConnectionRefusedError:
+                    assert process.poll() is None
+            yield port, server.port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(COMMANDS, CAS), max_size=25))
+def test_memcached_and_we_answer_the_same(
+    both: tuple[int, int], steps: list[tuple[Packet, str]]
+) -> None:
+    """Sequences of all commands, loud and quiet, with right and wrong CAS values."""
+    pair = Both(*both)
+    try:
+        for client in pair.clients:
+            assert client.batch(Packet(Opcode.FLUSH))[0].status == 0
+        for request, cas in steps:
+            theirs, ours = pair.ask(request, cas)
+            assert ours == theirs, (request, cas)
+    finally:
+        pair.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Packet(Opcode.SET, b"k" * 251, b"v", bytes(8)),
+        Packet(Opcode.SET, b"k", b"v", bytes(7)),
+        Packet(Opcode.GET, b"k", b"v"),
+        Packet(Opcode.DELETE, b"k", extras=bytes(4)),
+        Packet(Opcode.INCREMENT, b"k", extras=bytes(4)),
+    ],
+)
+def test_malformed_requests_end_both_connections(both: tuple[int, int], request_: Packet) -> None:
+    """Status 04, then the end."""
+    for port in both:
+        with KvClient(port) as client:
+            client.send(request_)
+            answer = client.receive()
+            assert answer is not None
+            assert answer.status == Status.INVALID
+            assert client.receive() is None
+
+
+@pytest.mark.parametrize("opcode", [0x1F, 0x48, 0x99, 0xFE])
+def test_unknown_commands_end_neither(both: tuple[int, int], opcode: int) -> None:
+    """Status 81."""
+    for port in both:
+        with KvClient(port) as client:
+            answers = client.batch(Packet(opcode, opaque=3))
+            assert [(each.status, each.opaque) for each in answers] == [(0x81, 3)]

@@ -1,0 +1,178 @@
+"""The store's kernel: compiled, interpreted and ordinary, the same of the same bytes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from types import ModuleType
+
+import pytest
+from mutation import mutate
+
+from interop.valuecases import Cases
+from interop.valuecases import array as packed_array
+from logweir.errors import RequestError
+from logweir.store import kernel
+from logweir.store.bulk import KeyPlan, _table, interpreted
+from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.fieldtype import FieldType
+from logweir.store.keys import index_keys
+from logweir.wal import kernel as rows_kernel
+
+ROUNDS = 3000
+KEYED = [kind for kind in FieldType if kind not in (FieldType.ANY, FieldType.ARRAY, FieldType.MAP)]
+
+
+plain = interpreted(kernel)
+vars(plain)["rows"] = interpreted(rows_kernel)
+
+
+def spaces(random: Random) -> SpaceDef:
+    """A space of random fields with random indexes over its first four."""
+    fields = [FieldDef("id", FieldType.UNSIGNED)]
+    for number in range(random.randrange(4)):
+        kind = random.choice(list(FieldType))
+        fields.append(FieldDef(f"f{number}", kind, is_nullable=random.random() < 0.4))
+    plain = SpaceDef(512, 1, "t", field_count=random.choice([0, 0, 0, 5]), fields=tuple(fields))
+    indexes = [IndexDef(512, 0, "p", IndexType.TREE, (PartDef(0, FieldType.UNSIGNED),))]
+    for number in range(1, 4):
+        parts = []
+        for at in random.sample(range(4), random.randrange(1, 3)):
+            kind = random.choice(KEYED)
+            if at < len(fields):
+                own = fields[at].type
+                kind = own if own in KEYED else FieldType.STRING
+            parts.append(PartDef(at, kind, is_nullable=random.random() < 0.4))
+        one = IndexDef(
+            512, number, f"i{number}", IndexType.TREE, tuple(parts), random.random() < 0.5
+        )
+        try:
+            plain.with_indexes((*indexes, one))
+        except RequestError:
+            continue
+        indexes.append(one)
+    return plain.with_indexes(tuple(indexes))
+
+
+def fitting(cases: Cases, space: SpaceDef) -> bytes:
+    """A tuple that mostly fits."""
+    makers = {
+        FieldType.UNSIGNED: cases.integer,
+        FieldType.STRING: cases.text,
+        FieldType.NUMBER: cases.number,
+        FieldType.DOUBLE: cases.floating,
+        FieldType.INTEGER: cases.integer,
+        FieldType.BOOLEAN: cases.boolean,
+        FieldType.VARBINARY: cases.binary,
+        FieldType.SCALAR: cases.scalar,
+        FieldType.DECIMAL: cases.decimal,
+        FieldType.UUID: cases.uuid,
+    }
+    values = []
+    for node in space.format.top:
+        if node.is_nullable and cases.random.random() < 0.2:
+            values.append(b"\xc0")
+        else:
+            values.append(makers.get(node.type, cases.value)())
+    values += [cases.value() for _ in range(cases.random.randrange(3))]
+    return packed_array(*values[: cases.random.choice([9, 9, 9, 2])])
+
+
+def run(
+    module: ModuleType, packed: bytes, bounds: list[int], table: array[int], room: int
+) -> tuple[int, bytes, list[int]]:
+    """What a kernel answers, and what it has written up to where it stopped."""
+    out = bytearray(room)
+    ends = array("Q", bytes(8 * len(bounds)))
+    answer = module.keys(packed, array("Q", bounds), 0, len(bounds) - 1, table, out, ends)
+    row = answer // 4
+    return answer, bytes(out[: ends[row]]), ends[: row + 1].tolist()
+
+
+def slow_keys(space: SpaceDef, index: IndexDef, data: bytes) -> list[bytes]:
+    """What the ordinary path says."""
+    space.format.check(data)
+    return index_keys(data, index)
+
+
+def told(call: Callable[..., list[bytes]], *arguments: object) -> list[bytes] | str:
+    """What a call returns, or the text of its error."""
+    try:
+        return call(*arguments)
+    except RequestError as error:
+        return error.message
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compiled_interpreted_and_ordinary_keys_agree(seed: int) -> None:
+    """On fitting, odd and damaged tuples, and with too little room, the three agree."""
+    random = Random(seed)
+    cases = Cases(random)
+    space = spaces(random)
+    endings = set()
+    for number in range(ROUNDS):
+        if number % 40 == 0:
+            space = spaces(random)
+            plans = [(index, KeyPlan(space, index)) for index in space.indexes]
+        data = fitting(cases, space)
+        if random.random() < 0.4:
+            data = mutate(random, data)
+        index, plan = random.choice(plans)
+        table = _table(space.format, index, True)
+        assert table is not None
+        room = random.choice([4 * len(data) + 200, 4 * len(data) + 200, random.randrange(80)])
+        bounds = [0, len(data)]
+        answer = run(kernel, data, bounds, table, room)
+        assert answer == run(plain, data, bounds, table, room), data.hex()
+        endings.add(answer[0] % 4)
+        ordinary = told(slow_keys, space, index, data)
+        assert told(plan.key, data) == ordinary, data.hex()
+        if answer[0] % 4 == kernel.DONE:
+            assert [answer[1]] == ordinary, data.hex()
+        elif answer[0] % 4 == kernel.BAD:
+            assert isinstance(ordinary, str), data.hex()
+    assert endings == {kernel.DONE, kernel.NO_ROOM, kernel.ODD, kernel.BAD}
+
+
+def test_splitting_agrees() -> None:
+    """Both kernels find the same values in fitting and damaged runs."""
+    random = Random(5)
+    cases = Cases(random)
+    refused = 0
+    for _ in range(ROUNDS):
+        packed = b"".join(cases.value() for _ in range(random.randrange(6)))
+        if random.random() < 0.5:
+            packed = mutate(random, packed)
+        size = random.choice([2, 4, 40])
+        answers = []
+        for module in (kernel, plain):
+            offsets = array("Q", bytes(8 * size))
+            count = module.split(packed, 0, len(packed), offsets)
+            answers.append((count, offsets[: count + 1].tolist()))
+        assert answers[0] == answers[1], packed.hex()
+        refused += answers[0][0] < size - 1 and answers[0][1][-1] < len(packed)
+    assert 0 < refused < ROUNDS
+
+
+def test_the_order_of_keys_is_checked_alike() -> None:
+    """Both kernels see whether keys rise, and how long the longest is."""
+    random = Random(6)
+    for _ in range(500):
+        keys = [
+            random.randbytes(random.choice([0, 1, 2, 3])) for _ in range(random.randrange(1, 5))
+        ]
+        if random.random() < 0.5:
+            keys = sorted(set(keys))
+        bounds = array("Q", [0])
+        for key in keys:
+            bounds.append(bounds[-1] + len(key))
+        rises = all(one < other for one, other in pairwise(keys))
+        expected = max(map(len, keys)) if rises else -1
+        packed = b"".join(keys)
+        assert kernel.ascending(packed, bounds) == expected
+        assert plain.ascending(packed, bounds) == expected
+        pairs = list(zip(keys, keys, strict=True))
+        assert kernel.pairs(packed, bounds, packed, bounds) == pairs
+        assert plain.pairs(packed, bounds, packed, bounds) == pairs

@@ -1,0 +1,144 @@
+"""What tests of memcached and TAP share: the recordings, and a bucket that lives in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from logweir.replication.bucket import Item, VbucketState
+from logweir.replication.tap.codec import Packet, PacketBuffer
+from logweir.replication.tap.commands import Executor
+from logweir.replication.tap.sasl import Credentials, ScramVerifier, scram_verifier
+from logweir.replication.tap.session import Commands, Connected, ServerSession, Settings
+
+DATA = Path(__file__).parent.parent / "data" / "tap"
+NOW = 1_795_000_000.0
+
+
+def captures() -> dict[str, dict[str, Any]]:
+    """The recordings by name."""
+    with (DATA / "captures.jsonl").open() as file:
+        return {item["name"]: item for item in map(json.loads, file)}
+
+
+def vectors(kind: str) -> dict[str, bytes]:
+    """The computed packets of one kind: connect, stream, answers."""
+    found = json.loads((DATA / "vectors.json").read_text())[kind]
+    return {name: bytes.fromhex(text) for name, text in found.items()}
+
+
+def packets(data: bytes) -> list[Packet]:
+    """The whole packets of some bytes."""
+    found, problem = PacketBuffer().feed(data)
+    assert problem is None
+    return found
+
+
+def sent(name: str, direction: str) -> bytes:
+    """All bytes of one direction of a recording."""
+    chunks = captures()[name]["chunks"]
+    return b"".join(bytes.fromhex(data) for where, data in chunks if where == direction)
+
+
+@dataclass
+class MemoryBucket:
+    """A bucket in memory. Implements `ItemStore`; CAS values count from 1."""
+
+    items: dict[bytes, Item] = field(default_factory=dict)
+    states: dict[int, VbucketState] = field(default_factory=lambda: {0: VbucketState.ACTIVE})
+    now: float = NOW
+    log: list[str] = field(default_factory=list)
+    cas: Any = field(default_factory=lambda: itertools.count(1))
+
+    def get(self, key: bytes, vbucket: int) -> Item | None:
+        found = self.items.get(key)
+        if found is None or found.vbucket != vbucket:
+            return None
+        if found.is_expired(self.now):
+            del self.items[key]
+            self.log.append("expired")
+            return None
+        return found
+
+    def put(self, item: Item) -> Item:
+        if not item.cas:
+            item = replace(item, cas=next(self.cas))
+        self.items[item.key] = item
+        self.log.append("put")
+        return item
+
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
+        del cas
+        found = self.items.get(key)
+        if found is None or found.vbucket != vbucket:
+            return False
+        del self.items[key]
+        self.log.append("remove")
+        return True
+
+    def flush(self) -> None:
+        self.items.clear()
+        self.log.append("flush")
+
+    def state(self, vbucket: int) -> VbucketState | None:
+        return self.states.get(vbucket)
+
+    def set_state(self, vbucket: int, state: VbucketState | None) -> None:
+        if state is None:
+            self.items = {k: v for k, v in self.items.items() if v.vbucket != vbucket}
+            del self.states[vbucket]
+        else:
+            self.states[vbucket] = state
+
+    def count(self) -> int:
+        return len(self.items)
+
+
+class Users(Credentials):
+    """One user, ada, whose password is lovelace."""
+
+    def __init__(self, *mechanisms: str) -> None:
+        self._mechanisms = mechanisms or ("PLAIN",)
+
+    def mechanisms(self) -> tuple[str, ...]:
+        return self._mechanisms
+
+    def check_password(self, user: str, password: str) -> bool:
+        return (user, password) == ("ada", "lovelace")
+
+    def cram_key(self, user: str) -> bytes | None:
+        return b"lovelace" if user == "ada" else None
+
+    def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
+        return scram_verifier(mechanism, "lovelace", b"salt", 64) if user == "ada" else None
+
+
+class Server:
+    """A server session on a bucket in memory: bytes in, bytes out. Streams are refused unless the
+    test takes the `Connected` events."""
+
+    def __init__(
+        self,
+        bucket: MemoryBucket | None = None,
+        *,
+        credentials: Credentials | None = None,
+        must_login: bool = False,
+    ) -> None:
+        self.bucket = bucket or MemoryBucket()
+        settings = Settings(b"1.6.18", bytes, credentials, must_login)
+        self.session = ServerSession(settings, 0.0)
+        self.connected: list[Connected] = []
+        self.executor = Executor(self.bucket, self.bucket.now)
+
+    def feed(self, data: bytes, now: float = 0.0) -> bytes:
+        """What is answered to some bytes."""
+        for event in self.session.receive_data(data, now):
+            if isinstance(event, Commands):
+                answers = [self.executor.execute(request) for request in event.requests]
+                self.session.answer(event.slot, b"".join(answers))
+            elif isinstance(event, Connected):
+                self.connected.append(event)
+        return self.session.data_to_send()

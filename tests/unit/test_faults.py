@@ -1,0 +1,225 @@
+"""The fault kit does to a disk what it says, and can be repeated."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+
+import pytest
+
+from logweir.errors import ConfigError, DirectoryLocked
+from logweir.recovery.faults import (
+    Fault,
+    FaultyFileSystem,
+    SimFileSystem,
+    crashtest,
+    every_fault,
+)
+from logweir.recovery.faults.workload import check_folder
+from logweir.wal.filesystem import FileSystem
+
+FOLDER = Path("/d")
+
+
+def disk_with_folder(seed: int = 0) -> SimFileSystem:
+    """A disk with one folder."""
+    disk = SimFileSystem(seed=seed)
+    disk.make_directory(FOLDER)
+    return disk
+
+
+def images(disk: SimFileSystem, count: int = 300) -> set[bytes | None]:
+    """What a file may hold after a power cut, None for its absence."""
+    found: set[bytes | None] = set()
+    for seed in range(count):
+        after = disk.crash(seed=seed)
+        names = after.list_directory(FOLDER)
+        found.add(after.contents(FOLDER / "a") if "a" in names else None)
+    return found
+
+
+def test_what_was_synced_survives_every_power_cut() -> None:
+    """Contents by the file's sync, the name by the folder's."""
+    disk = disk_with_folder()
+    file = disk.create(FOLDER / "a")
+    file.write([b"one"])
+    file.sync()
+    assert images(disk) == {None, b"one"}
+    disk.sync_directory(FOLDER)
+    assert images(disk) == {b"one"}
+
+
+def test_what_was_not_synced_may_survive_in_any_sectors() -> None:
+    """Three sectors that each are there or are zeros, and every size that the file had."""
+    disk = disk_with_folder()
+    file = disk.create(FOLDER / "a")
+    disk.sync_directory(FOLDER)
+    parts = [bytes((65 + i,)) * 512 for i in range(3)]
+    file.write(parts)
+    zero = bytes(512)
+    expected: set[bytes | None] = {b""}
+    for choice in range(8):
+        expected.add(b"".join(part if choice >> i & 1 else zero for i, part in enumerate(parts)))
+    assert images(disk) == expected
+
+
+def test_a_sector_is_written_whole_as_it_was_at_one_moment() -> None:
+    """Two writes into one sector: none, the first, or both; never the second alone."""
+    disk = disk_with_folder()
+    file = disk.create(FOLDER / "a")
+    disk.sync_directory(FOLDER)
+    file.write([b"one"])
+    file.write([b"two"])
+    expected = {b"", b"one", b"onetwo", bytes(3), bytes(6), b"one\0\0\0"}
+    assert images(disk, 600) == expected
+
+
+def test_a_cut_that_was_not_synced_may_not_have_happened() -> None:
+    """What stood behind the cut may come back, whole, behind what was written since."""
+    disk = disk_with_folder()
+    file = disk.create(FOLDER / "a")
+    file.write([b"abcdef"])
+    file.sync()
+    disk.sync_directory(FOLDER)
+    file.truncate(2)
+    found = images(disk)
+    assert {b"abcdef", b"ab"} <= found
+    file.sync()
+    assert images(disk) == {b"ab"}
+
+
+def test_a_failed_sync_is_never_made_good() -> None:
+    """What it should have saved stays doubtful though a later sync succeeds."""
+    disk = disk_with_folder()
+    faulty = FaultyFileSystem(disk, Fault(1, {"sync"}))
+    file = faulty.create(FOLDER / "a")
+    disk.sync_directory(FOLDER)
+    file.write([bytes((65,)) * 512])
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    file.write([bytes((66,)) * 512])
+    file.sync()
+    assert disk.contents(FOLDER / "a") == b"A" * 512 + b"B" * 512
+    assert b"\0" * 512 + b"B" * 512 in images(disk)
+
+
+def test_a_power_cut_is_repeated_by_its_number() -> None:
+    """Same history, same number, same disk; other numbers give other disks."""
+
+    def history(seed: int) -> list[bytes]:
+        disk = disk_with_folder(seed)
+        file = disk.create(FOLDER / "a")
+        disk.sync_directory(FOLDER)
+        file.write([bytes(range(1, 256)) * 40])
+        return [disk.crash().contents(FOLDER / "a") for _ in range(5)]
+
+    assert history(7) == history(7)
+    assert history(7) != history(8)
+
+
+def test_a_power_cut_leaves_the_running_disk_as_it_is() -> None:
+    """The same moment can be looked at many times."""
+    disk = disk_with_folder()
+    file = disk.create(FOLDER / "a")
+    file.write([b"x" * 5000])
+    disk.crash()
+    assert disk.contents(FOLDER / "a") == b"x" * 5000
+    file.write([b"y"])
+    assert file.size() == 5001
+
+
+def test_a_lock_is_held_by_one() -> None:
+    """A second one is refused until the first lets go."""
+    disk = disk_with_folder()
+    with disk.lock(FOLDER / "lock"), pytest.raises(DirectoryLocked), disk.lock(FOLDER / "lock"):
+        pass
+    with disk.lock(FOLDER / "lock"):
+        pass
+
+
+def test_every_call_fails_once_and_the_last_run_is_clean() -> None:
+    """The loop names each call in turn and ends with a run in which none failed."""
+
+    def scenario(disk: FaultyFileSystem) -> str:
+        file = disk.create(FOLDER / "a")
+        try:
+            file.write([b"0123456789"])
+            file.sync()
+        finally:
+            file.close()
+        disk.sync_directory(FOLDER)
+        return "done"
+
+    runs = list(every_fault(disk_with_folder, scenario, number=errno.ENOSPC, part=0.5))
+    calls = [run.failed.partition(" ")[0] for run in runs]
+    assert calls == ["create", "write", "sync", "close", "sync_directory", ""]
+    assert [run.outcome for run in runs] == [None] * 5 + ["done"]
+    assert all(isinstance(run.error, OSError) for run in runs[:-1])
+    second = runs[1].filesystem.inner
+    assert isinstance(second, SimFileSystem)
+    assert second.contents(FOLDER / "a") == b"01234"
+
+
+def test_a_mistake_of_the_scenario_is_not_taken_for_a_fault() -> None:
+    """Only logweir's errors and the system's count; anything else is a bug and passes through."""
+
+    def scenario(disk: FileSystem) -> None:
+        try:
+            disk.create(FOLDER / "a")
+        except OSError:
+            raise KeyError("a bug in handling it") from None
+
+    with pytest.raises(KeyError):
+        list(every_fault(disk_with_folder, scenario))
+
+
+def test_a_lasting_fault_fails_all_later_calls() -> None:
+    """A disk that is gone stays gone."""
+    disk = FaultyFileSystem(disk_with_folder(), Fault(2, {"create", "remove"}, lasts=True))
+    disk.create(FOLDER / "a").close()
+    for call in (disk.create, disk.remove, disk.create):
+        with pytest.raises(OSError, match="Input/output"):
+            call(FOLDER / "b")
+    assert disk.counts["create"] == 3
+    assert disk.failed.startswith("create")
+
+
+@pytest.mark.kill
+def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
+    """Kills at random moments and at every kind of failpoint; what was acknowledged is there."""
+    result = crashtest(tmp_path / "log", rounds=12, seed=20261120, alive_seconds=0.05)
+    assert result.ok, result.problems
+    assert result.kills == 12
+    assert result.acknowledged > 0
+
+
+LIAR = "import os, signal; os.write(1, b'ack 100000\\n'); signal.pause()"
+
+
+@pytest.mark.kill
+def test_a_writer_that_acknowledges_too_early_is_found_out(tmp_path: Path) -> None:
+    """The test itself can fail."""
+    result = crashtest(
+        tmp_path / "log", rounds=3, workload=(sys.executable, "-c", LIAR), failpoints=()
+    )
+    assert not result.ok
+    assert "lsn 100000 was acknowledged" in result.problems[0]
+
+
+def test_a_workload_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
+    """With what it said last."""
+    with pytest.raises(ConfigError, match="no such thing"):
+        crashtest(tmp_path, workload=(sys.executable, "-c", "raise SystemExit('no such thing')"))
+
+
+def test_lost_rows_are_found_out(tmp_path: Path) -> None:
+    """A log that lost its end, or a row, is not what the workload acknowledged."""
+    crashtest(tmp_path / "log", rounds=1, seed=3, failpoints=())
+    assert check_folder(tmp_path / "log", 1) == []
+    assert "was acknowledged" in check_folder(tmp_path / "log", 10**6)[0]
+    log = sorted((tmp_path / "log").glob("*.xlog"))[0]
+    data = bytearray(log.read_bytes())
+    data[-60] ^= 1
+    log.write_bytes(data)
+    assert check_folder(tmp_path / "log", 1) != []

@@ -1,0 +1,101 @@
+"""A reader's place in a partition, with answers as real and as old brokers give them."""
+
+from __future__ import annotations
+
+import pytest
+
+from logweir.errors import DecodeError
+from logweir.limits import TANK_FETCH_BYTES
+from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
+from logweir.replication.tank.follow import Cursor
+from logweir.replication.tank.messages import FetchedPart, FetchPart, FetchStatus
+
+F = FetchStatus
+
+
+def framed(*bundles: bytes) -> bytes:
+    """A chunk."""
+    return b"".join(encode_varint(len(data)) + data for data in bundles)
+
+
+def ordinary(count: int) -> bytes:
+    """An ordinary bundle."""
+    return encode_bundle([Message(0, 7, None, b"x")] * count)
+
+
+def sparse(*numbers: int) -> bytes:
+    """A sparse bundle."""
+    return encode_bundle([Message(n, 7, None, b"x") for n in numbers], sparse=True)
+
+
+def part(base: int, mark: int, chunk: bytes) -> FetchedPart:
+    """An answer with data."""
+    return FetchedPart("t", 0, F.FINE, base, mark, chunk=chunk)
+
+
+def test_numbers_below_the_one_wanted_are_dropped() -> None:
+    """A bundle is sent whole; the mark of the broker drops nothing."""
+    cursor = Cursor("t", 0, 3, 100)
+    reading = cursor.take(part(2, 4, framed(ordinary(2), ordinary(1), sparse(10, 20))))
+    assert [message.number for message in reading.messages] == [3, 4, 10, 20]
+    assert [(bundle.first, bundle.last) for bundle in reading.bundles] == [(2, 3), (4, 4), (10, 20)]
+    assert cursor.wanted == 21
+    assert reading.gap is None
+    assert cursor.request() == FetchPart("t", 0, 21, 100)
+
+
+def test_cut_last_bundle_is_read_with_the_next_answer() -> None:
+    """At whatever byte an old broker cuts."""
+    whole = framed(ordinary(2), sparse(5, 9))
+    first = len(framed(ordinary(2)))
+    for size in range(first, len(whole)):
+        cursor = Cursor("t", 0, 1, 100)
+        assert [m.number for m in cursor.take(part(1, 9, whole[:size])).messages] == [1, 2]
+        assert cursor.wanted == 3
+        reading = cursor.take(part(0, 9, whole[first:]))
+        assert [m.number for m in reading.messages] == [5, 9]
+
+
+def test_more_is_asked_for_when_not_one_bundle_is_whole() -> None:
+    """Up to the largest fetch there is; then the partition cannot be read."""
+    chunk = framed(ordinary(100))[:50]
+    cursor = Cursor("t", 0, 1, 50)
+    sizes = []
+    while cursor.request().size_bytes < TANK_FETCH_BYTES:
+        assert cursor.take(part(1, 100, chunk)).messages == []
+        assert cursor.wanted == 1
+        sizes.append(cursor.request().size_bytes)
+    with pytest.raises(DecodeError, match="not one whole bundle"):
+        cursor.take(part(1, 100, chunk))
+    assert sizes[0] == 4096
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == TANK_FETCH_BYTES
+    cursor.take(part(1, 100, framed(ordinary(100))))
+    assert cursor.request() == FetchPart("t", 0, 101, 50)
+
+
+def test_numbers_that_a_broker_lost_are_a_gap_and_not_a_loop() -> None:
+    """It answers lower numbers although its mark is above the one asked."""
+    cursor = Cursor("t", 0, 6, 100)
+    reading = cursor.take(part(1, 1003, framed(ordinary(5))))
+    assert reading.gap == (6, 1003)
+    assert reading.messages == []
+    assert cursor.wanted == 1004
+
+
+def test_answer_without_data_moves_nothing() -> None:
+    """At the end, after a wait, after a boundary failure."""
+    cursor = Cursor("t", 0, 6, 100)
+    for mark in (3, 5, 6, 100):
+        reading = cursor.take(part(0, mark, b""))
+        assert (reading.messages, reading.gap, cursor.wanted) == ([], None, 6)
+    reading = cursor.take(FetchedPart("t", 0, F.BOUNDARY, 0, 99, 50))
+    assert (reading.status, reading.first_available, cursor.wanted) == (F.BOUNDARY, 50, 6)
+
+
+def test_chunk_whose_numbers_go_back_is_refused() -> None:
+    """Nothing is taken from it."""
+    cursor = Cursor("t", 0, 1, 100)
+    with pytest.raises(DecodeError, match="go back"):
+        cursor.take(part(1, 9, framed(ordinary(5), sparse(3, 4))))
+    assert cursor.wanted == 1

@@ -1,0 +1,187 @@
+"""A consumer's session, fed with what real servers sent."""
+
+from __future__ import annotations
+
+import pytest
+from support.tapmodel import MemoryBucket, captures, packets, sent
+
+from logweir.limits import TAP_BODY_BYTES
+from logweir.replication.bucket import VbucketState
+from logweir.replication.tap.codec import (
+    Connect,
+    Opcode,
+    Option,
+    Packet,
+    Status,
+    TapMessage,
+    decode_connect,
+    encode_answer,
+    encode_connect,
+    encode_request,
+    encode_tap,
+)
+from logweir.replication.tap.commands import Executor
+from logweir.replication.tap.consumer import Alive, ConsumerSession, Refused
+
+CONNECT = Connect(b"n", Option.SUPPORT_ACK)
+STREAMS = sorted(
+    name
+    for name in captures()
+    if not name.startswith(("kv-", "sasl", "bad-", "consumer-"))
+    and not name.endswith("-destination")
+)
+
+
+def followed(name: str, step: int) -> tuple[ConsumerSession, MemoryBucket, list[TapMessage]]:
+    """A recording's stream taken by our consumer into a bucket."""
+    session = ConsumerSession(CONNECT)
+    session.data_to_send()
+    bucket = MemoryBucket(states={n: VbucketState.ACTIVE for n in (0, 1, 102)})
+    executor = Executor(bucket, bucket.now)
+    data = sent(name, "s2c")
+    messages = []
+    for at in range(0, len(data), step):
+        for event in session.receive_data(data[at : at + step], 0.0):
+            if isinstance(event, TapMessage):
+                assert executor.apply(event) == Status.SUCCESS
+                messages.append(event)
+    return session, bucket, messages
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_recorded_streams_are_taken_whole(name: str) -> None:
+    """The same messages and the same bucket in any portions; every packet is understood."""
+    session, bucket, messages = followed(name, 1)
+    _, other, same = followed(name, 1 << 20)
+    assert session.close_reason == ""
+    assert messages == same
+    assert bucket.items.keys() == other.items.keys()
+    recorded = [p for p in packets(sent(name, "s2c")) if p.opcode != Opcode.NOOP]
+    assert len(messages) == len(recorded)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in STREAMS if name.endswith(("-go", "-spymemcached"))]
+)
+def test_we_acknowledge_what_real_consumers_acknowledge(name: str) -> None:
+    """The same packets, once each, in order."""
+    recorded = [p for p in packets(sent(name, "c2s")) if p.is_response]
+    session, _, _ = followed(name, 4096)
+    session.acknowledge()
+    ours = [(p.opcode, p.opaque) for p in packets(session.data_to_send())]
+    theirs = [(p.opcode, p.opaque) for p in recorded if p.opcode != Opcode.NOOP]
+    if name == "scripted-all-packets-spymemcached":  # it takes a flush for a deletion
+        theirs = [(Opcode.TAP_FLUSH, 17) if each[1] == 17 else each for each in theirs]
+    assert set(theirs) <= set(ours)
+    assert [each for each in ours if each in set(theirs)] == [
+        each for i, each in enumerate(theirs) if each not in theirs[:i]
+    ]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_recorded_connects_are_understood_and_written_again(name: str) -> None:
+    """What real clients ask for; some write empty lists, which mean nothing."""
+    first = packets(sent(name, "c2s"))[0]
+    connect = decode_connect(first)
+    assert first.opcode == Opcode.TAP_CONNECT
+    (again,) = packets(encode_connect(connect))
+    assert decode_connect(again) == connect
+
+
+def test_the_whole_stream_of_a_takeover_moves_the_items() -> None:
+    """Items twice, later wins; the deleted one is gone."""
+    _, bucket, messages = followed("takeover-vbucketmigrator-source", 100)
+    assert {item.vbucket for item in bucket.items.values()} == {1}
+    assert bucket.items[b"ncxcgu4t:lo"].flags == 0xDEADBEEF
+    states = [m.number for m in messages if m.opcode == Opcode.TAP_VBUCKET_SET]
+    assert states == [VbucketState.PENDING, VbucketState.ACTIVE]
+
+
+def test_acknowledgements_wait_for_the_owner() -> None:
+    """None before, as many as it says, in order."""
+    session = ConsumerSession(CONNECT)
+    session.data_to_send()
+    for opaque in (1, 2, 3):
+        message = TapMessage(Opcode.TAP_DELETE, b"k", wants_ack=True, opaque=opaque)
+        session.receive_data(encode_tap(message), 0.0)
+    assert session.data_to_send() == b""
+    session.acknowledge(2)
+    assert [p.opaque for p in packets(session.data_to_send())] == [1, 2]
+    assert session.unacknowledged == 1
+    session.refuse(TapMessage(Opcode.TAP_DELETE, b"k", opaque=3), Status.TEMPORARY_FAILURE)
+    (refusal,) = packets(session.data_to_send())
+    assert (refusal.opaque, refusal.status, session.unacknowledged) == (3, 0x86, 0)
+
+
+def test_login_comes_before_the_stream() -> None:
+    """TAP_CONNECT only behind a good answer; a bad one is told and ends."""
+    session = ConsumerSession(CONNECT, user="ada", password="lovelace")
+    (login,) = packets(session.data_to_send())
+    assert (login.opcode, login.value) == (Opcode.SASL_AUTH, b"\0ada\0lovelace")
+    session.receive_data(encode_answer(login), 0.0)
+    assert session.data_to_send() == encode_connect(CONNECT)
+    other = ConsumerSession(CONNECT, user="ada", password="wrong")
+    (refused,) = other.receive_data(encode_answer(login, Status.AUTH_ERROR), 0.0)
+    assert refused == Refused("the login", 0x20, "Auth failure")
+    assert other.close_reason
+
+
+def test_a_refused_stream_is_told_and_ends() -> None:
+    """With the status and text of the server."""
+    session = ConsumerSession(CONNECT)
+    answer = encode_answer(Packet(Opcode.TAP_CONNECT), Status.NOT_SUPPORTED)
+    assert session.receive_data(answer, 0.0) == [Refused("the stream", 0x83, "Not supported")]
+    assert session.close_reason
+
+
+def test_signs_of_life_need_no_answer() -> None:
+    """NOOP in both directions."""
+    session = ConsumerSession(CONNECT)
+    session.data_to_send()
+    noop = Packet(Opcode.NOOP)
+    assert session.receive_data(encode_request(noop) + encode_answer(noop), 0.0) == [
+        Alive(),
+        Alive(),
+    ]
+    assert session.data_to_send() == b""
+
+
+def test_a_message_that_may_go_no_further_is_dropped() -> None:
+    """TTL 0: counted, status 04 if an answer is due; TTL 1 is taken."""
+    session = ConsumerSession(CONNECT)
+    session.data_to_send()
+    data = b"".join(
+        encode_tap(TapMessage(Opcode.TAP_DELETE, b"k", ttl=ttl, wants_ack=ack, opaque=7))
+        for ttl, ack in ((0, False), (0, True), (1, True))
+    )
+    (taken,) = session.receive_data(data, 0.0)
+    assert isinstance(taken, TapMessage)
+    assert taken.ttl == 1
+    assert session.dropped == 2
+    assert [p.status for p in packets(session.data_to_send())] == [Status.INVALID]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request",
+        encode_answer(Packet(Opcode.GET)),
+        encode_request(Packet(Opcode.TAP_MUTATION, b"k", extras=bytes(3))),
+        encode_request(Packet(Opcode.TAP_MUTATION, b"k", bytes(TAP_BODY_BYTES), bytes(16))),
+    ],
+)
+def test_what_no_server_sends_ends_the_connection(data: bytes) -> None:
+    """With a reason, and without an exception."""
+    session = ConsumerSession(CONNECT)
+    assert session.receive_data(data, 0.0) == []
+    assert session.close_reason
+    assert session.receive_data(data, 0.0) == ()
+
+
+def test_unknown_requests_are_answered_as_unknown() -> None:
+    """Status 81, as a real consumer does."""
+    session = ConsumerSession(CONNECT)
+    session.data_to_send()
+    session.receive_data(encode_request(Packet(0x48, opaque=3)), 0.0)
+    (answer,) = packets(session.data_to_send())
+    assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 3)

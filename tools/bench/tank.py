@@ -1,0 +1,375 @@
+"""`logweir bench tank`: a Tank broker next to the raw machine, over loopback, two processes.
+
+Messages are random bytes, which no compression makes smaller. Fetch: stored bundles against
+`sendfile` of a file with the same bytes. Publish: bundles in frames, several under way, against the
+same bytes sent to a process that writes them to a file (without sync), or written and synced bundle
+by bundle on the same disk (with sync). Latency: from the first byte of a publish to the arrival at
+a consumer that waits. Waiting: what connections that wait cost in memory and processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.replication.listener import Listener
+from logweir.replication.metrics import Metrics
+from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
+from logweir.replication.tank.codec import encode_request
+from logweir.replication.tank.endpoint import TankService
+from logweir.replication.tank.messages import Create, Fetch, FetchPart, Publish, PublishPart
+from logweir.replication.tank.topics import StoredTopics
+from logweir.replication.urls import parse_listen_url
+from logweir.store import open as open_store
+from logweir.tools.bench.harness import Case, Result, compare
+
+__all__ = ["MESSAGES", "MESSAGE_BYTES", "TankFigures", "run_tank", "to_json"]
+
+MESSAGES: Final = 1000
+MESSAGE_BYTES: Final = 100
+BUNDLES: Final = 400
+IN_FLIGHT: Final = 32
+WAITING: Final = 5000
+_FRAME: Final = struct.Struct("<BI")
+
+
+@dataclass(frozen=True, slots=True)
+class TankFigures:
+    """What was measured. The first of each list of results is the raw machine."""
+
+    fetch: list[Result]
+    publish_write: list[Result]
+    publish_fsync: list[Result]
+    latency_ms: dict[str, float]
+    waiting: dict[str, float]
+
+
+def _bundle() -> bytes:
+    messages = [Message(0, 1, None, os.urandom(MESSAGE_BYTES)) for _ in range(MESSAGES)]
+    return encode_bundle(messages, compress=False)
+
+
+# --- the serving process --------------------------------------------------------------------------
+
+
+def serve(directory: str, durability: str) -> None:
+    """Serve topics of a fresh store, a file by sendfile, and a sink; tells its ports on stdout."""
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    file_port = _thread_server(lambda peer: _send_file(peer, directory))
+    sink_port = _thread_server(lambda peer: _sink(peer, directory))
+
+    async def main() -> None:
+        with open_store(Path(directory) / "store", durability=durability) as log:  # type: ignore[arg-type]
+            metrics = Metrics()
+            listener = Listener(metrics=metrics, connections_limit=2 * WAITING)
+            topics = StoredTopics(log)
+            service = TankService(topics, metrics=metrics)
+            url = await listener.listen(parse_listen_url("tank://127.0.0.1:0"), service)
+            print(url.port, file_port, sink_port, flush=True)
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+            await listener.close()
+            await topics.close()
+
+    from logweir.replication.server import run
+
+    run(main())
+
+
+def _thread_server(handle: Callable[[socket.socket], None]) -> int:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            peer, _ = server.accept()
+            with peer:
+                handle(peer)
+
+    threading.Thread(target=accept, daemon=True).start()
+    port: int = server.getsockname()[1]
+    return port
+
+
+def _send_file(peer: socket.socket, directory: str) -> None:
+    with open(Path(directory) / "raw", "rb") as file:
+        while peer.recv(1):
+            size = os.fstat(file.fileno()).st_size
+            offset = 0
+            while offset < size:
+                offset += os.sendfile(peer.fileno(), file.fileno(), offset, size - offset)
+
+
+def _sink(peer: socket.socket, directory: str) -> None:
+    buffer = bytearray(1 << 18)
+    view = memoryview(buffer)
+    with open(Path(directory) / "sink", "wb", buffering=0) as file:
+        head = peer.recv(8, socket.MSG_WAITALL)
+        while head:
+            left = int.from_bytes(head, "little")
+            while left:
+                count = peer.recv_into(view[: min(left, len(buffer))])
+                file.write(view[:count])
+                left -= count
+            peer.sendall(b"\0")
+            file.seek(0)
+            head = peer.recv(8, socket.MSG_WAITALL)
+
+
+# --- the measuring process ------------------------------------------------------------------------
+
+
+class _Peer:
+    """A connection that reads whole frames with as little work as can be."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(1 << 20))
+
+    def frame(self) -> int:
+        """Read one frame, throw it away; returns the bytes of its payload."""
+        head = self.socket.recv(_FRAME.size, socket.MSG_WAITALL)
+        _, size = _FRAME.unpack(head)
+        self.skip(size)
+        return int(size)
+
+    def skip(self, size: int) -> None:
+        """Read so many bytes and throw them away."""
+        while size:
+            size -= self.socket.recv_into(self._buffer[: min(size, len(self._buffer))])
+
+
+@contextmanager
+def _server(directory: Path, durability: str) -> Iterator[tuple[int, int, int]]:
+    directory.mkdir(parents=True, exist_ok=True)
+    code = "import sys; from logweir.tools.bench.tank import serve; serve(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(directory), durability]
+    process = subprocess.Popen(  # noqa: S603 - ourselves
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        tank, file, sink = map(int, process.stdout.readline().split())
+        _Server.pid = process.pid
+        yield tank, file, sink
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(30)
+
+
+class _Server:
+    """The process that serves, for what is read of it in /proc."""
+
+    pid = 0
+
+    @classmethod
+    def memory_bytes(cls) -> int:
+        """Its resident memory."""
+        with open(f"/proc/{cls.pid}/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    @classmethod
+    def cpu_seconds(cls) -> float:
+        """Its processor time."""
+        with open(f"/proc/{cls.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _publish(peer: _Peer, frames: list[bytes]) -> float:
+    """Send frames with some under way; seconds until all are answered."""
+    start = time.perf_counter()
+    sent = 0
+    for done in range(len(frames)):
+        while sent < len(frames) and sent - done < IN_FLIGHT:
+            peer.socket.sendall(frames[sent])
+            sent += 1
+        assert peer.frame() == 5
+    return time.perf_counter() - start
+
+
+def _fetch_all(peer: _Peer, bundles: int) -> float:
+    """Fetch everything in requests of 4 MiB; seconds."""
+    bundle_bytes = len(_bundle())
+    per_fetch = max(1, (4 << 20) // (bundle_bytes + len(encode_varint(bundle_bytes))))
+    start = time.perf_counter()
+    number = 1
+    while number <= bundles * MESSAGES:
+        part = FetchPart("bench", 0, number, 4 << 20)
+        peer.socket.sendall(encode_request(Fetch(1, (("bench", (part,)),))))
+        assert peer.frame() > bundle_bytes
+        number += per_fetch * MESSAGES
+    return time.perf_counter() - start
+
+
+def _send_raw(peer: _Peer, data: bytes, times: int) -> float:
+    start = time.perf_counter()
+    peer.socket.sendall((len(data) * times).to_bytes(8, "little"))
+    for _ in range(times):
+        peer.socket.sendall(data)
+    peer.skip(1)
+    return time.perf_counter() - start
+
+
+def _read_file(peer: _Peer, size: int) -> float:
+    start = time.perf_counter()
+    peer.socket.sendall(b"x")
+    peer.skip(size)
+    return time.perf_counter() - start
+
+
+def _write_synced(directory: Path, data: bytes, times: int) -> float:
+    fd = os.open(directory / "synced", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        start = time.perf_counter()
+        for _ in range(times):
+            os.write(fd, data)
+            os.fdatasync(fd)
+        return time.perf_counter() - start
+    finally:
+        os.close(fd)
+
+
+def _topic(port: int) -> _Peer:
+    peer = _Peer(port)
+    peer.skip(_FRAME.size)
+    peer.socket.sendall(encode_request(Create(1, "bench", 1)))
+    peer.frame()
+    return peer
+
+
+def _publishing(
+    directory: Path, durability: str, rounds: int, progress: Callable[[int], None] | None
+) -> list[Result]:
+    data = _bundle()
+    frame = encode_request(Publish(1, (("bench", (PublishPart("bench", 0, data),)),)))
+    count = BUNDLES // 4
+    with _server(directory, durability) as (tank, _, sink):
+        peer, other = _topic(tank), _Peer(sink)
+        if durability == "fsync":
+            raw = Case("write+fdatasync", lambda: _write_synced(directory, data, count), count)
+        else:
+            raw = Case("loopback+write", lambda: _send_raw(other, data, count), count)
+        ours = Case("publish", lambda: _publish(peer, [frame] * count), count)
+        found = compare([raw, ours], rounds=rounds, progress=progress)
+        peer.socket.close()
+        other.socket.close()
+        return found
+
+
+def _fetching(
+    directory: Path, rounds: int, progress: Callable[[int], None] | None
+) -> tuple[list[Result], dict[str, float], dict[str, float]]:
+    data = _bundle()
+    frame = encode_request(Publish(1, (("bench", (PublishPart("bench", 0, data),)),)))
+    framed = encode_varint(len(data)) + data
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "raw").write_bytes(framed * BUNDLES)
+    with _server(directory, "write") as (tank, file, _):
+        peer, other = _topic(tank), _Peer(file)
+        _publish(peer, [frame] * BUNDLES)
+        size = len(framed) * BUNDLES
+        cases = [
+            Case("sendfile", lambda: _read_file(other, size), size),
+            Case("fetch", lambda: _fetch_all(peer, BUNDLES), size),
+        ]
+        results = compare(cases, rounds=rounds, progress=progress)
+        latency = _latency(tank, peer)
+        waiting = _waiting(tank)
+        peer.socket.close()
+        other.socket.close()
+        return results, latency, waiting
+
+
+def _latency(port: int, publisher: _Peer, count: int = 1000) -> dict[str, float]:
+    """Publish single messages to a consumer that waits; both here, one after the other."""
+    consumer = _Peer(port)
+    consumer.skip(_FRAME.size)
+    bundle = encode_bundle([Message(0, 1, None, os.urandom(MESSAGE_BYTES))])
+    publish = encode_request(Publish(1, (("bench", (PublishPart("bench", 0, bundle),)),)))
+    part = FetchPart("bench", 0, 2**64 - 1, 1 << 20)
+    fetch = encode_request(Fetch(1, (("bench", (part,)),), max_wait_ms=10_000))
+    took = []
+    for _ in range(count):
+        consumer.socket.sendall(fetch)
+        time.sleep(0.001)  # the fetch has to wait there before the publish comes
+        start = time.perf_counter()
+        publisher.socket.sendall(publish)
+        consumer.frame()
+        took.append((time.perf_counter() - start) * 1000)
+        publisher.frame()
+    consumer.socket.close()
+    took.sort()
+    return {"p50": took[count // 2], "p99": took[count * 99 // 100], "max": took[-1]}
+
+
+def _waiting(port: int) -> dict[str, float]:
+    """Connections that wait for the next message."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(WAITING, hard - 200)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    before = _Server.memory_bytes()
+    part = FetchPart("bench", 0, 2**64 - 1, 1 << 20)
+    fetch = encode_request(Fetch(1, (("bench", (part,)),), max_wait_ms=3_600_000))
+    peers = []
+    for _ in range(count):
+        peer = socket.create_connection(("127.0.0.1", port))
+        peer.recv(_FRAME.size, socket.MSG_WAITALL)
+        peer.sendall(fetch)
+        peers.append(peer)
+    time.sleep(1)  # the last ones are taken
+    memory = _Server.memory_bytes() - before
+    cpu = _Server.cpu_seconds()
+    time.sleep(5)  # what waiting costs is measured over this time
+    cpu = _Server.cpu_seconds() - cpu
+    for peer in peers:
+        peer.close()
+    return {"connections": count, "memory_mib": memory / 2**20, "cpu_seconds_in_5": cpu}
+
+
+def run_tank(
+    directory: Path | None = None,
+    *,
+    rounds: int = 5,
+    progress: Callable[[int], None] | None = None,
+) -> TankFigures:
+    """Measure everything. `directory`: on the disk to be measured; a temporary one unless given."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="tank-bench-") as name:
+        base = Path(name)
+        fetch, latency, waiting = _fetching(base / "fetch", rounds, progress)
+        return TankFigures(
+            fetch,
+            _publishing(base / "write", "write", rounds, progress),
+            _publishing(base / "fsync", "fsync", rounds, progress),
+            latency,
+            waiting,
+        )
+
+
+def to_json(figures: TankFigures) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "message_bytes": MESSAGE_BYTES,
+        "bundle_messages": MESSAGES,
+        "fetch": [each.to_json() for each in figures.fetch],
+        "publish_write": [each.to_json() for each in figures.publish_write],
+        "publish_fsync": [each.to_json() for each in figures.publish_fsync],
+        "latency_ms": {key: round(value, 3) for key, value in figures.latency_ms.items()},
+        "waiting": {key: round(value, 3) for key, value in figures.waiting.items()},
+    }

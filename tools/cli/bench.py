@@ -1,0 +1,192 @@
+"""`logweir bench`: how fast it is here, next to the raw disk and to peers, in one run."""
+
+from __future__ import annotations
+
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from logweir.tools.bench.harness import Result
+from logweir.tools.cli.output import Output, human_bytes
+from logweir.wal import crc32c, kernel
+
+
+class Suite(StrEnum):
+    """What can be measured."""
+
+    APPEND = "append"
+    SCAN = "scan"
+    RECOVER = "recover"
+    TANK = "tank"
+    SERVE = "serve"
+    JOIN = "join"
+    RELAY = "relay"
+    TAP = "tap"
+
+
+class Mode(StrEnum):
+    """Durability of appends."""
+
+    FSYNC = "fsync"
+    WRITE = "write"
+
+
+def command(
+    out: Output,
+    suite: Annotated[Suite, typer.Argument(help="What to measure.")],
+    rounds: Annotated[
+        int, typer.Option(help="How often each case runs, in turn with the others.", min=1)
+    ] = 7,
+    rows: Annotated[
+        int, typer.Option(help="Rows of `scan`, `recover`, `join` and `relay`.", min=10_000)
+    ] = 300_000,
+    durability: Annotated[
+        Mode, typer.Option(help="When a change of `append` and `serve` counts as done.")
+    ] = Mode.FSYNC,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="Let `scan` read zstd blocks.")
+    ] = False,
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="A folder on the disk to measure; default: where temporary files go."),
+    ] = None,
+) -> int:
+    """Measure appends, scans, recovery or servers, as ratios to the first case of each table.
+
+    Cases run in turn, round by round; what is shown is the median of the rounds' ratios and, in
+    brackets, the lowest and highest. Peers that are not installed are left out.
+    """
+    with tempfile.TemporaryDirectory(prefix="logweir-bench-", dir=directory) as folder:
+        _machine(out)
+        if suite is Suite.APPEND:
+            _append(out, Path(folder), durability.value, rounds)
+        elif suite is Suite.SCAN:
+            _scan(out, Path(folder), rows, compress, rounds)
+        elif suite is Suite.TANK:
+            _tank(out, Path(folder), rounds)
+        elif suite is Suite.TAP:
+            _tap(out, Path(folder), rounds)
+        elif suite is Suite.RECOVER:
+            _recover(out, Path(folder), rows, rounds)
+        elif suite is Suite.SERVE:
+            _serve(out, Path(folder), durability.value, rounds)
+        elif suite is Suite.JOIN:
+            _join(out, Path(folder), rows, rounds)
+        else:
+            _relay(out, Path(folder), rows, rounds)
+    return 0
+
+
+def _machine(out: Output) -> None:
+    what = "compiled" if kernel.COMPILED else "interpreted"
+    out.message(f"kernel {what}, CRC-32C by {crc32c.SOURCE}")
+
+
+def _append(out: Output, folder: Path, durability: str, rounds: int) -> None:
+    from logweir.tools.bench.append import BATCHES, run_append
+
+    with out.progress("Appending", len(BATCHES)) as progress:
+        measured = run_append(folder, durability=durability, rounds=rounds)
+        for done, (batch, size, results) in enumerate(measured, 1):
+            progress(done)
+            title = {"batch_rows": batch, "payload_bytes": size, "durability": durability}
+            _show(out, "append", title, "rows/s", results)
+
+
+def _scan(out: Output, folder: Path, rows: int, compress: bool, rounds: int) -> None:
+    from logweir.tools.bench.scan import run_scan
+
+    size, results = run_scan(folder, rows=rows, compress=compress, rounds=rounds)
+    blocks = "zstd, 128 KiB before compression" if compress else "plain, 128 KiB"
+    _show(out, "scan", {"rows": rows, "file_bytes": size, "blocks": blocks}, "rows/s", results)
+
+
+def _tank(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import tank
+
+    figures = tank.run_tank(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "tank", **tank.to_json(figures)})
+        return
+    title = {"bundle_messages": tank.MESSAGES, "message_bytes": tank.MESSAGE_BYTES}
+    _show(out, "fetch", title, "bytes/s", figures.fetch)
+    _show(out, "publish, durability write", title, "bundles/s", figures.publish_write)
+    _show(out, "publish, durability fsync", title, "bundles/s", figures.publish_fsync)
+    for name, values in (("latency", figures.latency_ms), ("waiting", figures.waiting)):
+        out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
+
+
+def _tap(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import tap
+
+    figures = tap.run_tap(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "tap", **tap.to_json(figures)})
+        return
+    title = {"items": tap.ITEMS, "value_bytes": tap.VALUE_BYTES}
+    _show(out, "set", title, "items/s", figures.set)
+    _show(out, "get", title, "items/s", figures.get)
+    _show(out, "dump", title, "items/s", figures.dump)
+    shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
+    out.line(f"latency, ms: {shown}")
+
+
+def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
+    from logweir.tools.bench.recover import run_recover
+
+    size, results = run_recover(folder, rows=rows, rounds=rounds)
+    _show(out, "recover", {"rows": rows, "log_bytes": size}, "openings/s", results)
+
+
+def _serve(out: Output, folder: Path, durability: str, rounds: int) -> None:
+    from logweir.tools.bench.serve import DEPTHS, run_serve
+
+    with out.progress("Serving", len(DEPTHS)) as progress:
+        measured = run_serve(folder, durability=durability, rounds=rounds)
+        for done, (count, depth, results) in enumerate(measured, 1):
+            progress(done)
+            title = {"connections": count, "in_flight": depth, "durability": durability}
+            _show(out, "serve", title, "requests/s", results)
+
+
+def _join(out: Output, folder: Path, rows: int, rounds: int) -> None:
+    from logweir.tools.bench.serve import run_join
+
+    _show(out, "join", {"rows": rows}, "rows/s", run_join(folder, rows=rows, rounds=rounds))
+
+
+def _relay(out: Output, folder: Path, rows: int, rounds: int) -> None:
+    from logweir.tools.bench.serve import run_relay
+
+    size, results = run_relay(folder, rows=rows, rounds=rounds)
+    _show(out, "relay", {"rows": rows, "packet_bytes": size}, "bytes/s", results)
+
+
+def _show(out: Output, suite: str, title: dict[str, Any], unit: str, results: list[Result]) -> None:
+    if out.as_json:
+        out.json(
+            {"suite": suite, **title, "unit": unit, "cases": [one.to_json() for one in results]}
+        )
+        return
+    told = ", ".join(
+        f"{name.replace('_', ' ')} {human_bytes(value) if name.endswith('bytes') else value}"
+        for name, value in title.items()
+    )
+    out.line(f"{suite}: {told}, {len(results[0].ratios)} rounds")
+    out.table(
+        ("case", unit, "ratio", "spread"),
+        [
+            (
+                one.name,
+                f"{one.rate:,.0f}" if one.rate >= 100 else f"{one.rate:,.2f}",
+                f"{one.ratio:.2f}",
+                f"{min(one.ratios):.2f} … {max(one.ratios):.2f}",
+            )
+            for one in results
+        ],
+        right=(unit, "ratio"),
+    )
+    out.line("")

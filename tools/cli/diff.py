@@ -1,0 +1,81 @@
+"""`logweir diff`: what changed between two states."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logweir.store.compare import Difference, compare_states
+from logweir.tools.cli.common import existing, log_bytes
+from logweir.tools.cli.output import Output
+from logweir.wal.render import value_json
+
+_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+_COLORS = {"added": "32", "removed": "31", "changed": "33"}
+
+
+def command(
+    out: Output,
+    first: Annotated[Path, typer.Argument(metavar="A", help="A folder or a snapshot.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    space: Annotated[
+        list[str] | None,
+        typer.Option("--space", metavar="SPACE", help="Only this space: its name or id."),
+    ] = None,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Only how many tuples differ in each space.")
+    ] = False,
+) -> int:
+    """Show the tuples that have to change in A for it to become B. --space may be repeated.
+
+    JSON lines where the output is no terminal. Exit code 1 if anything differs.
+    """
+    existing(first)
+    existing(second)
+    wanted = set(space or ())
+    counts: dict[tuple[int, str], Counter[str]] = {}
+    total = sum(
+        log_bytes(path) if path.is_dir() else path.stat().st_size for path in (first, second)
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="logweir-diff-") as scratch,
+        out.progress("Loading", total) as progress,
+    ):
+        for one in compare_states(first, second, Path(scratch), progress=progress):
+            if wanted and not wanted & {one.space, str(one.space_id)}:
+                continue
+            counts.setdefault((one.space_id, one.space), Counter())[one.kind] += 1
+            if not summary:
+                _show(out, one)
+    if summary:
+        _summarize(out, counts)
+    return 1 if counts else 0
+
+
+def _show(out: Output, one: Difference) -> None:
+    before = None if one.before is None else value_json(one.before)
+    after = None if one.after is None else value_json(one.after)
+    if out.is_terminal:
+        sign = out.styled(_SIGNS[one.kind], _COLORS[one.kind])
+        both = " → ".join(text for text in (before, after) if text is not None)
+        out.line(f"{sign} {one.space} {both}")
+        return
+    parts = [f'"space_id": {one.space_id}', f'"space": {out.json_text(one.space)}']
+    parts.append(f'"change": "{one.kind}"')
+    parts += [f'"before": {before}'] if before is not None else []
+    parts += [f'"after": {after}'] if after is not None else []
+    out.line("{" + ", ".join(parts) + "}")
+
+
+def _summarize(out: Output, counts: dict[tuple[int, str], Counter[str]]) -> None:
+    if out.is_terminal:
+        rows = [(*key, *(count[kind] for kind in _SIGNS)) for key, count in counts.items()]
+        columns = ("id", "space", *_SIGNS)
+        out.table(columns, rows, right=("id", *_SIGNS))
+        return
+    for (space_id, name), count in counts.items():
+        out.json({"space_id": space_id, "space": name, **{kind: count[kind] for kind in _SIGNS}})
