@@ -41,8 +41,10 @@ page by page, and what arrives meanwhile waits. Units with a token not above `la
 
 Behind: a stream that the upstream keeps in memory only, or that is not known, begins anew with the
 next epoch: a gap is recorded, and what there is is asked for from 0. One that the upstream keeps in
-its database has no business going back (another server, or one that was restored): it is stopped
-until an operator removes its position.
+its database goes back when it is another server or one that was restored; from D2 on also at an
+ordinary restart, by the last tokens of a counter that two streams share (1.66.0: account_data,
+observed), which are then given out again. In D1 it is stopped until an operator removes its
+position; from D2 on a gap is recorded and the next epoch begins where the upstream stands.
 
 Source: Synapse 1.12.4, 1.21.2, 1.66.0 and 1.163.2, observed and read; the treatment of gaps, of
 epochs and of streams that went back is ours.
@@ -434,12 +436,15 @@ class Tracker:
         assert cursor is not None
         self._release(flow.pending)
         flow.pending = []
-        stays = flow.stream in DATABASE_STREAMS
-        reason = "the upstream is behind us" if stays else "the upstream's tokens began anew"
+        kept = flow.stream in DATABASE_STREAMS
+        stops = kept and self._dialect is Dialect.D1
+        reason = "the upstream is behind us" if stops else "the upstream's tokens went back"
         self._changes.append(Gap(flow.stream, flow.instance, cursor.last, token, reason))
-        if stays:
+        if stops:
             flow.cursor = replace(cursor, stopped=f"{reason}: it stands at {token}")
             flow.place = _Place.STOPPED
+        elif kept:
+            flow.cursor = Cursor(token, token, cursor.epoch + 1)
         else:
             flow.cursor = Cursor(0, 0, cursor.epoch + 1)
         self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))

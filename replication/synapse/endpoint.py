@@ -172,8 +172,9 @@ class Conversation:
                 if window is not None:
                     self._send_live(window)
                     continue
+                if self._asked and not self._send_positions(reader.vclock):
+                    await reader.wait()  # more was committed than is told yet
                 if self._asked:
-                    self._send_positions(reader.vclock)
                     continue
                 self._news.clear()
                 waiting = {
@@ -241,12 +242,12 @@ class Conversation:
         if parts:
             self._send(b"".join(parts), count)
 
-    def _send_positions(self, reached: VClock) -> None:
-        """(D2 on) POSITION of every stream, unless more was committed than was sent."""
+    def _send_positions(self, reached: VClock) -> bool:
+        """(D2 on) POSITION of every stream; False if more was committed than was sent."""
         streams = self.service.streams
         with self.service.log.read_view() as view:
             if view.vclock.signature > reached.signature:
-                return  # and the reader is about to be woken
+                return False
             heads = [
                 (stream, head) for stream in streams.all() for head in streams.heads(view, stream)
             ]
@@ -255,6 +256,7 @@ class Conversation:
             streams.position_line(stream, instance, token) for stream, (instance, _, token) in heads
         ]
         self._send(b"".join(lines), len(lines))
+        return True
 
     # --- catching up ------------------------------------------------------------------------------
 

@@ -363,6 +363,8 @@ class SynapseRedisSource(_Upstream):
         """See `Source`."""
         try:
             from redis import asyncio as redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
             from redis.exceptions import RedisError
         except ImportError as error:
             raise SourceStopped(
@@ -377,6 +379,7 @@ class SynapseRedisSource(_Upstream):
             ssl=self._url.flag("tls"),
             ssl_ca_certs=self._url.option("ca") or None,
             socket_connect_timeout=CONNECT_SECONDS,
+            retry=Retry(NoBackoff(), 0),  # what was published meanwhile would be lost unseen
         )
         try:
             async with client.pubsub() as subscription:
@@ -463,6 +466,8 @@ class _RedisReader:
         while first is not None:
             if first["type"] == "message":
                 found.append(first["data"])
+            elif first["type"] == "subscribe":
+                raise Unreachable(self._source.url, "the connection to Redis was made anew")
             if len(found) >= _REDIS_MESSAGES:
                 break
             first = await self._subscription.get_message(timeout=0.0)

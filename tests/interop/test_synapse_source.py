@@ -33,6 +33,7 @@ class Homeserver:
         self.asked: list[str] = []
         self.cut_after_rows: int | None = None
         self.port = 0
+        self.left = asyncio.Event()
 
     def current(self, stream: str) -> int:
         """The stream's last token."""
@@ -69,6 +70,7 @@ class Homeserver:
         finally:
             self.writers.discard(writer)
             writer.close()
+            self.left.set()
 
     def replicate(self, words: list[str], writer: asyncio.StreamWriter) -> None:
         """Catch-up by the rules of the dialect."""
@@ -346,8 +348,8 @@ def test_server_of_another_name_is_left_alone(tmp_path: Path) -> None:
             async with asyncio.timeout(SECONDS):
                 while runner.status.attempts < 2:
                     await runner.changed()
-                while "ERROR Wrong remote" not in home.asked:
-                    await asyncio.sleep(0)
+                await home.left.wait()
+            assert "ERROR Wrong remote" in home.asked
             assert "other.test" in runner.status.last_error
             assert home.connections == 1
             task.cancel()

@@ -223,6 +223,18 @@ def test_row_8_stream_in_memory_that_went_back_begins_an_epoch() -> None:
     assert flow.rows(epoch=2) == [(3, "new")]
 
 
+def test_database_stream_that_went_back_in_d3_goes_on_in_an_epoch() -> None:
+    """A real server gives the last tokens of account_data out again after a restart."""
+    flow = Flow(Dialect.D3, 12, stream="account_data")
+    flow.rdata(12, "dropped")
+    flow.position(11, 11)
+    assert [change.upto for change in flow.all_of(Gap)] == [11]  # type: ignore[union-attr]
+    assert flow.all_of(Fetch) == []
+    flow.rdata(12, "another")
+    assert flow.rows(epoch=2) == [(12, "another")]
+    assert flow.cursor() == Cursor(12, 12, epoch=2)
+
+
 def test_row_9_position_that_spans_the_cursor_needs_no_fetch() -> None:
     """D3, cursor 10: POSITION 8 12."""
     flow = Flow(Dialect.D3, 10, stream="events")
