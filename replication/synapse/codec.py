@@ -64,7 +64,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
 from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES

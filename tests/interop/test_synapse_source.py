@@ -239,6 +239,7 @@ def test_d1_from_the_beginning_and_on_after_a_restart_of_ours(tmp_path: Path) ->
             following = Following(log, home)
             await following.until(lambda: following.rows("events") == expected(home, "events"))
             await following.stop()
+            assert len(following.rows("events")) == 200 + 198
 
     home = Homeserver("D1")
     run(tmp_path / "data", first)
