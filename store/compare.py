@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Literal
 
 from logweir.errors import WalError
-from logweir.recovery import examine, plan, replay, snapshot_blocks
+from logweir.recovery import Batch, examine, plan, replay, snapshot_blocks
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Plans
-from logweir.store.loading import load_snapshot
+from logweir.store.loading import load
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import Block, read_meta
 from logweir.wal.snapshot import read_snapshot
+from logweir.wal.vclock import VClock
 
 __all__ = ["Difference", "compare_states"]
 
@@ -106,21 +107,28 @@ def _load(
                 hint="name the folder of a store, or a snapshot",
             )
         decided = plan(report)
-        state.open()
-        stack.callback(state.close, clean=False)
-        blocks = _counted(snapshot_blocks(decided), told)
-        loader = load_snapshot(state, plans, blocks, decided.start)
-        for batch in replay(decided):
-            loader.apply(batch)
-            told(len(batch.data))
-        loader.finish(decided.vclock)
+        vclock, start = decided.vclock, decided.start
+
+        def snapshot() -> Iterator[Block]:
+            return _counted(snapshot_blocks(decided), told)
+
+        def batches(after: VClock) -> Iterator[Batch]:
+            for batch in replay(decided, after=after):
+                yield batch
+                told(len(batch.data))
     else:
-        vclock = read_meta(path, filesystem).vclock
-        blocks = _counted(read_snapshot(path, filesystem), told)
-        state.open()
-        stack.callback(state.close, clean=False)
-        loader = load_snapshot(state, plans, blocks, vclock)
-    return stack.enter_context(state.read()), loader.schema
+        vclock = start = read_meta(path, filesystem).vclock
+
+        def snapshot() -> Iterator[Block]:
+            return _counted(read_snapshot(path, filesystem), told)
+
+        def batches(after: VClock) -> Iterator[Batch]:
+            return iter(())
+
+    state.open()
+    stack.callback(state.close, clean=False)
+    schema, _ = load(state, plans, snapshot, start, batches, position=None, vclock=vclock)
+    return stack.enter_context(state.read()), schema
 
 
 def _counted(blocks: Iterator[Block], told: Callable[[int], None]) -> Iterator[Block]:

@@ -9,7 +9,7 @@ space with no other index are sorted, only the last of each key kept, and writte
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from logweir.errors import CorruptBlock, RequestError
@@ -20,16 +20,17 @@ from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.sequence import learn_sequence
-from logweir.store.state import Position, State, Txn
+from logweir.store.state import MapFull, Position, State, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Loader", "load_snapshot", "schema_of"]
+__all__ = ["Loader", "load", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
+_BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
 _RUN_ROWS: Final = 64
 _APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
@@ -46,27 +47,65 @@ def schema_of(txn: Txn) -> Schema:
     return schema
 
 
-def load_snapshot(state: State, plans: Plans, blocks: Iterable[Block], start: VClock) -> Loader:
-    """Fill an empty state from the blocks of a snapshot, whose vclock is `start`.
+def load(
+    state: State,
+    plans: Plans,
+    snapshot: Callable[[], Iterable[Block]],
+    start: VClock,
+    batches: Callable[[VClock], Iterable[Batch]],
+    *,
+    position: Position | None,
+    vclock: VClock,
+) -> tuple[Schema, VClock]:
+    """Bring an open state to the end of a log, its map growing as it must.
 
-    Returns what applies the rows behind it. Raises `CorruptBlock`.
+    `snapshot`: the blocks of the snapshot to start from, whose vclock is `start`; `batches`: the
+    rows behind a vclock; `position`: of the state, None where it is empty; `vclock`: of the last
+    row. What is done is committed now and then; a state that was stopped before its snapshot was
+    whole has no position, and is begun anew. Returns the definitions, and `vclock` with what the
+    state had before. Raises `CorruptBlock`.
     """
-    loader = Loader(state, plans)
-    for block in blocks:
-        loader.load_snapshot(block)
-    loader.finish_snapshot(Position(start))
-    return loader
+    while True:
+        loader = Loader(state, plans)
+        try:
+            if position is None:
+                for block in snapshot():
+                    loader.load_snapshot(block)
+                loader.finish_snapshot(Position(start))
+                after = start
+            else:
+                with state.read() as txn:
+                    loader.schema = schema_of(txn)
+                after = position.vclock
+            for batch in batches(after):
+                loader.apply(batch)
+            reached = vclock.merge(after)
+            loader.finish(reached)
+            return loader.schema, reached
+        except MapFull:
+            loader.abandon()
+            state.grow()
+            with state.read() as txn:
+                position = txn.position()
+            if position is None:
+                state.close(clean=False)
+                state.discard()
+                state.open()
+        except BaseException:
+            loader.abandon()
+            raise
 
 
 class Loader:
-    """Fills one state. `schema`: what it holds already; without one it is empty."""
+    """Fills one state. `schema`: what it holds already."""
 
-    def __init__(self, state: State, plans: Plans, schema: Schema | None = None) -> None:
+    def __init__(self, state: State, plans: Plans) -> None:
         self._state = state
         self._plans = plans
-        self.schema = Schema() if schema is None else schema
+        self.schema = Schema()
         self._engine: Engine | None = None
         self._rows = 0
+        self._bytes = 0
         self._last: Batch | None = None
 
     # --- a snapshot -------------------------------------------------------------------------------
@@ -103,6 +142,7 @@ class Loader:
         pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
         self._open().txn.load(space_id, 0, pairs)
         self._rows += len(tuples)
+        self._bytes += len(packed)
 
     def finish_snapshot(self, position: Position) -> None:
         """Build the other indexes and note the position: from now on the state is one."""
@@ -136,6 +176,8 @@ class Loader:
                     self._apply_row(batch, at, kinds[at], spaces[at])
             row = end
         self._rows += batch.last - batch.first
+        if batch.last > batch.first:
+            self._bytes += columns.end_offset[batch.last - 1] - columns.row_offset[batch.first]
         self._last = batch
         self._commit_if_large(batch)
 
@@ -203,7 +245,7 @@ class Loader:
         return self._engine
 
     def _commit_if_large(self, batch: Batch | None) -> None:
-        if self._rows < _ROWS_PER_COMMIT:
+        if self._rows < _ROWS_PER_COMMIT and self._bytes < _BYTES_PER_COMMIT:
             return
         if batch is None:
             self._commit()
@@ -225,7 +267,13 @@ class Loader:
             self._engine.txn.commit()
             self._engine = None
             failpoint("loading.after_state_commit")
-        self._rows = 0
+        self._rows = self._bytes = 0
+
+    def abandon(self) -> None:
+        """Give up what was not committed."""
+        if self._engine is not None:
+            self._engine.txn.abort()
+            self._engine = None
 
 
 def _cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:

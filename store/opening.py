@@ -35,7 +35,7 @@ from logweir.recovery import (
 )
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Plans
-from logweir.store.loading import Loader, load_snapshot, schema_of
+from logweir.store.loading import load
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
 from logweir.wal.filesystem import FileSystem, explain
@@ -214,20 +214,15 @@ def _recovered(
     """Bring the state to the end of the log."""
     if position is None:
         state.open()
-        loader = load_snapshot(state, plans, snapshot_blocks(decided), decided.start)
-        after = decided.start
-    else:
-        loader = Loader(state, plans, _schema(state))
-        after = position.vclock
-    for batch in replay(decided, after=after):
-        loader.apply(batch)
-    loader.finish(decided.vclock.merge(after))
-    return loader.schema, decided.vclock.merge(after)
-
-
-def _schema(state: State) -> Schema:
-    with state.read() as txn:
-        return schema_of(txn)
+    return load(
+        state,
+        plans,
+        lambda: snapshot_blocks(decided),
+        decided.start,
+        lambda after: replay(decided, after=after),
+        position=position,
+        vclock=decided.vclock,
+    )
 
 
 def _instance(report: RecoveryReport) -> uuid.UUID:
