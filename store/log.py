@@ -223,7 +223,8 @@ class Log(statements.Statements):
         """Make one prepared job and wait until it is durable. Raises its error."""
         self._check_open()
         self._check_not_inside()
-        self._queue.run(job)
+        with self._waiting():
+            self._queue.run(job)
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
