@@ -17,6 +17,7 @@ is the `logweir.Log` underneath.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -188,7 +189,8 @@ class AsyncLog(_AsyncStatements):
         grown = asyncio.Event()
 
         def wake(_: VClock) -> None:
-            loop.call_soon_threadsafe(grown.set)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(grown.set)
 
         forget = self.sync.on_commit(wake)
         self._waiting.add(grown)
@@ -244,7 +246,8 @@ def _resolver(
             future.set_result(job.result)
 
     def finished(job: Job) -> None:
-        loop.call_soon_threadsafe(resolve, job)
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(resolve, job)
 
     return finished
 
@@ -259,12 +262,25 @@ class AsyncTransaction(_AsyncStatements):
 
     async def __aenter__(self) -> Self:
         await self._turn.acquire()
+        entering = asyncio.ensure_future(self._run(self._transaction.__enter__))
         try:
-            await self._run(self._transaction.__enter__)
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:  # the thread still waits for its turn, or has it
+            entering.add_done_callback(self._undo_entering)
+            raise
         except BaseException:
             self._turn.release()
             raise
         return self
+
+    def _undo_entering(self, entering: asyncio.Future[Any]) -> None:
+        """Leave the transaction that nobody waits for any more, then give up the turn."""
+        if entering.cancelled() or entering.exception() is not None:
+            self._turn.release()
+            return
+        leaving = self._thread.submit(self._transaction.__exit__, GeneratorExit, None, None)
+        loop = entering.get_loop()
+        asyncio.wrap_future(leaving, loop=loop).add_done_callback(lambda _: self._turn.release())
 
     async def __aexit__(
         self,

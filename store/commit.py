@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 
 __all__ = ["CommitQueue", "Job"]
@@ -57,32 +58,40 @@ class CommitQueue:
         self._commit = commit
         self._line: deque[Job] = deque()
         self._guard = threading.Lock()
-        self._leading = False
+        self._leader: Job | CommitQueue | None = None  # whose thread commits; self: the queue's own
         self._lock = lock
         self._wake = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
         self._closing = False
 
     def run(self, job: Job) -> Any:
-        """Wait until `job` is durable. Returns its result, or raises its error."""
-        with self._guard:
-            self._line.append(job)
-            if self._leading:
-                job.waiter = threading.Event()
-            else:
-                self._leading = True
-        if job.waiter is not None:
-            job.waiter.wait()
-        if not job.done:
-            self._lead(until=job)
+        """Wait until `job` is durable. Returns its result, or raises its error.
+
+        An interrupt of the waiting thread takes the job out of the line, unless it is being
+        committed; nobody else is held up by it.
+        """
+        try:
+            with self._guard:
+                self._line.append(job)
+                if self._leader is None:
+                    self._leader = job
+                else:
+                    job.waiter = threading.Event()
+            if job.waiter is not None:
+                job.waiter.wait()
+            if not job.done:
+                self._lead(until=job)
+        finally:
+            self._leave(job)
         if job.error is not None:
             raise job.error
         return job.result
 
     def submit(self, apply: Callable[[Any], Any], size: int = 0) -> Future[Any]:
         """Put a change in line and return at once. The future is resolved in the leader's
-        thread."""
+        thread, and cannot be cancelled."""
         future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
 
         def finished(job: Job) -> None:
             if job.error is not None:
@@ -94,14 +103,16 @@ class CommitQueue:
         return future
 
     def submit_job(self, *jobs: Job) -> None:
-        """Put jobs in line and return at once; each one's `finished` is called when it is done."""
+        """Put jobs in line and return at once; each one's `finished` is called when it is done.
+
+        Raises SESSION_CLOSED after `close`.
+        """
         with self._guard:
+            if self._closing:
+                raise RequestError(ErrorCode.SESSION_CLOSED, "the log is being closed")
             self._line.extend(jobs)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="logweir-commit", daemon=True
-                )
-                self._thread.start()
+                self._start_thread()
             self._wake.notify()
 
     def close(self) -> None:
@@ -123,49 +134,70 @@ class CommitQueue:
         return jobs
 
     def _lead(self, until: Job | None) -> None:
-        """Commit groups until `until` is done, then hand the lead to somebody who waits."""
-        while True:
-            with self._lock:
-                with self._guard:
-                    group = self._take()
-                try:
+        """Commit groups until `until` is done, or the line is empty."""
+        while self._line if until is None else not until.done:
+            group: list[Job] = []
+            cause: BaseException | None = None
+            try:
+                with self._lock:
+                    with self._guard:
+                        group = self._take()
                     if group:
                         self._commit(group)
-                except BaseException as error:  # an interrupt: nobody may be left waiting
-                    for job in group:
-                        job.error = job.error or error
-                    self._give_up(group)
-                    raise
-            for job in group:
-                job.finish()
-            with self._guard:
-                if until is not None and not until.done:
-                    continue
-                if until is None and self._line:
-                    continue
-                self._pass_on()
-                return
+            except BaseException as error:
+                cause = error
+                raise
+            finally:
+                for job in group:
+                    if cause is not None and job.error is None:
+                        job.error = _interrupted(cause)
+                    job.finish()
 
-    def _give_up(self, group: list[Job]) -> None:
-        for job in group:
-            job.finish()
+    def _leave(self, job: Job) -> None:
+        """The thread of `job` waits no longer: hand the lead, if it has it, to one that does."""
         with self._guard:
-            self._pass_on()
+            if not job.done and job in self._line:
+                self._line.remove(job)
+            if self._leader is job:
+                self._pass_on()
 
     def _pass_on(self) -> None:
-        following = next((job for job in self._line if job.waiter is not None), None)
-        if following is not None and following.waiter is not None:
-            following.waiter.set()  # it finds itself not done, and leads
+        self._leader = next((job for job in self._line if job.waiter is not None), None)
+        if self._leader is not None and self._leader.waiter is not None:
+            self._leader.waiter.set()  # it finds itself not done, and leads
         else:
-            self._leading = False
             self._wake.notify()
 
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="logweir-commit", daemon=True)
+        self._thread.start()
+
     def _serve(self) -> None:
-        while True:
+        """The queue's own thread: leads where nobody waits who could."""
+        try:
+            while True:
+                with self._guard:
+                    while self._leader is not None or not self._line:
+                        if self._closing and not self._line:
+                            return
+                        self._wake.wait()
+                    self._leader = self
+                try:
+                    self._lead(until=None)
+                finally:
+                    with self._guard:
+                        self._pass_on()
+        except BaseException:  # of a program's own callback: those in line are not left waiting
             with self._guard:
-                while (not self._line or self._leading) and not (self._closing and not self._line):
-                    self._wake.wait()
-                if not self._line:
-                    return
-                self._leading = True
-            self._lead(until=None)
+                self._start_thread()
+            raise
+
+
+def _interrupted(cause: BaseException) -> BaseException:
+    """What the others of a group are told when its leader's thread was stopped."""
+    if isinstance(cause, Exception):
+        return cause
+    return WalError(
+        f"the thread that committed this change was stopped by {type(cause).__name__}.",
+        hint="read it back to see whether it was made; if that fails, open the folder again",
+    )

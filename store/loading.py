@@ -31,6 +31,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["Loader", "Source", "load", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
+_BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
 _RUN_ROWS: Final = 64
 _APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
@@ -110,6 +111,7 @@ class Loader:
         self.schema = Schema() if schema is None else schema
         self._engine: Engine | None = None
         self._rows = 0
+        self._bytes = 0
         self._last: Batch | None = None
 
     # --- a snapshot -------------------------------------------------------------------------------
@@ -146,6 +148,7 @@ class Loader:
         pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
         self._open().txn.load(space_id, 0, pairs)
         self._rows += len(tuples)
+        self._bytes += len(packed)
 
     def finish_snapshot(self, position: Position) -> None:
         """Build the other indexes and note the position: from now on the state is one."""
@@ -179,6 +182,8 @@ class Loader:
                     self._apply_row(batch, at, kinds[at], spaces[at])
             row = end
         self._rows += batch.last - batch.first
+        if batch.last > batch.first:
+            self._bytes += len(batch.data)
         self._last = batch
         self._commit_if_large(batch)
 
@@ -252,7 +257,7 @@ class Loader:
         return self._engine
 
     def _commit_if_large(self, batch: Batch | None) -> None:
-        if self._rows < _ROWS_PER_COMMIT:
+        if self._rows < _ROWS_PER_COMMIT and self._bytes < _BYTES_PER_COMMIT:
             return
         if batch is None:
             self._commit()
@@ -274,7 +279,7 @@ class Loader:
             self._engine.txn.commit()
             self._engine = None
             failpoint("loading.after_state_commit")
-        self._rows = 0
+        self._rows = self._bytes = 0
 
 
 def _cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:

@@ -10,6 +10,7 @@ are applied at the next opening. An answer is given only when both are done.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -17,9 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
-
-import lmdb
+from typing import Any, Final, Literal
 
 from logweir.errors import (
     ErrorCode,
@@ -27,6 +26,7 @@ from logweir.errors import (
     PositionUnavailable,
     RequestError,
     WalError,
+    WriteFailed,
     WriterPoisoned,
 )
 from logweir.store import append, statements
@@ -52,6 +52,8 @@ from logweir.wal.writer import WalWriter
 from logweir.wal.xrow import Transaction as LoggedTransaction
 
 __all__ = ["Durability", "Log"]
+
+_LOGGER: Final = logging.getLogger("logweir")
 
 Durability = Literal["fsync", "write", "none"]
 
@@ -94,13 +96,16 @@ class Log(statements.Statements):
         self._owner: int | None = None  # thread inside `transaction()`
         self._view_guard = threading.Lock()
         self._grown = threading.Condition()
-        self._durable: tuple[Path | None, int] = (opened.writer.path, opened.writer.size)
+        self._durable = _durable_end(opened)
         self._queue = CommitQueue(self._commit, self._exclusive)
         self._syncer = Syncer()
         self._failure: LogweirError | None = None
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
         self._views = 0
+        self._waiting_views = 0  # of threads that wait for a change
+        self._is_growing = False
+        self._here = _Here()
         self._checkpoints = Checkpoints(self, checkpoints)
         self.commits = 0
         """Groups committed since the folder was opened."""
@@ -152,14 +157,17 @@ class Log(statements.Statements):
             self._lock_stack.close()
 
     def _check_open(self) -> None:
+        self._check_not_closed()
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise RequestError(
                 ErrorCode.SESSION_CLOSED,
                 f"the log {self.path} is closed",
                 hint="open it again with `logweir.open`",
             )
-        if self._failure is not None:
-            raise self._failure
 
     def _check_not_inside(self) -> None:
         if self._owner == threading.get_ident():
@@ -182,8 +190,8 @@ class Log(statements.Statements):
         return self._schema
 
     @property
-    def durable_end(self) -> tuple[Path | None, int]:
-        """The log file being written and how many of its bytes followers may read."""
+    def durable_end(self) -> tuple[Path, int]:
+        """The newest log file that followers may read, and how many of its bytes."""
         return self._durable
 
     @property
@@ -215,7 +223,8 @@ class Log(statements.Statements):
         """Make one prepared job and wait until it is durable. Raises its error."""
         self._check_open()
         self._check_not_inside()
-        self._queue.run(job)
+        with self._waiting():
+            self._queue.run(job)
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
@@ -268,7 +277,8 @@ class Log(statements.Statements):
         """Wait until nobody commits and keep it so, for this thread."""
         self._check_open()
         self._check_not_inside()
-        self._exclusive.acquire()
+        with self._waiting():
+            self._exclusive.acquire()
         self._owner = threading.get_ident()
         try:
             self._check_open()
@@ -289,7 +299,8 @@ class Log(statements.Statements):
     def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
         self._check_open()
         self._check_not_inside()
-        return self._queue.run(Job(apply, size))
+        with self._waiting():
+            return self._queue.run(Job(apply, size))
 
     # --- the group --------------------------------------------------------------------------------
 
@@ -313,7 +324,12 @@ class Log(statements.Statements):
                 self._commit_once(left)
                 return
             except MapFull:
-                self.grow_state()
+                try:
+                    self.grow_state()
+                except RequestError as error:
+                    for job in left:
+                        job.error = error
+                    return
             except _Refused as refused:
                 left = [job for job in left if job is not refused.job]
             except LogweirError as error:
@@ -364,28 +380,26 @@ class Log(statements.Statements):
             else:
                 self._write(group, blocks, vclock)
             path = self._writer.path
-            txn.set_position(
-                Position(vclock, path.name if path else "", self._writer.size, unlogged)
-            )
-            failpoint("store.after_sync_before_state_commit")
+            with self._rows_are_logged(not unlogged):
+                txn.set_position(
+                    Position(vclock, path.name if path else "", self._writer.size, unlogged)
+                )
+                failpoint("store.after_sync_before_state_commit")
         if not group.touched:
             txn.abort()
             return
-        try:
-            with self._view_guard:
-                txn.commit()
-                if group.changed_schema:
-                    self._schema = group.schema
-                self._vclock = vclock
-        except (lmdb.Error, OSError) as error:
-            self._fail_after_write(error)
+        with self._rows_are_logged(), self._view_guard:
+            txn.commit()
+            if group.changed_schema:
+                self._schema = group.schema
+            self._vclock = vclock
         failpoint("store.after_state_commit")
         self.commits += 1
         if blocks:
             self._publish(sum(map(len, blocks)))
 
     def _write(self, group: Group, blocks: list[bytes | bytearray], vclock: VClock) -> None:
-        try:
+        with self._rows_are_logged():
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":
                 group.run_deferred()
@@ -397,38 +411,86 @@ class Log(statements.Statements):
                     self._syncer.wait()
             else:
                 self._writer.sync()
+
+    @contextlib.contextmanager
+    def _rows_are_logged(self, are_logged: bool = True) -> Iterator[None]:
+        """Around what comes between the write and the end of a commit. What stops it, be it an
+        interrupt, may leave rows in the log that are not in the state: their lsns are taken, so
+        only opening again goes on."""
+        try:
+            yield
+        except WriteFailed:
+            raise
         except WriterPoisoned as error:
             self._failure = error
             raise
-
-    def _fail_after_write(self, error: BaseException) -> None:
-        """The rows are in the log but not in the state: only opening again can tell and mend it."""
-        failure = WalError(
-            f"the change is in the log, but the state could not take it: {error}.",
-            path=str(self._state.directory),
-            hint="open the folder again: what is in the log is applied then",
-        )
-        self._failure = failure
-        raise failure from error
+        except BaseException as error:
+            if not are_logged and isinstance(error, MapFull):
+                raise
+            self._failure = WalError(
+                "writing was stopped before log and state were alike: "
+                f"{str(error) or type(error).__name__}.",
+                path=str(self.path),
+                hint="open the folder again: what is in the log is applied then",
+            )
+            if isinstance(error, Exception):
+                raise self._failure from error
+            raise
 
     def _publish(self, logged_bytes: int) -> None:
         with self._grown:
-            self._durable = (self._writer.path, self._writer.size)
+            if self._writer.path is not None:
+                self._durable = (self._writer.path, self._writer.size)
             self._grown.notify_all()
-        for callback in self._on_commit:
-            callback(self._vclock)
+        for callback in tuple(self._on_commit):
+            try:
+                callback(self._vclock)
+            except Exception:  # the change is made: no callback may say that it is not
+                _LOGGER.exception("a callback of on_commit failed")
         self._checkpoints.after_commit(logged_bytes)
 
     def grow_state(self) -> None:
-        """Double the state's memory map; waits until no reader of this process is inside."""
+        """Double the state's memory map; waits until no reader of this process is inside.
+
+        Raises MEMORY_ISSUE where only threads are inside that wait for a change themselves.
+        """
+        with self._waiting(), self._grown:
+            self._is_growing = True
+            try:
+                while self._views:
+                    if self._views == self._waiting_views:
+                        raise RequestError(
+                            ErrorCode.MEMORY_ISSUE,
+                            "the state must grow, but a thread makes a change inside `read_view`",
+                            hint="leave the view first, or read what is needed into a list",
+                        )
+                    self._grown.wait()
+                self._state.grow()
+            finally:
+                self._is_growing = False
+                self._grown.notify_all()
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around a change of this thread: views that it holds meanwhile cannot end before it."""
+        views = 0 if self._here.is_waiting else self._here.views
+        if not views:
+            yield
+            return
         with self._grown:
-            while self._views:
-                self._grown.wait()
-            self._state.grow()
+            self._here.is_waiting = True
+            self._waiting_views += views
+            self._grown.notify_all()
+        try:
+            yield
+        finally:
+            with self._grown:
+                self._here.is_waiting = False
+                self._waiting_views -= views
 
     def on_commit(self, callback: Callable[[VClock], None]) -> Callable[[], None]:
         """Call `callback` with the position after each commit, in the committing thread: it must
-        be quick and not use the log. Returns what takes it back."""
+        be quick and not use the log; what it raises is logged. Returns what takes it back."""
         self._on_commit.append(callback)
         return lambda: self._on_commit.remove(callback)
 
@@ -441,18 +503,28 @@ class Log(statements.Statements):
         Keep it short: pages it can see are not used again, and the state cannot grow meanwhile.
         """
         self._check_open()
+        with self._view() as view:
+            yield view
+
+    @contextlib.contextmanager
+    def _view(self) -> Iterator[ReadView]:
+        here = self._here
         with self._grown:
+            while self._is_growing and not here.views and not self._closed:
+                self._grown.wait()
             self._views += 1
+            here.views += 1
         try:
             with contextlib.ExitStack() as stack:
                 with self._view_guard:
-                    self._check_open()
+                    self._check_not_closed()
                     txn = stack.enter_context(self._state.read())
                     schema, vclock = self._schema, self._vclock
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
         finally:
             with self._grown:
                 self._views -= 1
+                here.views -= 1
                 self._grown.notify_all()
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
@@ -519,7 +591,7 @@ class Log(statements.Statements):
             self.path, start, filesystem=self._filesystem, durable=lambda: self._durable
         )
         with follower:
-            while True:
+            while not (follow and self._closed):
                 self._check_open()
                 seen = self._vclock
                 for block in follower.poll():
@@ -544,8 +616,8 @@ class Log(statements.Statements):
         with contextlib.ExitStack() as stack:
             with self._exclusive:
                 if not self._closed:
-                    self._writer.rotate()
-                    self._durable = (self._writer.path, self._writer.size)
+                    with self._rows_are_logged():
+                        self._writer.rotate()
                 view = stack.enter_context(self.read_view())
             yield view
 
@@ -589,8 +661,9 @@ class Log(statements.Statements):
         self._checkpoints.release(name)
 
     def status(self) -> dict[str, Any]:
-        """What a user could wonder about: positions, sizes, durability, who keeps old logs."""
-        with self.read_view() as view:
+        """What a user could wonder about: positions, sizes, durability, who keeps old logs; also
+        of a log that has failed."""
+        with self._view() as view:
             counts = {space.name: view.count(space.id) for space in self.spaces()}
         return {
             "path": str(self.path),
@@ -609,6 +682,29 @@ class Log(statements.Statements):
             "spaces": counts,
             **self._checkpoints.status(),
         }
+
+
+class _Here(threading.local):
+    """Of one thread. `views`: how many it holds; `is_waiting`: whether they count as waiting."""
+
+    views = 0
+    is_waiting = False
+
+
+def _durable_end(opened: Opened) -> tuple[Path, int]:
+    """Followers read all files that are there; one that is begun later is not durable at first."""
+    writer = opened.writer
+    if writer.path is not None:
+        return writer.path, writer.size
+    names = opened.filesystem.list_directory(opened.path)
+    logs = [name for name in names if name.endswith(".xlog")]
+    if not logs:
+        return opened.path / "0", 0  # a name before all others
+    newest = opened.filesystem.open_read(opened.path / max(logs))
+    try:
+        return newest.path, newest.size()
+    finally:
+        newest.close()
 
 
 class _Refused(Exception):

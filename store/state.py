@@ -110,8 +110,16 @@ class State:
             return False
 
     def discard(self) -> None:
-        """Throw the state away (it is closed). It is rebuilt from the log."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Throw the state away (it is closed). It is rebuilt from the log.
+
+        Raises `WalError` where something of it stays: LMDB must not see it.
+        """
+        try:
+            shutil.rmtree(self.directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
 
     def open(self) -> None:
         """Open or make the database. Raises `WalError` where the disk does not allow it."""

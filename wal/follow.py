@@ -26,8 +26,8 @@ class Follower:
     """Reads the log of a folder from a position and goes on as it grows. Never waits by itself.
 
     `directory`: the folder; `after`: rows that `after` holds are not yielded; `durable`: tells a
-    follower in the writer's own process which file is being written and how much of it is synced,
-    and nothing behind that is yielded. One thread at a time.
+    follower in the writer's own process the newest file that has synced rows and how many of its
+    bytes are synced, and nothing behind that is yielded. One thread at a time.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Follower:
         after: VClock,
         *,
         filesystem: FileSystem = OS,
-        durable: Callable[[], tuple[Path | None, int]] | None = None,
+        durable: Callable[[], tuple[Path, int]] | None = None,
     ) -> None:
         self._durable = durable
         self.directory = directory
@@ -80,8 +80,7 @@ class Follower:
                 return
             reader = self._reader
             assert reader is not None
-            written, synced = self._durable() if self._durable else (None, 0)
-            limit = synced if reader.path == written else None
+            limit = self._limit(reader.path.name)
             reader.refresh()
             for item in reader.blocks(self._offset):
                 if limit is not None and item.offset >= limit:
@@ -97,6 +96,15 @@ class Follower:
                     self.vclock = reached
             if not self._open_next(reader):
                 return
+
+    def _limit(self, name: str) -> int | None:
+        """How many bytes of that file may be read, None for all."""
+        if self._durable is None:
+            return None
+        newest, synced = self._durable()
+        if name == newest.name:
+            return synced
+        return 0 if name > newest.name else None
 
     def _files(self) -> list[LogFile]:
         return scan_directory(self.directory, self._filesystem).xlogs

@@ -160,21 +160,27 @@ def test_a_restart_that_cuts_and_goes_on_in_the_same_file_is_followed(tmp_path: 
 def test_only_what_is_synced_is_given_out_in_the_writers_own_process(tmp_path: Path) -> None:
     """`durable` says how far: rows that could still be lost are not passed on."""
     log = Log(tmp_path)
-    synced = 0
+    newest, synced = tmp_path / "0", 0
 
-    def durable() -> tuple[Path | None, int]:
-        return log.writer.path, synced
+    def durable() -> tuple[Path, int]:
+        return newest, synced
 
     with Follower(tmp_path, VClock(), durable=durable) as follower:
         log.write(3)
         assert poll(follower) == []
         log.writer.sync()
-        synced = log.writer.size
+        assert log.writer.path is not None
+        newest, synced = log.writer.path, log.writer.size
         assert poll(follower) == [1, 2, 3]
         log.write()
         assert poll(follower) == []
+        synced = log.writer.size
         log.writer.close()
         assert poll(follower) == [4]
+        log.write()  # into the next file
+        assert poll(follower) == []
+        newest, synced = log.writer.path, log.writer.size
+        assert poll(follower) == [5]
 
 
 def test_damage_is_an_error_and_not_the_end(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""Bugs of `logweir.aio`, one test each: cancelled tasks, closed logs, ended loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from logweir import Log, aio
+
+WAIT_SECONDS = 20.0
+
+
+async def opened(folder: Path) -> aio.AsyncLog:
+    log = await aio.open(folder)
+    await log.run(lambda sync: sync.create_space("kv", [("id", "unsigned")]))
+    return log
+
+
+def test_cancelled_changes_do_not_stop_the_queue(tmp_path: Path) -> None:
+    """Whoever stops waiting for a change holds up nobody; the change is made or it is not."""
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+        tasks = [asyncio.create_task(log.insert("kv", (key,))) for key in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        assert await asyncio.wait_for(log.insert("kv", (100,)), WAIT_SECONDS) == (100,)
+        assert await asyncio.wait_for(log.append("kv", [(200,)]), WAIT_SECONDS) == 1
+        assert (100,) in await log.select("kv")
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_entry_into_a_transaction_leaves_the_log_free(tmp_path: Path) -> None:
+    """A task cancelled while it waits for its turn does not keep the turn when it comes."""
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+        inside, leave = threading.Event(), threading.Event()
+
+        def hold(sync: Log) -> None:
+            with sync.transaction():
+                inside.set()
+                leave.wait(WAIT_SECONDS)
+
+        async def enter() -> None:
+            async with log.transaction() as tx:
+                await tx.insert("kv", (1,))
+
+        holder = asyncio.create_task(log.run(hold))
+        await asyncio.to_thread(inside.wait)
+        tasks = [asyncio.create_task(enter()) for _ in range(3)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        leave.set()
+        await holder
+        assert await asyncio.wait_for(log.insert("kv", (2,)), WAIT_SECONDS) == (2,)
+        await asyncio.wait_for(enter(), WAIT_SECONDS)
+        assert await log.select("kv") == [(1,), (2,)]
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_transaction_is_rolled_back_whole(tmp_path: Path) -> None:
+    """Cancelled between two statements, none of them is there, and the next one has its turn."""
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+        begun = asyncio.Event()
+
+        async def half() -> None:
+            async with log.transaction() as tx:
+                await tx.insert("kv", (1,))
+                begun.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(half())
+        await begun.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with log.transaction() as tx:
+            await tx.insert("kv", (2,))
+        assert await log.select("kv") == [(2,)]
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_following_ends_when_the_log_is_closed(tmp_path: Path) -> None:
+    """A task that waits for rows ends with the log."""
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+        first = asyncio.Event()
+
+        async def follow() -> int:
+            seen = 0
+            async for transaction in log.rows(follow=True):
+                seen += len(transaction.rows)
+                first.set()
+            return seen
+
+        task = asyncio.create_task(follow())
+        await first.wait()
+        await log.insert("kv", (1,))
+        await log.close()
+        assert await asyncio.wait_for(task, WAIT_SECONDS) in (3, 4)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_ended_does_not_stop_the_log(tmp_path: Path) -> None:
+    """What a closed event loop was told is dropped; the log underneath goes on."""
+    kept: list[Log] = []
+    streams = []
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+        kept.append(log.sync)
+        stream = log.rows(follow=True)
+        streams.append(stream)
+        await anext(stream)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    (log,) = kept
+    assert log.insert("kv", (1,)) == (1,)
+    assert log.insert("kv", (2,)) == (2,)
+    log.close()
+
+
+def test_tasks_side_by_side_share_syncs(tmp_path: Path) -> None:
+    """Many concurrent inserts need far fewer syncs than there are of them; all are answered."""
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+        before = log.sync.status()["syncs"]
+        rows = await asyncio.gather(*(log.insert("kv", (key,)) for key in range(300)))
+        assert rows == [(key,) for key in range(300)]
+        assert log.sync.status()["syncs"] - before < 150
+        await log.close()
+
+    asyncio.run(main())
