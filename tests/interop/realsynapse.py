@@ -6,6 +6,7 @@ from the pins in `tests/data/synapse`; where that is impossible the tests are sk
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -68,7 +69,8 @@ def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             with socket.create_connection(("127.0.0.1", port), 1):
                 return
         except OSError:
-            time.sleep(0.1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
     raise AssertionError(f"nothing listens on {port}: {log.read_text()[-2000:]}")
 
 
