@@ -22,6 +22,7 @@ only, with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -44,11 +45,15 @@ __all__ = [
     "encode_fixheader",
 ]
 
+Buffer = bytes | bytearray | memoryview
+BlockKind = Literal["plain", "zstd"]
+
 FIXHEADER_BYTES: Final = 19
 MAGIC_PLAIN: Final = bytes.fromhex("d5ba0bab")
 MAGIC_ZSTD: Final = bytes.fromhex("d5ba0bba")
 EOF_MARKER: Final = bytes.fromhex("d510aded")
 _SECTOR_BYTES: Final = 512
+_LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
 _ZEROS: Final = bytes(_SECTOR_BYTES)
 
 
@@ -57,7 +62,7 @@ class FixHeader:
     """One decoded fixheader. `stored_bytes`: payload that follows; `crc`: its checksum;
     `unsynced_bytes`: what stands in the field for the checksum of the block before."""
 
-    kind: Literal["plain", "zstd"]
+    kind: BlockKind
     stored_bytes: int
     crc: int
     unsynced_bytes: int = 0
@@ -71,7 +76,7 @@ def _read_uint(data: bytes | memoryview, at: int, name: str) -> tuple[int, int]:
 
 
 def encode_fixheader(
-    kind: Literal["plain", "zstd"], stored_bytes: int, crc: int, unsynced_bytes: int = 0
+    kind: BlockKind, stored_bytes: int, crc: int, unsynced_bytes: int = 0
 ) -> bytes:
     """The 19 bytes before a payload of `stored_bytes` bytes with checksum `crc`.
 
@@ -101,7 +106,7 @@ def decode_fixheader(data: bytes | memoryview) -> FixHeader:
         raise DecodeError(f"block magic is {magic.hex()}")
     if len(head) != FIXHEADER_BYTES:
         raise DecodeError(f"block header has {len(head)} bytes, not 19", offset=len(head))
-    kind: Literal["plain", "zstd"] = "plain" if magic == MAGIC_PLAIN else "zstd"
+    kind: BlockKind = "plain" if magic == MAGIC_PLAIN else "zstd"
     fields: list[int] = []
     at = 4
     while len(fields) < 3 and (size := _UINT_BYTES.get(head[at])) is not None:
@@ -126,33 +131,58 @@ def decode_fixheader(data: bytes | memoryview) -> FixHeader:
 _local = threading.local()
 
 
-def _compress(rows: bytes | bytearray | memoryview, level: int) -> bytes:
-    if getattr(_local, "level", None) != level:
-        _local.level = level
-        _local.compressor = zstandard.ZstdCompressor(level=level, write_content_size=False)
+def _compress(rows: Buffer, level: int, *, with_checksum: bool = False) -> bytes:
+    form = (level, with_checksum)
+    if getattr(_local, "form", None) != form:
+        _local.form = form
+        _local.compressor = zstandard.ZstdCompressor(
+            level=level, write_content_size=False, write_checksum=with_checksum
+        )
     packed: bytes = _local.compressor.compress(rows)
     return packed
 
 
+def _forms(rows: Buffer, *, packs: bool, level: int) -> Iterator[tuple[BlockKind, Buffer]]:
+    """The rows as payloads, the wanted form first."""
+    if not packs:
+        yield "plain", rows
+    yield "zstd", _compress(rows, level)
+    for other in range(1, _LEVELS):
+        yield "zstd", _compress(rows, other, with_checksum=True)
+
+
+def _has_zero_sector(payload: Buffer, offset: int) -> bool:
+    """Whether a sector, or the part of one that the block ends in, would be zeros only."""
+    last = (offset + FIXHEADER_BYTES + len(payload)) % _SECTOR_BYTES
+    if 0 < last <= len(payload) and not payload[-1]:
+        tail = bytes(payload[-last:])
+        if tail.count(0) == last:
+            return True
+    return len(payload) >= _SECTOR_BYTES and _ZEROS in bytes(payload)
+
+
 def encode_block(
-    rows: bytes | bytearray | memoryview,
+    rows: Buffer,
     *,
     threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES,
     level: int = 1,
     unsynced_bytes: int = 0,
-) -> tuple[bytes, bytes | bytearray | memoryview]:
+    offset: int = 0,
+) -> tuple[bytes, Buffer]:
     """Frame `rows` (one or more whole transactions) as one block.
 
-    `threshold_bytes`: compress from this size on, None never (but rows with 512 zeros in a row are
-    always compressed: on a disk such zeros mean that a sector is missing); `level`: of zstd,
-    1 … 22; `unsynced_bytes`: as in `encode_fixheader`.
-    Returns the fixheader and the payload, to be written one after the other.
+    `threshold_bytes`: compress from this size on, None never; `level`: of zstd, 1 … 22;
+    `unsynced_bytes`: as in `encode_fixheader`; `offset`: where in its file the block will stand.
+    On a disk zeros mean that a sector is missing, so what would leave one with zeros only is
+    compressed in any case. Returns the fixheader and the payload, to be written one behind the
+    other.
     """
     packs = threshold_bytes is not None and len(rows) >= threshold_bytes
-    if packs or (len(rows) >= _SECTOR_BYTES and _ZEROS in bytes(rows)):
-        packed = _compress(rows, level)
-        return encode_fixheader("zstd", len(packed), checksum(packed), unsynced_bytes), packed
-    return encode_fixheader("plain", len(rows), checksum(rows), unsynced_bytes), rows
+    for form in _forms(rows, packs=packs, level=level):
+        if not _has_zero_sector(form[1], offset):
+            break
+    kind, payload = form
+    return encode_fixheader(kind, len(payload), checksum(payload), unsynced_bytes), payload
 
 
 def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:

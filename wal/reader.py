@@ -13,8 +13,8 @@ bit can make the rest of a file look like an unfinished write):
   piece is missing (zeros), no EOF marker follows (it is written only behind what was synced), and
   every valid block behind it was not synced either. logweir's own files say which these are: the
   field for the checksum of the block before, which every reader ignores, holds the distance
-  back to the end of what was synced. So that zeros mean "missing", its writer packs rows that hold
-  a run of zeros as long as a piece.
+  back to the end of what was synced. So that zeros mean "missing", its writer packs rows that
+  would leave a piece with zeros only.
 * anything else is corruption; reading can go on at the next valid block, or, where the length field
   alone is wrong, with the same block (`Damage.salvage`).
 """

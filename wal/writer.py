@@ -173,6 +173,7 @@ class WalWriter:
                 threshold_bytes=options.compress_threshold_bytes,
                 level=options.compress_level,
                 unsynced_bytes=min(size - current.synced, _UNSYNCED_MAX),
+                offset=size,
             )
             parts += (head, payload)
             size += FIXHEADER_BYTES + len(payload)

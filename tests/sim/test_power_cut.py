@@ -13,14 +13,16 @@ from sim.writing import (
     fresh_disk,
     live_through,
     open_writer,
+    rows_of,
     write_batch,
 )
 
 from logweir.recovery import examine
 from logweir.recovery.faults import SimFileSystem
-from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.wal.block import EOF_MARKER, MAGIC_PLAIN, MAGIC_ZSTD, encode_block
 from logweir.wal.damage import FileEnd
 from logweir.wal.reader import WalReader
+from logweir.wal.writer import WriterOptions
 
 SEEDS = 250
 
@@ -97,14 +99,47 @@ def test_a_lost_sector_of_synced_blocks_is_corruption(close: bool) -> None:
         assert not examine(FOLDER, filesystem=disk).ok, start
 
 
-def test_rows_with_a_sector_of_zeros_are_packed() -> None:
-    """On disk a run of 512 zeros means a missing sector, so no plain block may hold one."""
-    rows = b"\x81" + bytes(512)
-    head, payload = encode_block(rows, threshold_bytes=None)
-    assert head.startswith(bytes.fromhex("d5ba0bba"))
+def test_no_block_leaves_a_sector_with_zeros_only() -> None:
+    """On disk that means a missing sector; so such rows are packed, wherever the block stands."""
+    head, payload = encode_block(b"\x81" + bytes(512), threshold_bytes=None)
+    assert head.startswith(MAGIC_ZSTD)
     assert bytes(512) not in bytes(payload)
-    head, _ = encode_block(b"\x81" + bytes(511), threshold_bytes=None)
-    assert head.startswith(bytes.fromhex("d5ba0bab"))
+    head, _ = encode_block(b"\x81" + bytes(200) + b"\x01", threshold_bytes=None)
+    assert head.startswith(MAGIC_PLAIN)
+    for threshold in (None, 100):
+        packed = 0
+        for offset in range(1024):
+            head, payload = encode_block(
+                b"\x81" * 300 + bytes(100), threshold_bytes=threshold, offset=offset
+            )
+            packed += head.startswith(MAGIC_ZSTD)
+            end = offset + len(head) + len(payload)
+            part = bytes(payload)[-(end % 512) :] if end % 512 else b"x"
+            assert part.count(0) < len(part)
+        assert packed == (200 if threshold is None else 1024)
+
+
+def test_a_flipped_bit_of_an_acknowledged_batch_is_never_an_ending() -> None:
+    """Also in the last batch of a log that was not closed, whatever zeros its rows hold."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        disk = fresh_disk()
+        written = Written()
+        threshold = rng.choice((None, 2029))
+        writer = open_writer(disk, written, WriterOptions(compress_threshold_bytes=threshold))
+        for _ in range(3):
+            write_batch(writer, written, rng)
+            writer.sync()
+        path = writer.path
+        assert path is not None
+        whole = disk.contents(path)
+        for _ in range(60):
+            at = rng.randrange(len(whole))
+            bad = bytes((whole[at] ^ (1 << rng.randrange(8)),))
+            disk.put(path, whole[:at] + bad + whole[at + 1 :])
+            report = examine(FOLDER, filesystem=disk)
+            if not report.blocking:
+                assert rows_of(report) == written.rows, (seed, at)
 
 
 def test_a_name_that_was_not_synced_may_be_lost_but_never_what_it_holds() -> None:
