@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -73,7 +74,10 @@ def open(
         filesystem=filesystem,
         clock=clock,
     )
-    log = Log(opened, durability=durability, checkpoints=checkpoints, clock=clock)
-    if opened.needs_snapshot:
-        log.snapshot()
+    with contextlib.ExitStack() as stack:
+        stack.callback(opened.release)
+        log = Log(opened, durability=durability, checkpoints=checkpoints, clock=clock)
+        if opened.needs_snapshot:
+            log.snapshot()
+        stack.pop_all()
     return log

@@ -158,6 +158,8 @@ class Checkpoints:
                 failpoint("checkpoint.before_remove")
                 try:
                     log.filesystem.remove(file.path)
+                    # Oldest first, also after a power cut: one that came back alone leaves a gap.
+                    log.filesystem.sync_directory(log.path)
                 except FileNotFoundError:
                     continue
                 except OSError as error:

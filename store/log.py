@@ -136,9 +136,11 @@ class Log(statements.Statements):
         with self._exclusive:
             self._closed = True
             try:
-                clean = self._failure is None and not self._writer.is_poisoned
-                self._writer.close()
-                self._state.close(clean=clean)
+                try:
+                    self._writer.close()
+                finally:
+                    is_clean = self._failure is None and not self._writer.is_poisoned
+                    self._state.close(clean=is_clean)
             finally:
                 self._syncer.close()
                 self._lock_stack.close()

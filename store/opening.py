@@ -67,6 +67,12 @@ class Opened:
     writer: WalWriter
     needs_snapshot: bool
 
+    def release(self) -> None:
+        """Give everything up as a killed process does."""
+        self.writer.abandon()
+        self.state.close(clean=False)
+        self.lock.close()
+
 
 def open_folder(
     path: Path,
