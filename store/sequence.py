@@ -66,7 +66,14 @@ def _set(engine: Engine, sequence: SequenceDef, number: int) -> None:
 
 def _next(engine: Engine, sequence: SequenceDef) -> int:
     last = _current(engine, sequence)
-    number = sequence.start if last is None else last + sequence.step
+    if last is None:
+        number = sequence.start
+    elif sequence.step > 0 and last < sequence.min:
+        number = sequence.min
+    elif sequence.step < 0 and last > sequence.max:
+        number = sequence.max
+    else:
+        number = last + sequence.step
     if not sequence.min <= number <= sequence.max:
         if not sequence.cycle:
             text = f"Sequence '{sequence.name}' has overflowed"
@@ -79,5 +86,5 @@ def _next(engine: Engine, sequence: SequenceDef) -> int:
 def _learn(engine: Engine, sequence: SequenceDef, number: int) -> None:
     last = _current(engine, sequence)
     ahead = last is None or (number > last if sequence.step > 0 else number < last)
-    if ahead and sequence.min <= number <= sequence.max:
+    if ahead:
         _set(engine, sequence, number)
