@@ -52,15 +52,11 @@ Source: Synapse 1.12.4, 1.21.2, 1.66.0 and 1.163.2, observed; others read.
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import re
 import urllib.parse
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -68,7 +64,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
 from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES
-from logweir.wal.mp import MapPairs, Value
+from logweir.wal.mp import Value
+from logweir.wal.render import to_json
 
 __all__ = [
     "ALL",
@@ -534,36 +531,8 @@ def decode_row_value(packed: bytes) -> Value:
     return msgpack.unpackb(packed, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
 
 
-def _special(value: Value) -> Value:
-    if isinstance(value, bytes):
-        return {"$bin": base64.b64encode(value).decode()}
-    if isinstance(value, Decimal):
-        return {"$decimal": str(value)}
-    if isinstance(value, uuid.UUID):
-        return {"$uuid": str(value)}
-    if isinstance(value, msgpack.ExtType):
-        return {"$ext": [value.code, base64.b64encode(value.data).decode()]}
-    if isinstance(value, msgpack.Timestamp):
-        return {"$ext": [-1, base64.b64encode(value.to_bytes()).decode()]}
-    assert isinstance(value, MapPairs)
-    return {"$map": [[_plain(key), _plain(one)] for key, one in value.pairs]}
-
-
-def _plain(value: Value) -> Value:
-    """The value with everything replaced that JSON has no form for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: _plain(one) for key, one in value.items()}
-        return {"$map": [[_plain(key), _plain(one)] for key, one in value.items()]}
-    return value
-
-
-_SPACED: Final = json.JSONEncoder(default=_special, allow_nan=False)
-_COMPACT: Final = json.JSONEncoder(default=_special, allow_nan=False, separators=(",", ":"))
+_SPACED: Final = json.JSONEncoder(allow_nan=False)
+_COMPACT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def row_text(value: Value, *, spaced: bool) -> str:
@@ -572,7 +541,7 @@ def row_text(value: Value, *, spaced: bool) -> str:
     try:
         return encoder.encode(value)
     except (ValueError, TypeError):  # nothing that Synapse sent
-        return encoder.encode(_plain(value))
+        return encoder.encode(to_json(value))
 
 
 def decode_rows(packed: Sequence[bytes], *, spaced: bool) -> list[str]:
@@ -581,10 +550,8 @@ def decode_rows(packed: Sequence[bytes], *, spaced: bool) -> list[str]:
 
 
 def row_json(value: Value) -> str:
-    """Any value as JSON: binary `{"$bin": base64}`, extensions `{"$ext": [type, base64]}`, NaN and
-    infinities `{"$float": "nan"}`, maps with other keys than strings `{"$map": [[key, value]]}`.
-    """
-    return _COMPACT.encode(_plain(value))
+    """Any value as JSON, as `logweir.wal.render` writes it, on one ASCII line."""
+    return _COMPACT.encode(to_json(value))
 
 
 # --- names ----------------------------------------------------------------------------------------
