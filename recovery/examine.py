@@ -215,7 +215,7 @@ class _Examination:
             if damage is None:
                 if scan.report.end is FileEnd.UNCLOSED and not is_newest:
                     self.warnings.append(f"{scan.log.path}: was not closed (no EOF marker).")
-            elif scan.report.is_ours or damage.kind is DamageKind.TORN_TAIL:
+            elif scan.is_torn_in_order:
                 self.warnings.append(str(damage))
             else:
                 text = f"{damage.message} A program other than logweir wrote this log, so it is "

@@ -56,6 +56,13 @@ class LogScan:
     first_row: tuple[int, int] | None = None
 
     @property
+    def is_torn_in_order(self) -> bool:
+        """Whether the unfinished end, if there is one, may be what a crash leaves. Zeros may not in
+        a log of another program: a real Tarantool 2.6.0 refuses them (observed)."""
+        tail = self.tail
+        return tail is None or tail.kind is DamageKind.TORN_TAIL or self.report.is_ours
+
+    @property
     def reached(self) -> VClock:
         """Of a log: the state after its last row."""
         return self.report.last_vclock

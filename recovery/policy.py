@@ -154,9 +154,11 @@ def _refusal(report: RecoveryReport, refused: tuple[Damage, ...], force: bool) -
         near += "." if first.replica_id is None else f" (replica {first.replica_id})."
     more = f" {len(refused) - 1} more damaged places follow." if len(refused) > 1 else ""
     even = " even with force" if force else ""
+    cost = f"{count_of_rows(refused)} would be lost or doubted."
+    if not report.unforceable and all(one.rows_lost == 0 for one in refused):
+        cost = "With force every row is kept, but another program may lose some here."
     return RecoveryRefused(
-        f"the folder {report.directory} is not opened{even}: {first.message}{near} "
-        f"{count_of_rows(refused)} would be lost or doubted.{more}",
+        f"the folder {report.directory} is not opened{even}: {first.message}{near} {cost}{more}",
         path=first.file,
         offset=first.offset,
         report=report,

@@ -2,7 +2,7 @@
 
 What is checked is what `recovery.logscan` checks. How the file stands to others is not: a log is
 taken for the newest of its folder, so that an unfinished end is an ending, except for zeros in a
-log that another program wrote (a real Tarantool 2.6.0 refuses them, observed).
+log that another program wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from logweir.errors import CorruptFile
 from logweir.recovery.logscan import scan_log, scan_snapshot
 from logweir.recovery.report import FileReport
-from logweir.wal.damage import DamageKind
 from logweir.wal.directory import LogFile, Suffix
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
@@ -47,6 +46,6 @@ def examine_file(
     report, tail = scan.report, scan.tail
     if tail is None:
         return report
-    if report.is_ours or tail.kind is DamageKind.TORN_TAIL:
+    if scan.is_torn_in_order:
         return replace(report, warnings=(*report.warnings, str(tail)))
     return replace(report, damage=(*report.damage, tail))
