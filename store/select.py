@@ -5,7 +5,7 @@ name   TREE                                                  number     HASH
 =====  ====================================================  =========  =========
 EQ     ascending, the key's parts equal; all without a key   0          full key
 REQ    the same backwards                                    1          no
-ALL    all; with a key as GE                                 2          all
+ALL    all; with a key as GE                                 2          all, always
 LT     descending, below the key                             3          no
 LE     descending, up to the key                             4          no
 GE     ascending, from the key                               5          no
@@ -127,6 +127,8 @@ def _matching(engine: Engine, wanted: Select) -> Iterator[bytes]:
             start, stop = image, behind
         case "REQ":
             start, stop, reverse = image, behind, True
+        case "ALL" if wanted.index.type == IndexType.HASH:
+            pass  # whatever the key is
         case "ALL" | "GE":
             start = image
         case "GT" if image:
