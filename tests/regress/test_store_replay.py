@@ -23,11 +23,12 @@ def test_what_a_secondary_index_did_not_find_is_not_found_in_the_primary_one(
             indexes={"number": ["number"], "text": ["text"]},
         )
         log.append("kv", [(1, 10, "a"), (2, 20, "b")])
+        before = log.vclock.lsn(1)
         assert log.delete("kv", 1, index="number") is None
         assert log.update("kv", 2, [["=", 2, "wrong"]], index="number") is None
         assert log.delete("kv", "zz", index="text") is None
         rows = log.select("kv")
-        assert log.vclock.lsn(1) == 9  # logged, as Tarantool does
+        assert log.vclock.lsn(1) == before + 3  # logged, as Tarantool does
     shutil.rmtree(folder / "state")
     with logweir.open(folder) as log:
         assert log.select("kv") == rows == [(1, 10, "a"), (2, 20, "b")]
