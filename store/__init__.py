@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -56,6 +57,15 @@ def open(
         raise ConfigError(
             "durability", f"{durability!r} is not one of {', '.join(modes)}", origin="argument"
         )
+    _check_numbers(
+        wal_max_size=wal_max_size,
+        compress_threshold=compress_threshold,
+        compress_level=compress_level,
+        checkpoint_count=checkpoint_count,
+        checkpoint_wal_threshold=checkpoint_wal_threshold,
+    )
+    if not isinstance(checkpoint_interval, int | float) or math.isnan(checkpoint_interval):
+        raise ConfigError("checkpoint_interval", f"{checkpoint_interval!r} is not a number")
     checkpoints = CheckpointOptions(
         count=checkpoint_count,
         interval_seconds=checkpoint_interval,
@@ -81,3 +91,13 @@ def open(
             log.snapshot()
         stack.pop_all()
     return log
+
+
+def _check_numbers(**options: int | None) -> None:
+    for key, value in options.items():
+        if value is None and key == "compress_threshold":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(key, f"{value!r} is not a whole number")
+        if value < 0:
+            raise ConfigError(key, f"{value} is below 0")

@@ -27,8 +27,8 @@ __all__ = ["append_job", "pack_tuples", "store_run"]
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
     """Tuples as one MsgPack array. Raises `RequestError` ILLEGAL_PARAMS."""
-    rows = list(tuples)
     try:
+        rows = list(tuples)
         try:
             return packer(strict_text=True)(rows)
         except UnicodeEncodeError:  # text that came as bytes which are not UTF-8

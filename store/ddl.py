@@ -47,8 +47,11 @@ def apply(
     """Do what one changed row of a defining space says; `engine.schema` becomes a changed copy.
 
     `is_insert`, `trusted`: see `Schema.apply`. Raises `RequestError` as Tarantool does; then the
-    caller rolls the transaction back.
+    caller rolls the transaction back. A request that found no row (neither old nor new) does
+    nothing.
     """
+    if old is None and new is None:
+        return
     schema = engine.schema.copy()
 
     def has_rows(other_id: int, index_id: int, key: list[Any]) -> bool:

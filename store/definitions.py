@@ -119,7 +119,7 @@ def _field(engine: Engine, spec: FieldSpec) -> dict[str, Any]:
         if isinstance(field.get("collation"), str):
             field["collation"] = _collation_id(engine, field["collation"])
         return field
-    if len(spec) == 2:
+    if isinstance(spec, Sequence) and len(spec) == 2:
         return {"name": spec[0], "type": spec[1]}
     raise RequestError(
         ErrorCode.ILLEGAL_PARAMS,
@@ -270,6 +270,10 @@ def create_sequence(engine: Engine, name: str, options: Mapping[str, Any]) -> Pl
             f"a sequence has no option {', '.join(sorted(unknown))}",
             hint=f"its options are {', '.join(_SEQUENCE_OPTIONS)}",
         )
+    for key, value in options.items():
+        if not isinstance(value, int):
+            text = f"option {key} of a sequence is a whole number, not {value!r}"
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
     given = {**_SEQUENCE_OPTIONS, **options}
     down = given["step"] < 0
     if down and "min" not in options:

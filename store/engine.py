@@ -156,7 +156,10 @@ class Engine:
             return None, None, request
         new = apply_update(old, ops, index_base=request.index_base, space=space)
         image = self._image(space, primary, old, check=False)
-        if self._image(space, primary, new) != image:
+        changed = self._image(space, primary, new)
+        if changed != image:
+            if self._primary(space).get(changed) is not None:
+                raise duplicate_key(space, primary)
             text = f"Attempt to modify a tuple field which is part of index '{primary.name}' in "
             raise RequestError(ErrorCode.CANT_UPDATE_PRIMARY_KEY, f"{text}space '{space.name}'")
         self._swap(space, image, old, new)

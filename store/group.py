@@ -178,6 +178,8 @@ class Group:
         if kind not in _APPLIED:
             raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
         space = self.schema.space(columns.space_id[row])
+        if kind in (RowType.UPDATE, RowType.DELETE) and columns.index_id(row):
+            return  # it found nothing
         request = Request(
             RowType(kind),
             space.id,

@@ -36,6 +36,7 @@ _RUN_ROWS: Final = 64
 _APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
 )
+_BY_KEY: Final = frozenset((RowType.UPDATE, RowType.DELETE))
 _STORED: Final = frozenset((RowType.INSERT, RowType.REPLACE))
 
 
@@ -208,6 +209,8 @@ class Loader:
         space = self.schema.get(space_id)
         if space is not None and space.engine != "memtx":
             return  # data of other engines is not in these files
+        if kind in _BY_KEY and columns.index_id(row):
+            return  # it found nothing
         request = Request(
             RowType(kind),
             space_id,

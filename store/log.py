@@ -584,7 +584,7 @@ class Log(statements.Statements):
         instead of stopping, until the log is closed or `stop` is set. Only durable rows are given.
         Raises `PositionUnavailable` where the log no longer holds that position.
         """
-        start = self.oldest_position if after is None else VClock(after)
+        start = self.oldest_position if after is None else _position(after)
         if not self._vclock.covers(start):
             raise PositionUnavailable(
                 start, self.oldest_position, self._vclock, hint="that position is not reached yet"
@@ -656,7 +656,7 @@ class Log(statements.Statements):
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
-        self._checkpoints.retain(name, VClock(position))
+        self._checkpoints.retain(name, _position(position))
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""
@@ -684,6 +684,17 @@ class Log(statements.Statements):
             "spaces": counts,
             **self._checkpoints.status(),
         }
+
+
+def _position(given: Mapping[int, int]) -> VClock:
+    try:
+        return VClock(given)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"{given!r} is no vclock: {error}",
+            hint="a vclock maps replica ids to lsns, such as `log.vclock` or {1: 5}",
+        ) from error
 
 
 class _Here(threading.local):

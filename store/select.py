@@ -5,7 +5,7 @@ name   TREE                                                  number     HASH
 =====  ====================================================  =========  =========
 EQ     ascending, the key's parts equal; all without a key   0          full key
 REQ    the same backwards                                    1          no
-ALL    all; with a key as GE                                 2          all
+ALL    all; with a key as GE                                 2          all, always
 LT     descending, below the key                             3          no
 LE     descending, up to the key                             4          no
 GE     ascending, from the key                               5          no
@@ -18,6 +18,7 @@ behind the tuple with the key. Source: Tarantool 2.6.0, observed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -69,7 +70,7 @@ class Select:
     ) -> Select:
         """A selection given in Python values. Raises `RequestError`."""
         packed = b"\x90" if key is None else key_bytes(key)
-        name = iterator.upper() if iterator else "ALL" if key is None else "EQ"
+        name = str(iterator).upper() if iterator else "ALL" if key is None else "EQ"
         if name not in ITERATORS + _OTHER_ITERATORS:
             raise RequestError(
                 ErrorCode.ITERATOR_TYPE,
@@ -107,15 +108,17 @@ class Select:
                 f"Index '{which.name}' ({which.type.name}) of space '{found.name}' (memtx) does "
                 "not support requested iterator type",
             )
-        if offset < 0 or (limit is not None and limit < 0):
-            raise RequestError(ErrorCode.ILLEGAL_PARAMS, "limit and offset are not below 0")
+        for given in (offset, 0 if limit is None else limit):
+            if not isinstance(given, int) or given < 0:
+                text = f"limit and offset are whole numbers from 0 on, not {given!r}"
+                raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
         return cls(found, which, name, image, limit, offset)
 
 
 def select(engine: Engine, wanted: Select) -> Iterator[bytes]:
     """The tuples, as MsgPack, of a selection, in order."""
-    stop = None if wanted.limit is None else wanted.offset + wanted.limit
-    return islice(_matching(engine, wanted), wanted.offset, stop)
+    stop = None if wanted.limit is None else min(wanted.offset + wanted.limit, sys.maxsize)
+    return islice(_matching(engine, wanted), min(wanted.offset, sys.maxsize), stop)
 
 
 def _matching(engine: Engine, wanted: Select) -> Iterator[bytes]:
@@ -127,6 +130,8 @@ def _matching(engine: Engine, wanted: Select) -> Iterator[bytes]:
             start, stop = image, behind
         case "REQ":
             start, stop, reverse = image, behind, True
+        case "ALL" if wanted.index.type == IndexType.HASH:
+            pass  # whatever the key is
         case "ALL" | "GE":
             start = image
         case "GT" if image:

@@ -52,6 +52,17 @@ def key_bytes(key: Value) -> bytes:
     return pack_value(key if isinstance(key, list | tuple) else [key], "the key")
 
 
+def _pack_ops(ops: Iterable[Sequence[Value]]) -> bytes:
+    try:
+        return pack_value([list(op) for op in ops], "the operations")
+    except TypeError as error:
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"the operations are no list of lists: {error}",
+            hint='write them as [["=", "name", "x"], ["+", 2, 1]]',
+        ) from error
+
+
 def result_of(request: Request, changed: tuple[bytes | None, bytes | None]) -> bytes | None:
     """What a request answers: the new tuple, of a DELETE the old one, of an UPSERT nothing."""
     old, new = changed
@@ -96,7 +107,7 @@ def update_request(
         RowType.UPDATE,
         _space_id(schema, space),
         key=key_bytes(key),
-        ops=pack_value([list(op) for op in ops], "the operations"),
+        ops=_pack_ops(ops),
         index_id=_index_id(schema, space, index),
     )
 
@@ -119,7 +130,7 @@ def upsert_request(
         RowType.UPSERT,
         _space_id(schema, space),
         tuple=pack_value(tuple, "the tuple"),
-        ops=pack_value([list(op) for op in ops], "the operations"),
+        ops=_pack_ops(ops),
     )
 
 

@@ -202,6 +202,14 @@ class RowColumns:
         """The stored bytes of body key 21, where that is a tuple: not for an UPDATE."""
         return None if self.type[index] == RowType.UPDATE else self._part("tuple", index)
 
+    def index_id(self, index: int) -> int:
+        """The index that an UPDATE or DELETE names, 0 for the primary one.
+
+        Such a row found nothing: one that is found by another index is logged by its primary key
+        (Tarantool 2.6.0, observed).
+        """
+        return decode_body(self.body_bytes(index)).index_id
+
     def ops_bytes(self, index: int) -> bytes | None:
         """The stored bytes of the operations: body key 28, for an UPDATE key 21 first."""
         ops = self._part("tuple", index) if self.type[index] == RowType.UPDATE else None
