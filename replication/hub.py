@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from logweir.limits import HUB_STEP_BYTES, HUB_WINDOWS_BYTES
 from logweir.wal.follow import Follower
@@ -128,9 +129,13 @@ class Hub:
             raise LookupError(number)
         return self._windows[place] if place < len(self._windows) else None
 
-    async def wait(self) -> None:
-        """Until the next commit."""
-        await self._woken.wait()
+    def wait(self) -> Coroutine[Any, Any, object]:
+        """Until the next commit after this call, whenever it is awaited.
+
+        It is bound to the present here: a task that begins to wait later must not miss a commit
+        that was made in between.
+        """
+        return self._woken.wait()
 
     def forget(self, reader: Reader) -> None:
         """A reader is closed."""
@@ -206,9 +211,9 @@ class Reader:
                 return window
         return self._take_alone()
 
-    async def wait(self) -> None:
-        """Until there may be more."""
-        await self._hub.wait()
+    def wait(self) -> Coroutine[Any, Any, object]:
+        """Until there may be more than at this call, whenever it is awaited."""
+        return self._hub.wait()
 
     def close(self) -> None:
         """Give up the place."""

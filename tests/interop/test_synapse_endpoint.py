@@ -49,10 +49,11 @@ class Client:
 
     def line(self) -> str:
         """The next line but for PING; "" at the end of the connection."""
-        while True:
+        for _ in range(8):  # a PING comes every five seconds: nothing else for so long is a failure
             line = self._file.readline().decode().rstrip("\n")
             if not line.startswith("PING "):
                 return line
+        raise AssertionError("nothing but PING for 40 seconds")
 
     def until(self, start: str) -> list[str]:
         """The next lines up to one that begins so, which is the last."""

@@ -111,6 +111,29 @@ def test_waiting_reader_is_woken_by_a_commit_from_another_thread(log: Log) -> No
     asyncio.run(main())
 
 
+def test_commit_between_asking_and_awaiting_is_not_missed(log: Log) -> None:
+    """A wait that a task begins to await later ends with a commit that was made in between."""
+
+    async def scenario() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock())
+        assert reader.take() is None
+        waiting = asyncio.ensure_future(reader.wait())  # runs after what is scheduled already
+        hub.committed()
+        async with asyncio.timeout(10):
+            await waiting
+        later = reader.wait()
+        hub.committed()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await later
+        reader.close()
+        assert hub.readers == 0
+
+    asyncio.run(scenario())
+
+
 def test_packets_are_made_once_for_all_that_want_the_same(log: Log) -> None:
     """A filter for an id that is not in the window does not count as another wish."""
     log.write(1)
