@@ -102,6 +102,7 @@ def open_folder(
         decided.prepare()
         plans = Plans()
         schema, vclock = _recovered(state, position, decided, plans)
+        _empty_temporary(state, schema)
         instance = _instance(report)
         writer = WalWriter(
             path, instance, decided.append_point, options=options, filesystem=filesystem
@@ -227,6 +228,22 @@ def _recovered(
         end=end,
     )
     return load(state, plans, source, position), end
+
+
+def _empty_temporary(state: State, schema: Schema) -> None:
+    """Rows of temporary spaces do not outlive the process that wrote them."""
+    spaces = [space for space in schema if space.is_temporary]
+    if not spaces:
+        return
+    txn = state.begin()
+    try:
+        for space in spaces:
+            for index in space.indexes:
+                txn.drop(space.id, index.id)
+        txn.commit()
+    except BaseException:
+        txn.abort()
+        raise
 
 
 def _instance(report: RecoveryReport) -> uuid.UUID:

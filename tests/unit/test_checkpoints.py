@@ -1,0 +1,136 @@
+"""When snapshots are made, and what may be removed after one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logweir
+from logweir.errors import ConfigError, PositionUnavailable
+
+
+def names(folder: Path, suffix: str) -> list[str]:
+    """The logs or snapshots of a folder."""
+    return sorted(path.name for path in folder.glob(f"*.{suffix}"))
+
+
+def fill(log: logweir.Log, first: int, count: int = 30) -> None:
+    """Some transactions, over several files where those are small."""
+    for number in range(first, first + count):
+        log.insert("kv", (number, "x" * 20))
+
+
+def opened(folder: Path, **options: object) -> logweir.Log:
+    """A store with small files and a space."""
+    log = logweir.open(folder, "write", wal_max_size=500, **options)  # type: ignore[arg-type]
+    if log.schema.get("kv") is None:
+        log.create_space("kv", [("id", "unsigned"), ("text", "string")])
+    return log
+
+
+def wait_for_checkpoint(log: logweir.Log) -> None:
+    """Closing waits for a checkpoint under way."""
+    log.close()
+
+
+def test_as_many_snapshots_as_asked_are_kept_with_the_logs_behind_them(tmp_path: Path) -> None:
+    """The oldest snapshot kept can still be followed to the end; what is older is gone."""
+    with opened(tmp_path, checkpoint_count=2) as log:
+        for turn in range(4):
+            fill(log, 100 * turn)
+            log.snapshot()
+        snaps, logs = names(tmp_path, "snap"), names(tmp_path, "xlog")
+        assert len(snaps) == 2
+        assert logs[0] <= snaps[0].replace("snap", "xlog")
+        assert log.oldest_position.signature <= int(snaps[0][:20])
+        with pytest.raises(PositionUnavailable):
+            list(log.rows({}))
+    with opened(tmp_path) as log:
+        assert log.count("kv") == 120
+
+
+def test_snapshot_without_a_change_is_the_one_that_is_there(tmp_path: Path) -> None:
+    """Nothing new is written for nothing."""
+    with opened(tmp_path) as log:
+        fill(log, 0)
+        first = log.snapshot()
+        assert log.snapshot() == first
+        assert len(names(tmp_path, "snap")) == 2
+
+
+def test_checkpoint_is_made_after_so_many_bytes_of_log(tmp_path: Path) -> None:
+    """By itself, in the background, and the log goes on meanwhile."""
+    log = opened(tmp_path, checkpoint_wal_threshold=1000, checkpoint_interval=0)
+    fill(log, 0, 60)
+    wait_for_checkpoint(log)
+    assert names(tmp_path, "snap")[-1] > "00000000000000000000.snap"
+
+
+def test_checkpoint_is_made_after_so_long(tmp_path: Path) -> None:
+    """The interval counts from the last one and is looked at after a commit."""
+    log = opened(tmp_path, checkpoint_interval=1e-9)
+    fill(log, 0, 5)
+    wait_for_checkpoint(log)
+    assert names(tmp_path, "snap")[-1] > "00000000000000000000.snap"
+    log = opened(tmp_path, checkpoint_interval=0)
+    before = names(tmp_path, "snap")
+    fill(log, 100, 50)
+    wait_for_checkpoint(log)
+    assert names(tmp_path, "snap") == before
+
+
+def test_follower_keeps_its_logs_also_over_a_restart_until_it_is_released(tmp_path: Path) -> None:
+    """A registered position holds back removal; moving or releasing it lets go."""
+    with opened(tmp_path, checkpoint_count=1) as log:
+        fill(log, 0)
+        position = log.vclock
+        log.retain("replica", position)
+        fill(log, 100)
+        log.snapshot()
+        assert log.status()["oldest_log_kept_by"] == "replica"
+    with opened(tmp_path, checkpoint_count=1) as log:
+        fill(log, 200)
+        log.snapshot()
+        rows = [row for transaction in log.rows(position) for row in transaction.rows]
+        assert len(rows) == 60
+        kept = len(names(tmp_path, "xlog"))
+        log.release("replica")
+        fill(log, 300)
+        log.snapshot()
+        assert len(names(tmp_path, "xlog")) < kept
+        with pytest.raises(PositionUnavailable):
+            list(log.rows(position))
+
+
+def test_files_of_a_backup_stay_while_it_is_open(tmp_path: Path) -> None:
+    """Checkpoints go on, but what the backup names is not removed before it ends."""
+    with opened(tmp_path, checkpoint_count=1) as log:
+        fill(log, 0)
+        log.snapshot()
+        fill(log, 100)
+        with log.backup() as files:
+            assert files[0].suffix == ".snap"
+            for turn in range(2, 5):
+                fill(log, 100 * turn)
+                log.snapshot()
+            assert all(path.exists() for path in files)
+        fill(log, 1000)
+        log.snapshot()
+        assert not any(path.exists() for path in files)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"checkpoint_count": 0},
+        {"checkpoint_interval": -1.0},
+        {"checkpoint_wal_threshold": -1},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options: dict[str, float], tmp_path: Path) -> None:
+    """A typed error that names the setting, before anything is written."""
+    with pytest.raises(ConfigError) as caught:
+        logweir.open(tmp_path / "store", **options)  # type: ignore[arg-type]
+    assert caught.value.key in options
+    assert not (tmp_path / "store").exists()
