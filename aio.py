@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -83,17 +84,17 @@ class _Opening:
         await self._log.close()
 
 
-class _AsyncStatements:
+class _AsyncStatements(ABC):
     """The statements, awaited: see `logweir.store.statements.Statements`."""
 
     @property
+    @abstractmethod
     def schema(self) -> Schema:
         """The definitions that the statements see."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def execute(self, request: Request) -> bytes | None:
         """Make one change given in MsgPack bytes."""
-        raise NotImplementedError
 
     async def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """As `Log.insert`."""
