@@ -22,10 +22,9 @@ def test_a_time_without_a_log_is_a_gap_for_whoever_reads_on(tmp_path: Path) -> N
     with logweir.open(tmp_path) as log:
         log.insert("kv", (3,))
         assert log.select("kv") == [(1,), (2,), (3,)]
-        given = []
+        given: list[int] = []
         with pytest.raises(ChainGap):
-            for one in log.rows():
-                given.append(one.rows[-1].lsn)
+            given.extend(one.rows[-1].lsn for one in log.rows())
         assert given[-1] == logged.lsn(log.replica_id)
         (after,) = log.rows(after=unlogged)
         assert after.rows[-1].lsn == log.vclock.lsn(log.replica_id)
