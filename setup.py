@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 KERNELS = {
@@ -46,6 +47,16 @@ def extensions() -> list[Extension]:
     )
 
 
+class WhereThereIsACompiler(build_ext):
+    """Without a compiler a kernel is left out, as where compiling it fails: it is optional."""
+
+    def build_extension(self, ext):  # type: ignore[no-untyped-def]
+        try:
+            super().build_extension(ext)
+        except OSError as error:
+            self.warn(f"{ext.name} runs interpreted: {error}")
+
+
 class WithoutSetup(build_py):
     """The package's folder is the root, so this file would be taken for a module of it."""
 
@@ -54,4 +65,7 @@ class WithoutSetup(build_py):
         return [one for one in modules if one[:2] != ("logweir", "setup")]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_py": WithoutSetup})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": WhereThereIsACompiler, "build_py": WithoutSetup},
+)
