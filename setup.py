@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 KERNELS = {
@@ -35,9 +34,9 @@ def extensions() -> list[Extension]:
         if os.path.exists(source):
             types.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path(source).with_suffix(".pxd"), types)
-    return cythonize(
+    found = cythonize(
         [
-            Extension(name, [source], optional=True, extra_compile_args=["-O3"])
+            Extension(name, [source], extra_compile_args=["-O3"])
             for name, source in KERNELS.items()
             if os.path.exists(source)
         ],
@@ -45,16 +44,9 @@ def extensions() -> list[Extension]:
         language_level=3,
         build_dir="build/cython",
     )
-
-
-class WhereThereIsACompiler(build_ext):
-    """Without a compiler a kernel is left out, as where compiling it fails: it is optional."""
-
-    def build_extension(self, ext):  # type: ignore[no-untyped-def]
-        try:
-            super().build_extension(ext)
-        except OSError as error:
-            self.warn(f"{ext.name} runs interpreted: {error}")
+    for extension in found:
+        extension.optional = True  # `cythonize` makes new ones, which do not keep it
+    return found
 
 
 class WithoutSetup(build_py):
@@ -65,7 +57,4 @@ class WithoutSetup(build_py):
         return [one for one in modules if one[:2] != ("logweir", "setup")]
 
 
-setup(
-    ext_modules=extensions(),
-    cmdclass={"build_ext": WhereThereIsACompiler, "build_py": WithoutSetup},
-)
+setup(ext_modules=extensions(), cmdclass={"build_py": WithoutSetup})
