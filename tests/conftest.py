@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 
 import pytest
+
+# What runs in the background of a shell ignores Ctrl-C, and so would every program it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
