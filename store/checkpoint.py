@@ -167,6 +167,23 @@ class Checkpoints:
                 removed.append(file.path)
         return removed
 
+    def pinned_bytes(self) -> dict[str, int]:
+        """See `Log.pinned_bytes`."""
+        with self._guard:
+            followers = dict(self._followers)
+            index = self._index()
+            kept = index.snaps[-self.options.count :]
+        if not kept:
+            return dict.fromkeys(followers, 0)
+        superfluous = _logs_before(index, [kept[0].vclock])
+        return {
+            name: sum(
+                log.size
+                for log in superfluous[len(_logs_before(index, [kept[0].vclock, position])) :]
+            )
+            for name, position in followers.items()
+        }
+
     def oldest_row(self) -> VClock:
         """Where the oldest log begins: rows behind it can be read."""
         xlogs = self._index().xlogs

@@ -18,10 +18,10 @@ from typing import Final
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store import ddl
-from logweir.store.definition import SpaceDef
+from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request, encode_body
-from logweir.store.schema import Schema
+from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence, learn_sequence
 from logweir.store.state import Txn
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
@@ -76,6 +76,8 @@ class Group:
         self.deferred_bytes = 0
         self.touched = False
         """Whether anything changed, logged or not."""
+        self.changed_system: set[int] = set()
+        """Ids of the system spaces that have changed, or nearly did."""
 
     @property
     def schema(self) -> Schema:
@@ -98,10 +100,16 @@ class Group:
         space = self.schema.space(request.space_id)
         if space.is_view:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
+        if not self.replica_id:
+            self._check_private(space)
         if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
             request = fill_sequence(self.engine, space, request)
         old, new, logged = self.engine.execute(space, request)
         self.touched = True
+        if space.is_system:
+            self.changed_system.add(space.id)
+        if space.id == SystemSpace.CLUSTER and (old is not None or new is not None):
+            check_cluster_row(old, new, self.replica_id)
         if space.is_system and ddl.defines(space.id):
             ddl.apply(
                 self.engine,
@@ -115,6 +123,15 @@ class Group:
         if not space.is_temporary:
             self._draft(int(logged.type), encode_body(logged), space.is_local)
         return old, new
+
+    def _check_private(self, space: SpaceDef) -> None:
+        """Without a place in `_cluster` rows that others would see cannot be signed."""
+        if not (space.is_local or space.is_temporary):
+            raise RequestError(
+                ErrorCode.READONLY,
+                "Can't modify data because this instance is in read-only mode.",
+                hint="it is an anonymous replica: only local and temporary spaces can be changed",
+            )
 
     def _draft(self, kind: int, body: bytes, local: bool) -> None:
         self._pending.append((kind, body, local))
@@ -191,6 +208,8 @@ class Group:
         if space.sequence is not None and request.type in (RowType.INSERT, RowType.REPLACE):
             learn_sequence(self.engine, space, request)
         old, new, _ = self.engine.execute(space, request)
+        if space.is_system:
+            self.changed_system.add(space.id)
         if space.is_system and ddl.defines(space.id):
             is_insert = request.type == RowType.INSERT
             ddl.apply(self.engine, space.id, old, new, is_insert=is_insert, trusted=True)
@@ -249,6 +268,8 @@ class Group:
 
         `kind`: INSERT or REPLACE.
         """
+        if not self.replica_id:
+            self._check_private(space)
         self._flush()
         count = len(bounds) - 1
         replica_id = 0 if space.is_local else self.replica_id

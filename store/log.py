@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -103,11 +104,13 @@ class Log(statements.Statements):
         self._failure: LogweirError | None = None
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
+        self._on_grow: list[Callable[[], None]] = []
         self._views = 0
         self._waiting_views = 0  # of threads that wait for a change
         self._is_growing = False
         self._here = _Here()
         self._checkpoints = Checkpoints(self, checkpoints)
+        self._system_changes: Counter[int] = Counter()
         self.commits = 0
         """Groups committed since the folder was opened."""
 
@@ -196,6 +199,11 @@ class Log(statements.Statements):
     def durable_end(self) -> tuple[Path, int]:
         """The newest log file that followers may read, and how many of its bytes."""
         return self._durable
+
+    def changes_of(self, space_id: int) -> int:
+        """How often a system space was changed since the folder was opened, at most: who keeps
+        something made from its rows reads them again when this number is another one."""
+        return self._system_changes[space_id]
 
     @property
     def is_closed(self) -> bool:
@@ -396,6 +404,7 @@ class Log(statements.Statements):
             if group.changed_schema:
                 self._schema = group.schema
             self._vclock = vclock
+        self._system_changes.update(group.changed_system)
         failpoint("store.after_state_commit")
         self.commits += 1
         if blocks:
@@ -459,6 +468,8 @@ class Log(statements.Statements):
         """
         with self._waiting(), self._grown:
             self._is_growing = True
+            for callback in tuple(self._on_grow) if self._views else ():
+                callback()
             try:
                 while self._views:
                     if self._views == self._waiting_views:
@@ -472,6 +483,21 @@ class Log(statements.Statements):
             finally:
                 self._is_growing = False
                 self._grown.notify_all()
+
+    def on_grow(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` when changes wait for views to end, so that the state can grow; from any
+        thread, and it must return at once. Returns what takes it back."""
+        self._on_grow.append(callback)
+        return lambda: self._on_grow.remove(callback)
+
+    def reserve_state(self, room_bytes: int) -> None:
+        """Before a long view: let the state grow by at least `room_bytes`, or by as much as it
+        holds, without waiting for views. It is address space, not memory or disk. Does nothing
+        while another view is open."""
+        self._check_open()
+        with self._exclusive, self._grown:
+            while not (self._closed or self._views) and self._state.lacks_room(room_bytes):
+                self._state.grow()
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -653,6 +679,17 @@ class Log(statements.Statements):
         where they are while the context is open."""
         self._check_open()
         return self._checkpoints.backup()
+
+    def collect(self) -> list[Path]:
+        """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does
+        this by itself."""
+        self._check_open()
+        return self._checkpoints.collect()
+
+    def pinned_bytes(self) -> dict[str, int]:
+        """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
+        it has not read."""
+        return self._checkpoints.pinned_bytes()
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts."""

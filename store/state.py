@@ -176,11 +176,21 @@ class State:
         self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the map that hold something."""
+        assert self._env is not None
+        pages = int(self._env.info()["last_pgno"]) + 1
+        return pages * int(self._env.stat()["psize"])
+
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether a transaction that stores so much surely fits into the map."""
-        assert self._env is not None
-        used = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
-        return bool(used + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes)
+        return self.used_bytes + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes
+
+    def lacks_room(self, room_bytes: int) -> bool:
+        """Whether the map ends before `room_bytes`, or before as much again as there is now."""
+        used = self.used_bytes
+        return used + max(room_bytes, used) > self._map_bytes
 
     @property
     def map_bytes(self) -> int:
