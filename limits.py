@@ -119,6 +119,13 @@ HUB_STEP_BYTES: Final = 1024 * 1024
 HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
 """Bytes of scanned rows at the end of the log that followers share."""
 
+RETENTION_SECONDS: Final = 1.0
+"""Positions of followers become durable, and what they keep is measured, so often."""
+
+JOIN_ROOM_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""While a replica is being sent a view, changes may make the state grow by this, or to its double;
+then the join is broken off and the replica begins anew."""
+
 UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 """Rows of one upstream that wait to be applied; then it is not read until some are."""
 

@@ -40,6 +40,10 @@ class Metrics:
         self._oldest = self._gauge(
             "retention_pinned_bytes", "bytes of old logs kept for the follower named", "follower"
         )
+        self._pinned_followers: set[str] = set()
+        self._evictions = self._counter(
+            "retention_evicted_total", "followers whose old logs were given up", "follower"
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge("logweir_" + name, text, labels, registry=self.registry)
@@ -79,7 +83,21 @@ class Metrics:
 
     def pinned(self, follower: str, size_bytes: int) -> None:
         """Bytes of log files that are kept only because `follower` has not read them."""
+        self._pinned_followers.add(follower)
         self._oldest.labels(follower).set(size_bytes)
+
+    def pinned_followers(self) -> frozenset[str]:
+        """For whom `pinned` was called, without those that `unpinned` named since."""
+        return frozenset(self._pinned_followers)
+
+    def unpinned(self, follower: str) -> None:
+        """Nothing is kept for that follower any more."""
+        self._pinned_followers.discard(follower)
+        self._oldest.remove(follower)
+
+    def evicted(self, follower: str) -> None:
+        """Old logs were given up though a follower needed them."""
+        self._evictions.labels(follower).inc()
 
     def source_state(self, url: str, state: str, states: tuple[str, ...]) -> None:
         """An upstream's state changed to `state`, one of `states`."""

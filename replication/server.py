@@ -54,7 +54,8 @@ T = TypeVar("T")
 class ServerOptions:
     """Settings. `guest`: what a user who has not said who he is may do (see
     `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
-    every address that is listened on; `replication_timeout_seconds`: see `iproto.service`."""
+    every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
+    `retain_max_bytes`: of old logs kept for one follower, 0 without bound."""
 
     listen: Sequence[Url] = ()
     follow: Sequence[Url] = ()
@@ -62,6 +63,7 @@ class ServerOptions:
     functions: str = ""
     read_only: bool = False
     replication_timeout_seconds: float = 1.0
+    retain_max_bytes: int = 0
     tls: ssl.SSLContext | None = field(default=None, compare=False)
 
 
@@ -83,12 +85,13 @@ class Server:
                 guest=guest_grants(options.guest),
                 read_only=options.read_only,
                 replication_timeout_seconds=options.replication_timeout_seconds,
+                retain_max_bytes=options.retain_max_bytes,
             ),
         )
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
-        self._tasks: list[asyncio.Task[SourceStatus]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
     def _follow(self, after: Any) -> Follower:
@@ -114,6 +117,7 @@ class Server:
                 runner = Runner(source, metrics=self.metrics, timing=timing)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
+            self._tasks.append(asyncio.create_task(self.iproto.retention.run()))
         except LogweirError:
             await self.stop()
             raise
@@ -127,6 +131,7 @@ class Server:
         await self.listener.close()
         if self.topics is not None:
             await self.topics.close()
+        await self.iproto.retention.close()
         self.hub.close()
         self._stop_listening()
 
@@ -148,6 +153,8 @@ class Server:
             **self.log.status(),
             "listen": [str(url) for url in self.listener.urls],
             "connections": len(self.listener.links),
+            "pinned_bytes": dict(self.iproto.retention.pinned),
+            "retain_max_bytes": self.options.retain_max_bytes,
             "sources": [
                 {
                     "url": runner.status.url,

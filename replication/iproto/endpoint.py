@@ -37,6 +37,7 @@ from logweir.replication.iproto.codec import (
     encode_answer,
     encode_error,
 )
+from logweir.replication.iproto.rights import execute_checked
 from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
@@ -61,7 +62,6 @@ _SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())
 _NO_TUPLE: Final = b"\x90"
 _FUNC_ID: Final = 296
-_ACCESS_IDS: Final = frozenset((304, 312))
 
 
 class IprotoService:
@@ -112,7 +112,7 @@ class Conversation:
         for event in events:
             if isinstance(event, Ack):
                 if self.follower is not None:
-                    self.shared.acknowledged(self.follower, event.vclock, self.link.time())
+                    self.shared.acknowledged(self.follower, event.vclock)
                 continue
             self._begin(event.size_bytes)
             if isinstance(event, StoreRun):
@@ -182,7 +182,7 @@ class Conversation:
     def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
         """The space, if the user may use it so. Raises errors 36, 7, 42."""
         space = self.shared.log.schema.space(space_id)
-        if wanted == Privilege.WRITE and self.shared.options.read_only and not _is_private(space):
+        if wanted == Privilege.WRITE and self.shared.is_read_only and not _is_private(space):
             text = "Can't modify data because this instance is in read-only mode."
             raise RequestError(ErrorCode.READONLY, text)
         access.check(wanted, "space", space.id, space.owner, space.name)
@@ -259,8 +259,6 @@ class Conversation:
     def _deliver(self, batch: _Batch, job: Job) -> None:
         """Answer a batch that is durable, or was refused."""
         self._settle(batch.size_bytes)
-        if any(request.space_id in _ACCESS_IDS for request in batch.requests):
-            self.shared.forget_users()
         if not self.link.is_open:
             return
         version = self.shared.schema_version()
@@ -317,7 +315,6 @@ class Conversation:
             values = await asyncio.to_thread(
                 self.shared.functions.call, request.name, arguments, as_tuples=as_tuples
             )
-            self.shared.forget_users()  # the function may have changed them
         except RequestError as error:
             self._answer_error(request, error)
         else:
@@ -397,7 +394,10 @@ def _execute(group: Group, request: Request, access: Access) -> bytes:
         index_id=request.index_id,
         index_base=request.index_base,
     )
-    old, new = group.execute(change)
+    if request.space_id < _SYSTEM_END:
+        old, new = execute_checked(group, change, access)
+    else:
+        old, new = group.execute(change)
     if kind == RowType.UPSERT:
         return _NO_DATA
     found = old if kind == RowType.DELETE else new
