@@ -174,6 +174,14 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    async def shut(self, reason: str, within_seconds: float = 1.0) -> None:
+        """`close`, and wait until the connection is gone; cut it after `within_seconds`."""
+        self.close(reason)
+        _, late = await asyncio.wait((self.gone,), timeout=within_seconds)
+        if late:
+            self.abort(reason)
+            await self.gone
+
     # --- what asyncio calls -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -28,7 +28,6 @@ from logweir.replication.runner import (
     Runner,
     Source,
     SourceState,
-    SourceStatus,
     Timing,
 )
 from logweir.replication.synapse.endpoint import SynapseService, read_options

@@ -142,7 +142,6 @@ class Access:
         if granted & wanted != wanted:
             raise denied(wanted, object_type, name, self.user.name)
 
-
     def check_definition(
         self, wanted: Privilege, object_type: str, object_id: int | str, owner: int, name: str
     ) -> None:

@@ -181,10 +181,10 @@ class _Rows:
         name = row[_NAME_FIELD.get(space_id, 2)]
         step = _step(before, after)
         self.access.check_definition(step, _DEFINES[space_id], row[0], owner, name)
-        if space_id == SystemSpace.FUNC and after is None:
-            if self._has(SystemSpace.PRIV, ["function", row[0]], 2):
-                text = f"Can't drop function {row[0]}: function has grants"
-                raise RequestError(ErrorCode.DROP_FUNCTION, text)
+        is_dropped = space_id == SystemSpace.FUNC and after is None
+        if is_dropped and self._has(SystemSpace.PRIV, ["function", row[0]], 2):
+            text = f"Can't drop function {row[0]}: function has grants"
+            raise RequestError(ErrorCode.DROP_FUNCTION, text)
 
     def index(self, before: Row | None, after: Row | None) -> None:
         row = after or before or []
@@ -210,9 +210,7 @@ class _Rows:
             self.access.check_definition(
                 one, "sequence", sequence.id, owner[1] if owner else ADMIN_ID, sequence.name
             )
-        self.access.check_definition(
-            Privilege.ALTER, "space", space.id, space.owner, space.name
-        )
+        self.access.check_definition(Privilege.ALTER, "space", space.id, space.owner, space.name)
 
     # --- users ------------------------------------------------------------------------------------
 

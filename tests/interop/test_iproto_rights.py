@@ -66,9 +66,7 @@ def both(tmp_path: Path) -> Iterator[Both]:
     with ExitStack() as stack:
         box = stack.enter_context(RealTarantool(tmp_path / "real", cfg={"wal_mode": "none"}))
         options = {"durability": "none"}
-        serving = stack.enter_context(
-            Serving(tmp_path / "ours", guest="all", open_options=options)
-        )
+        serving = stack.enter_context(Serving(tmp_path / "ours", guest="all", open_options=options))
         box.eval(SETUP)
         assert box.port is not None
         with RawClient(box.port) as real, RawClient(serving.port) as ours:
