@@ -112,6 +112,9 @@ IPROTO_FRAME_BYTES: Final = 64 * 1024 * 1024
 IPROTO_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's requests that may be unanswered; then it is not read until some are."""
 
+IPROTO_ANSWER_BYTES: Final = 128 * 1024 * 1024
+"""Largest answer to one SELECT; a larger one is refused (error 2)."""
+
 # --- followers ------------------------------------------------------------------------------------
 HUB_STEP_BYTES: Final = 1024 * 1024
 """Bytes of rows that a follower is given in one step, about."""

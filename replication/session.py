@@ -59,14 +59,16 @@ class Session(Protocol[Event_co]):
 class Outbox:
     """Bytes that wait to be sent."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "size_bytes")
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
+        self.size_bytes = 0
 
     def put(self, data: bytes | memoryview) -> None:
         """Add `data` behind what waits; it must not change until it was taken."""
         self._parts.append(data)
+        self.size_bytes += len(data)
 
     def take(self) -> bytes:
         """All that waits, in one piece."""
@@ -74,6 +76,7 @@ class Outbox:
         if not parts:
             return b""
         self._parts = []
+        self.size_bytes = 0
         first = parts[0]
         return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
 

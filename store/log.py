@@ -104,7 +104,7 @@ class Log(statements.Statements):
         self._failure: LogweirError | None = None
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
-        self._on_grow: list[Callable[[], None]] = []
+        self._on_grow: list[Callable[[], object]] = []
         self._views = 0
         self._waiting_views = 0  # of threads that wait for a change
         self._is_growing = False
@@ -484,7 +484,7 @@ class Log(statements.Statements):
                 self._is_growing = False
                 self._grown.notify_all()
 
-    def on_grow(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` when changes wait for views to end, so that the state can grow; from any
         thread, and it must return at once. Returns what takes it back."""
         self._on_grow.append(callback)
