@@ -42,7 +42,7 @@ from logweir.replication.urls import Url
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
 
-__all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "run"]
+__all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
 
 _log = get_logger("logweir.replication")
 
@@ -210,6 +210,23 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Let this process have `wanted` files and sockets open, or as many as it may at most.
+
+    Returns how many it may have now.
+    """
+    try:
+        import resource
+    except ImportError:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

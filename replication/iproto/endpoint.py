@@ -1,12 +1,12 @@
 """Serving iproto: what one connection's requests do to the store.
 
 The requests of one read are handled together, as long as the client takes the answers: above
-`limits.OUTPUT_HIGH_BYTES` of them the rest waits. Runs of changes become one job of the commit queue,
-in which each is a transaction of its own: one that fails is undone alone. Changes of definitions
-are jobs by themselves. A SELECT behind a change that is not finished runs inside the job, so that a
-client which sends both at once reads what it wrote, and what comes behind that job waits for it;
-any other runs at once, on a view of what is durable. An answer to a change is sent when it is
-durable.
+`limits.OUTPUT_HIGH_BYTES` of them the rest waits. Runs of changes become one job of the commit
+queue, in which each is a transaction of its own: one that fails is undone alone. Changes of
+definitions are jobs by themselves. A SELECT behind a change that is not finished runs inside the
+job, so that a client which sends both at once reads what it wrote, and what comes behind that job
+waits for it; any other runs at once, on a view of what is durable. An answer to a change is sent
+when it is durable.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
 then what the store says.

@@ -24,6 +24,7 @@ class Suite(StrEnum):
     SERVE = "serve"
     JOIN = "join"
     RELAY = "relay"
+    FOLLOW = "follow"
     TAP = "tap"
 
 
@@ -44,7 +45,7 @@ def command(
         int, typer.Option(help="Rows of `scan`, `recover`, `join` and `relay`.", min=10_000)
     ] = 300_000,
     durability: Annotated[
-        Mode, typer.Option(help="When a change of `append` and `serve` counts as done.")
+        Mode, typer.Option(help="When a change of `append`, `serve`, `follow` is done.")
     ] = Mode.FSYNC,
     compress: Annotated[
         bool, typer.Option("--compress", help="Let `scan` read zstd blocks.")
@@ -73,6 +74,8 @@ def command(
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
             _serve(out, Path(folder), durability.value, rounds)
+        elif suite is Suite.FOLLOW:
+            _follow(out, Path(folder), durability.value, rounds)
         elif suite is Suite.JOIN:
             _join(out, Path(folder), rows, rounds)
         else:
@@ -163,6 +166,22 @@ def _relay(out: Output, folder: Path, rows: int, rounds: int) -> None:
 
     size, results = run_relay(folder, rows=rows, rounds=rounds)
     _show(out, "relay", {"rows": rows, "packet_bytes": size}, "bytes/s", results)
+
+
+def _follow(out: Output, folder: Path, durability: str, rounds: int) -> None:
+    from logweir.tools.bench.following import RATE_ROWS
+    from logweir.tools.bench.serve import run_follow
+
+    for name, figures in run_follow(folder, durability=durability, rounds=rounds):
+        if out.as_json:
+            told = {"latency_ms": figures.latency_ms, "memory_bytes": figures.memory}
+            out.json({"suite": "follow", "case": name, "rows_per_second": RATE_ROWS, **told})
+            continue
+        shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
+        out.line(f"{name}, {RATE_ROWS} rows/s: {shown} (ms)")
+        if figures.memory:
+            shown = ", ".join(f"{key} {human_bytes(n)}" for key, n in figures.memory.items())
+            out.line(f"{name}, memory: {shown}")
 
 
 def _show(out: Output, suite: str, title: dict[str, Any], unit: str, results: list[Result]) -> None:

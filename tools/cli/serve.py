@@ -15,11 +15,14 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
+from logweir.limits import CONNECTIONS
 from logweir.replication import server as serving
 from logweir.replication.listener import server_tls
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.output import Output
+
+_OTHER_FILES = 256
 
 Guest = Literal["none", "read", "replicate", "write", "all"]
 
@@ -104,6 +107,9 @@ def command(
     )
     where = _metrics_address(metrics)
     log_to_stderr(out)
+    files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
+    if files < CONNECTIONS + _OTHER_FILES:
+        out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
     with logweir.open(directory, durability=durability) as log:
         return serving.run(_serve(out, log, options, where))
 
