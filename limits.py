@@ -129,6 +129,12 @@ JOIN_ROOM_BYTES: Final = 4 * 1024 * 1024 * 1024
 """While a replica is being sent a view, changes may make the state grow by this, or to its double;
 then the join is broken off and the replica begins anew."""
 
+PLACE_STEP_BYTES: Final = 1024 * 1024
+"""About every so many bytes of the log a place is remembered from which followers can read."""
+
+PLACES: Final = 4096
+"""Places that are remembered."""
+
 UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 """Rows of one upstream that wait to be applied; then it is not read until some are."""
 

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from logweir.limits import HUB_STEP_BYTES, HUB_WINDOWS_BYTES
@@ -210,6 +211,16 @@ class Reader:
                     self.vclock = self.vclock.merge(window.end)
                 return window
         return self._take_alone()
+
+    def skip(self) -> None:
+        """Pass over what the follower has already, which may take long; in any thread, before the
+        first `take`."""
+        follower = self._follower
+        assert follower is not None
+        blocks = follower.poll()
+        first = next(blocks, None)
+        if first is not None:
+            self._blocks = chain((first,), blocks)
 
     def wait(self) -> Coroutine[Any, Any, object]:
         """Until there may be more than at this call, whenever it is awaited."""

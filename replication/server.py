@@ -23,6 +23,7 @@ from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
+from logweir.replication.places import Places
 from logweir.replication.runner import (
     STALL_SECONDS,
     Runner,
@@ -41,6 +42,7 @@ from logweir.replication.tap.source import TapSource
 from logweir.replication.urls import Url
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
+from logweir.wal.vclock import VClock
 
 __all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
 
@@ -73,6 +75,7 @@ class Server:
         self.log = log
         self.options = options
         self.metrics = Metrics()
+        self.places = Places()
         self.hub = Hub(self._follow)
         functions = load_functions(options.functions) if options.functions else {}
         self.iproto = Shared(
@@ -93,9 +96,20 @@ class Server:
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
-    def _follow(self, after: Any) -> Follower:
-        log = self.log
-        return Follower(log.path, after, durable=lambda: log.durable_end)
+    def _follow(self, after: VClock) -> Follower:
+        log, place = self.log, self.places.before(after)
+        return Follower(
+            log.path,
+            after,
+            filesystem=log.filesystem,
+            durable=lambda: log.durable_end,
+            place=None if place is None else (place.path, place.offset),
+        )
+
+    def _committed(self, vclock: VClock) -> None:
+        """After each commit, in its thread."""
+        self.places.note(vclock, *self.log.durable_end)
+        self.hub.committed()
 
     def tank(self) -> TankService:
         """The topics of the store, for one more address."""
@@ -105,7 +119,7 @@ class Server:
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
-        self._stop_listening = self.log.on_commit(lambda vclock: self.hub.committed())
+        self._stop_listening = self.log.on_commit(self._committed)
         try:
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)

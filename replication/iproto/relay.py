@@ -30,6 +30,7 @@ from logweir.errors import (
     WalError,
 )
 from logweir.limits import JOIN_ROOM_BYTES, VCLOCK_COMPONENTS
+from logweir.replication.hub import Reader
 from logweir.replication.iproto.access import Privilege
 from logweir.replication.iproto.codec import (
     Request,
@@ -44,7 +45,6 @@ from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
 from logweir.store.view import ReadView
-from logweir.wal.follow import Follower
 from logweir.wal.mp import encode_uint, pack, unpack
 from logweir.wal.snapshot import insert_prefix
 from logweir.wal.vclock import VClock
@@ -238,7 +238,7 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
     log, link = conversation.shared.log, conversation.link
     limits = {i: upto.lsn(i) for i in range(VCLOCK_COMPONENTS)}
     start = after.with_lsn(0, log.vclock.lsn(0))
-    with Follower(log.path, start, durable=lambda: log.durable_end) as follower:
+    with conversation.shared.hub.follow(start) as follower:
         for block in follower.poll():
             columns = block.columns
             packets = columns.packets(0, len(columns), after=after, upto=limits, sync=sync)
@@ -363,12 +363,23 @@ def _beat(conversation: Conversation, sync: int) -> None:
     conversation.link.write(beat)
 
 
+async def _skip(reader: Reader) -> None:
+    """Let a thread pass over what the replica has; it is not cut short where the task is."""
+    work = asyncio.ensure_future(asyncio.to_thread(reader.skip))
+    try:
+        await asyncio.shield(work)
+    except BaseException:
+        work.add_done_callback(lambda done: (done.cancelled() or done.exception(), reader.close()))
+        raise
+
+
 async def _relay(
     conversation: Conversation, status: FollowerStatus, upto: dict[int, int], sync: int
 ) -> None:
     shared, link = conversation.shared, conversation.link
     pause = shared.options.replication_timeout_seconds
     reader = shared.hub.reader(status.sent.with_lsn(0, shared.log.vclock.lsn(0)))
+    await _skip(reader)
     sent_at = link.time()
     try:
         while link.is_open:

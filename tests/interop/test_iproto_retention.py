@@ -131,14 +131,14 @@ def test_join_by_a_slow_reader_does_not_hold_up_changes(
     monkeypatch.setattr("logweir.replication.iproto.relay.JOIN_ROOM_BYTES", 1024 * 1024)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         fill(serving)
-        for first in range(0, 4800, 400):
+        for first in range(0, 12000, 400):
             serving.log.append("t", [(first + i, "x" * 2000) for i in range(400)])
         client.send(codec.encode_request(65, 0, {0x24: str(INSTANCE)}))
         serving.wait(lambda: serving.server.iproto.open_views == 1)
         done = threading.Event()
 
         def change() -> None:
-            for first in range(8000, 16000, 400):
+            for first in range(12000, 36000, 400):
                 serving.log.append("t", [(first + i, "x" * 2000) for i in range(400)])
             done.set()
 
