@@ -6,6 +6,8 @@ One `Metrics` per server; its registry is its own, so that several servers can l
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 __all__ = ["Metrics"]
@@ -24,9 +26,10 @@ class Metrics:
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
         self._requests = self._counter("request_total", "requests answered", "scheme", "outcome")
+        self._answered: dict[str, tuple[Counter, Counter]] = {}
         self._commit = Histogram(
             "logweir_commit_seconds",
-            "from the request to the durable answer",
+            "from asking for changes to their being durable",
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -68,10 +71,14 @@ class Metrics:
 
     def answered(self, scheme: str, done: int, failed: int) -> None:
         """Requests were answered: `done` of them well, `failed` with an error."""
+        counters = self._answered.get(scheme)
+        if counters is None:
+            labels = self._requests.labels
+            counters = self._answered[scheme] = labels(scheme, "done"), labels(scheme, "failed")
         if done:
-            self._requests.labels(scheme, "done").inc(done)
+            counters[0].inc(done)
         if failed:
-            self._requests.labels(scheme, "failed").inc(failed)
+            counters[1].inc(failed)
 
     def committed(self, seconds: float) -> None:
         """A group of changes became durable `seconds` after it was asked for."""
@@ -80,6 +87,11 @@ class Metrics:
     def follower_lag(self, scheme: str, follower: str, rows: int) -> None:
         """How far a follower is behind."""
         self._follower_lag.labels(scheme, follower).set(rows)
+
+    def follower_gone(self, scheme: str, follower: str) -> None:
+        """A follower is not connected any more."""
+        with contextlib.suppress(KeyError):
+            self._follower_lag.remove(scheme, follower)
 
     def pinned(self, follower: str, size_bytes: int) -> None:
         """Bytes of log files that are kept only because `follower` has not read them."""

@@ -237,6 +237,11 @@ class Log(statements.Statements):
         with self._waiting():
             self._queue.run(job)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is being made, or a transaction is open, so that one more waits."""
+        return self._exclusive.locked()
+
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
         self._check_open()

@@ -346,6 +346,7 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
     finally:
         conversation.follower = None
         del shared.followers[instance]
+        shared.metrics.follower_gone("tarantool", str(instance))
         shared.keep(status)
 
 
@@ -366,10 +367,16 @@ def _beat(conversation: Conversation, sync: int) -> None:
 async def _skip(reader: Reader) -> None:
     """Let a thread pass over what the replica has; it is not cut short where the task is."""
     work = asyncio.ensure_future(asyncio.to_thread(reader.skip))
+
+    def close(done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            done.exception()  # nobody asks for it any more
+        reader.close()
+
     try:
         await asyncio.shield(work)
     except BaseException:
-        work.add_done_callback(lambda done: (done.cancelled() or done.exception(), reader.close()))
+        work.add_done_callback(close)
         raise
 
 

@@ -213,12 +213,14 @@ class Shared:
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
         alone = len(fresh) == 1 and not self._in_line and not self.open_views
-        if alone and self._loop.time() >= self._aside_until:
+        if alone and not self.log.is_busy and self._loop.time() >= self._aside_until:
             self._make_at_once(*fresh[0])
             return
         self._in_line += len(fresh)
+        began = self._loop.time()
         for job, done in fresh:
             job.finished = self._finisher(done)
+        fresh[-1][0].finished = self._finisher(self._timed(fresh[-1][1], began))
         try:
             self.log.submit_jobs([job for job, _ in fresh])
         except LogweirError as error:
@@ -235,7 +237,17 @@ class Shared:
         now = self._loop.time()
         if now - began > _QUICK_SECONDS:
             self._aside_until = now + _ASIDE_SECONDS
+        self.metrics.committed(now - began)
         done(job)
+
+    def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
+        """`done`, which also tells how long the changes of one turn took."""
+
+        def timed(job: Job) -> None:
+            self.metrics.committed(self._loop.time() - began)
+            done(job)
+
+        return timed
 
     def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
         def finished(job: Job) -> None:

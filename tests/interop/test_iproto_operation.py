@@ -140,12 +140,13 @@ def test_metrics_and_options_of_a_file(tmp_path: Path) -> None:
         assert ready["path"] == str(tmp_path / "store")
         assert client.ask(64).header.type == 0
         assert int(client.ask(2, {0x10: 999, 0x21: [1]}).error().code) == 36
+        assert not client.ask(3, {0x10: 272, 0x21: ["mine", 1]}).is_error
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             text = page.read().decode()
         for name in (
             'logweir_link_open_connections{scheme="tarantool"} 1.0',
             'logweir_request_total{outcome="failed",scheme="tarantool"} 1.0',
-            "logweir_commit_seconds_count",
+            "logweir_commit_seconds_count 1.0",
         ):
             assert name in text
     forbidding = running("--config", file, "--allow-guest", "none")

@@ -63,15 +63,15 @@ class Figures:
 
 def measure(port: int, pid: int, *, seconds: float) -> Figures:
     """Measure a server of ours. `pid`: its process; `seconds`: how long rows are sent."""
-    return Figures(**_ask(port, pid, seconds))
+    return _ask(port, pid, seconds)
 
 
 def measure_peer(port: int, *, seconds: float) -> Figures:
     """Latency only, of any server."""
-    return Figures(**_ask(port, 0, seconds))
+    return _ask(port, 0, seconds)
 
 
-def _ask(port: int, pid: int, seconds: float) -> dict[str, object]:
+def _ask(port: int, pid: int, seconds: float) -> Figures:
     done = subprocess.run(  # noqa: S603 - this very program
         [
             *(sys.executable, "-c", f"from {__name__} import main; main()"),
@@ -84,8 +84,7 @@ def _ask(port: int, pid: int, seconds: float) -> dict[str, object]:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise Unreachable("bench follow", f"the process that follows ended: {reason}")
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    return Figures(**json.loads(done.stdout))
 
 
 def _resident_bytes(pid: int) -> int:
