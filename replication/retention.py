@@ -105,8 +105,7 @@ class Retention:
             await self.look()
 
     def _store(self, noted: Mapping[str, VClock]) -> tuple[Mapping[str, int], Sequence[str]]:
-        for name, position in noted.items():
-            self._log.retain(name, position)
+        self._log.retain_all(noted)
         pinned = self._log.pinned_bytes()
         gone = self._departed(tuple(pinned))
         if gone:

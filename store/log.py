@@ -698,7 +698,11 @@ class Log(statements.Statements):
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
-        self._checkpoints.retain(name, _position(position))
+        self._checkpoints.retain({name: _position(position)})
+
+    def retain_all(self, positions: Mapping[str, VClock]) -> None:
+        """`retain` for several followers, with one write."""
+        self._checkpoints.retain(positions)
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""
