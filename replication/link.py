@@ -148,6 +148,11 @@ class Link(asyncio.Protocol):
         if self._reading_holds == 0 and self._transport is not None and not self.close_reason:
             self._transport.resume_reading()
 
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Around what a callback does for this connection: what goes wrong in it ends the
+        connection, and nothing else."""
+        return self._outermost()
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the connection; it is cancelled when the connection is gone.
 

@@ -279,9 +279,13 @@ class Conversation:
         self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
 
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        def guarded(job: Job) -> None:
+            with self.link.guarded():
+                done(job)
+
         self._unfinished += 1
         self._settled.clear()
-        self.shared.submit(job, done)
+        self.shared.submit(job, guarded)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1

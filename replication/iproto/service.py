@@ -232,8 +232,10 @@ class Shared:
         began = self._loop.time()
         try:
             self.log.run_job(job)
-        except LogweirError as error:
-            job.error = error
+        except Exception as error:
+            if job.error is not error and not isinstance(error, LogweirError):
+                raise
+            job.error = error  # the change's own: who asked for it is told
         now = self._loop.time()
         if now - began > _QUICK_SECONDS:
             self._aside_until = now + _ASIDE_SECONDS

@@ -339,3 +339,28 @@ def test_answer_that_is_too_large_is_refused(
         serving.log.insert("t", (100, "y"))
         assert int(client.ask(1, {**body, 0x12: 11}).error().code) == 2
         assert len(client.ask(1, body).body[0x30]) == 10
+
+
+def test_fault_of_the_program_in_a_change_ends_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told in the log with its traceback; others are served, and nothing was changed."""
+    from logweir.replication.iproto import endpoint
+
+    real = endpoint._execute
+
+    def faulty(group: Any, request: Any, access: Any) -> bytes:
+        if request.tuple == pack([13]):
+            raise ZeroDivisionError
+        return real(group, request, access)
+
+    monkeypatch.setattr(endpoint, "_execute", faulty)
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        serving.log.create_space("t")
+        client.send(codec.frame(pack({0: 2, 1: 1}) + pack({0x10: 512, 0x21: [13]})))
+        with pytest.raises(EOFError):
+            client.receive()
+        assert "ZeroDivisionError" in caplog.text
+        with RawClient(serving.port) as other:
+            assert not other.ask(2, {0x10: 512, 0x21: [14]}).is_error
+        assert serving.log.select("t") == [(14,)]
