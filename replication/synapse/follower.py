@@ -36,7 +36,7 @@ with NOW in D1, every row of the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,7 @@ from logweir.limits import (
     SYNAPSE_TIMEOUT_SECONDS,
 )
 from logweir.replication.session import Outbox
+from logweir.replication.synapse.catchup import Page, Refused
 from logweir.replication.synapse.codec import (
     ALL,
     SERVER_WORDS,
@@ -69,7 +70,7 @@ from logweir.replication.synapse.codec import (
     parse_rdata,
     text_of,
 )
-from logweir.replication.synapse.cursors import Ask, Change, Tracker
+from logweir.replication.synapse.cursors import Ask, Change, Fetch, Tracker
 
 __all__ = ["FollowerSession", "Greeted", "RedisSession", "error_line"]
 
@@ -180,36 +181,27 @@ class FollowerSession:
 
     # --- what the owner calls ---------------------------------------------------------------------
 
-    def begin(self, tracker: Tracker, now: float) -> None:
-        """Follow, from the cursors of `tracker`."""
+    def begin(self, tracker: Tracker, now: float, streams: Sequence[str] = ()) -> None:
+        """Follow, from the cursors of `tracker`. `streams`: only these, where D1 is spoken."""
         self._tracker = tracker
         if self.dialect is not None:
             tracker.connected(self.dialect)
-        self._put(Replicate(ALL), now)
+        for stream in streams or (ALL,):
+            self._put(Replicate(stream), now)
 
     def reading(self, is_read: bool, now: float) -> None:
         """The owner stops or goes on reading: what is not read is no silence of the server."""
         self._is_read = is_read
         self._heard = now
 
-    def fetched(
-        self,
-        stream: str,
-        instance: str,
-        rows: Iterable[tuple[int, bytes]],
-        upto: int,
-        *,
-        limited: bool,
-    ) -> Sequence[Event]:
-        """The answer to a `Fetch`; see `Tracker.fetched`."""
+    def take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Event]:
+        """The answer to a `Fetch`; see `Tracker.fetched` and `Tracker.not_fetched`."""
         assert self._tracker is not None
-        self._tracker.fetched(stream, instance, rows, upto, limited=limited)
-        return self._tracker.take()
-
-    def not_fetched(self, stream: str, instance: str, reason: str) -> Sequence[Event]:
-        """A `Fetch` leads nowhere; see `Tracker.not_fetched`."""
-        assert self._tracker is not None
-        self._tracker.not_fetched(stream, instance, reason)
+        key = (wanted.stream, wanted.instance)
+        if isinstance(page, Refused):
+            self._tracker.not_fetched(*key, page.reason)
+        else:
+            self._tracker.fetched(*key, page.rows, page.upto, limited=page.limited)
         return self._tracker.take()
 
     def lost(self) -> None:

@@ -43,6 +43,7 @@ from logweir.store.schema import Schema
 from logweir.store.select import ITERATORS, Select, select
 from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
+from logweir.wal.directory import scan_directory
 from logweir.wal.mp import unpack
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
@@ -157,8 +158,20 @@ class Streams:
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
     ) -> list[Delivery]:
         """Units of a relayed stream with tokens behind `after`, about `limit` rows of them."""
+        return [
+            self._delivery(stream.name, instance, epoch, token, 0, texts)
+            for token, texts in self.stored_units(view, stream, instance, epoch, after, limit)
+        ]
+
+    def stored_units(
+        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
+    ) -> list[tuple[int, list[str]]]:
+        """The same as tokens with their rows as JSON. Fewer than `limit` rows: there are no more.
+
+        Every unit is whole.
+        """
         label = instance_label(instance, epoch)
-        units: dict[int, list[bytes]] = {}
+        units: dict[int, list[str]] = {}
         rows = 0
         wanted = Select.of(view.engine.schema, stream.space_id, [label, after], iterator="GT")
         for packed in select(view.engine, wanted):
@@ -167,12 +180,15 @@ class Streams:
                 break
             if token <= after:
                 continue
-            units.setdefault(token, []).append(value[3])
+            units.setdefault(token, []).append(self._text(value[3]))
             rows += 1
-        return [
-            self._delivery(stream.name, instance, epoch, token, 0, map(self._text, values))
-            for token, values in units.items()
-        ]
+        return list(units.items())
+
+    def vclock_at(self, signature: int) -> VClock:
+        """A position of the log at or before `signature`."""
+        files = scan_directory(self._log.path, self._log.filesystem).xlogs
+        older = [file.vclock for file in files if file.vclock.signature <= signature]
+        return older[-1] if older else self._log.oldest_position
 
     def state(
         self, view: ReadView, stream: Stream, after: bytes | None, limit: int

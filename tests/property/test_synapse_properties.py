@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from interop.synapsemodel import Peer
 from logweir.errors import DecodeError
+from logweir.replication.synapse.catchup import Page
 from logweir.replication.synapse.codec import (
     Dialect,
     Position,
@@ -126,7 +127,7 @@ def _converse(
                 if fetch.after < number <= fetch.upto
                 for row in texts
             ]
-            peer.act(peer.session.fetched("s", "master", rows, fetch.upto, limited=False))
+            peer.act(peer.session.take_page(fetch, Page(rows, fetch.upto, limited=False)))
         peer.stored.fetches.clear()
         return True
 
