@@ -9,7 +9,7 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
-LOGWEIR_SOURCES="pyproject.toml setup.py */kernel.py */*.pxd replication/*/kernel.py replication/*/*.pxd"
+LOGWEIR_SOURCES="pyproject.toml setup.py */kernel.py */*.pxd replication/*/*kernel.py replication/*/*.pxd"
 
 say() {
     printf '%s\n' "$*" >&2

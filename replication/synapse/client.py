@@ -43,7 +43,17 @@ from logweir.replication.link import Link, dial
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.catchup import Sources
 from logweir.replication.synapse.codec import Dialect, decode_row_value
-from logweir.replication.synapse.cursors import Change, Cursor, Fetch, Gap, Moved, Tracker, Unit
+from logweir.replication.synapse.cursors import (
+    Change,
+    Cursor,
+    Fetch,
+    Gap,
+    Moved,
+    Tracker,
+    Unit,
+    Units,
+    size_of,
+)
 from logweir.replication.synapse.follower import Event, FollowerSession, Greeted
 from logweir.replication.urls import Url, parse_url
 
@@ -263,10 +273,12 @@ class Follower:
 
     def add(self, changes: Sequence[Change]) -> None:
         """Changes for the iterator."""
-        self._waiting.extend(changes)
-        self.waiting_bytes += sum(
-            sum(map(len, one.rows)) for one in changes if isinstance(one, Unit)
-        )
+        for change in changes:
+            if isinstance(change, Units):
+                self._waiting.extend(change.each())
+            else:
+                self._waiting.append(change)
+        self.waiting_bytes += sum(map(size_of, changes))
         self._news.set()
 
     def fail(self, error: LogweirError) -> None:

@@ -42,7 +42,7 @@ from logweir.replication.link import Link, dial
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.catchup import Page, Refused, Sources
 from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.cursors import Change, Fetch, Tracker, Unit
+from logweir.replication.synapse.cursors import Change, Fetch, Tracker, size_of
 from logweir.replication.synapse.follower import Event, FollowerSession, Greeted, RedisSession
 from logweir.replication.synapse.ingest import Intake
 from logweir.replication.urls import Url
@@ -159,8 +159,7 @@ class _Flow:
                 task.add_done_callback(self._fetches.discard)
                 continue
             self._changes.append(change)
-            if isinstance(change, Unit):
-                self._bytes += sum(map(len, change.rows))
+            self._bytes += size_of(change)
         self._news.set()
 
     def end(self, error: LogweirError | OSError) -> None:
