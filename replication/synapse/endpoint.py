@@ -275,7 +275,10 @@ class Conversation:
     def _send_live(self, window: Window) -> None:
         parts: list[bytes] = []
         count = 0
-        for unit in self.service.deliveries(window):
+        units: Sequence[Delivery] = self.service.deliveries(window)
+        if any(self._is_in_middle(unit) for unit in units):
+            units = self.service.streams.deliveries(window.start, window.blocks, divided=True)
+        for unit in units:
             live = self._live.get(unit.stream)
             if live is None:
                 if not self._everything:
@@ -301,6 +304,11 @@ class Conversation:
                 return
         if parts:
             self._send(b"".join(parts), count)
+
+    def _is_in_middle(self, unit: Delivery) -> bool:
+        """Whether the follower has a part of it already."""
+        live = self._live.get(unit.stream)
+        return live is not None and unit.first_signature <= live.behind < unit.signature
 
     def _send_positions(self, reached: VClock) -> bool:
         """(D2 on) POSITION of every stream; False if more was committed than was sent."""
@@ -384,10 +392,16 @@ class Conversation:
         self._live[stream.name] = _Live(target, {})
 
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
-        reader = self.service.hub.reader(self.service.streams.vclock_at(after))
+        streams = self.service.streams
+        reader = self.service.hub.reader(streams.vclock_at(after))
         try:
             while (window := reader.take()) is not None:
-                for unit in self.service.deliveries(window):
+                units = streams.deliveries(
+                    window.start,
+                    window.blocks,
+                    divided=window.start.signature < after or window.end.signature > target,
+                )
+                for unit in units:
                     if unit.stream == stream.name and after < unit.signature <= target:
                         if self._fits(unit):
                             self._send(unit.lines, unit.count)

@@ -60,8 +60,8 @@ cdef bint is_alike(
 @cython.locals(to=Target, start_of_line=Source, room=Py_ssize_t, head_size=Py_ssize_t,
                owed="Py_ssize_t[512]", where="Py_ssize_t[2]", token_at=Py_ssize_t,
                count=Py_ssize_t, used=Py_ssize_t, made=Py_ssize_t, row=Py_ssize_t,
-               packed=bytes, raw=Source, size=Py_ssize_t, is_last=bint, after=bytes,
+               packed=bytes, raw=Source, size=Py_ssize_t, begun=Py_ssize_t, is_last=bint, after=bytes,
                other=Source, i=Py_ssize_t)
 cpdef Py_ssize_t lines(
     list found, Py_ssize_t first, bytes head, Py_ssize_t form, bytearray out,
-    Py_ssize_t label_size, u64[::1] ends) except? -2
+    Py_ssize_t label_size, Py_ssize_t limit, u64[::1] ends) except? -2

@@ -313,6 +313,7 @@ def lines(
     form: int,
     out: bytearray,
     label_size: int,
+    limit: int,
     ends: Table,
 ) -> int:
     """Tuples of a stream space, of one writer, from `first` on, as RDATA lines.
@@ -320,8 +321,8 @@ def lines(
     `head`: everything before a line's token; `label_size`: bytes of the writer's label as MsgPack.
     A token's rows are one unit: `batch` but for the last. `ends`: takes where each unit that was
     written ends in `out`, and how many tuples are done then; two numbers. Returns how many units,
-    all whole: less than there are where one is odd or `out` is full. The last of `found` ends its
-    unit.
+    all whole: less than there are where one is odd, has a line of more than `limit` bytes, or `out`
+    is full. The last of `found` ends its unit.
     """
     to, start_of_line = out, head
     room = len(out)
@@ -347,6 +348,7 @@ def lines(
             after: Any = found[row]
             other = after
             is_last = 0 if is_alike(raw, other, len(after), token_at, where[0]) else 1
+        begun = used
         for i in range(head_size):
             to[used + i] = start_of_line[i]
         used += head_size
@@ -358,7 +360,7 @@ def lines(
             break
         to[used] = 0x20
         used = item(raw, where[1], size, to, used + 1, form)
-        if used < 0:
+        if used < 0 or used - begun > limit:
             break
         to[used] = 0x0A
         used += 1

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from logweir.limits import SYNAPSE_STREAMS
+from logweir.limits import SYNAPSE_LINE_BYTES, SYNAPSE_STREAMS
 from logweir.replication.synapse import kernel, linekernel
 from logweir.replication.synapse.codec import Dialect
 from logweir.store.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import pack
 
-__all__ = ["Batch", "Reader", "Run", "encode_json", "lines", "pack_tuples", "render"]
+__all__ = ["Batch", "Lines", "Reader", "Run", "encode_json", "lines", "pack_tuples", "render"]
 
 if rows_kernel.COMPILED and not linekernel.COMPILED:
     # The C functions of the one kernel can only be called by the other compiled.
@@ -201,30 +201,46 @@ def render(packed: bytes, *, form: str) -> str | None:
     return None if size < 0 else str(memoryview(out)[:size], "ascii")
 
 
-def lines(
-    found: list[bytes], label: str, head: str, *, spaced: bool
-) -> Iterator[tuple[bytes, int, int] | int]:
-    """Tuples of one writer in a stream space as RDATA lines, unit by unit.
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Whole units as RDATA lines: of the tuples `first` … `last`."""
 
-    `head`: a line's text before its token. Gives each unit's lines with the tuples first … last - 1
-    of `found` that they show; or the number of a tuple that begins a unit with something odd in it,
-    which is then passed by.
+    data: bytes
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """How many lines."""
+        return self.last - self.first + 1
+
+
+def lines(found: list[bytes], label: str, head: str, *, spaced: bool) -> Iterator[Lines | slice]:
+    """Tuples of one writer in a stream space as RDATA lines.
+
+    `head`: a line's text before its token. Gives many units together; or where a unit stands that
+    has something odd in it, or a line that is too long.
     """
+    if not found:
+        return
     start, front, label_bytes = 0, head.encode(), len(pack(label))
-    room = max(_OUT_BYTES, 8 * max(map(len, found), default=0) + len(front) + 1024)
-    out = bytearray(min(room, 8 * sum(map(len, found)) + len(found) * (len(front) + 64) + 1024))
+    each = len(front) + linekernel.TEXT_ROOM_BYTES
+    largest = 8 * max(map(len, found)) + each
+    out = bytearray(max(min(8 * sum(map(len, found)) + each * len(found), _OUT_BYTES), largest))
     ends = _numbers(2 * len(found))
     form = linekernel.FORMS["spaced" if spaced else "compact"]
     while start < len(found):
-        made = linekernel.lines(found, start, front, form, out, label_bytes, ends)
-        at = 0
-        for unit in range(made):
-            end, stop = ends[2 * unit], ends[2 * unit + 1]
-            yield bytes(memoryview(out)[at:end]), start, stop
-            at, start = end, stop
-        if not made:
-            yield start
-            key = found[start][1 + label_bytes :]
-            token = key[: rows_kernel.skip(key, 0)]
-            while start < len(found) and found[start][1 + label_bytes :].startswith(token):
-                start += 1
+        made = linekernel.lines(
+            found, start, front, form, out, label_bytes, SYNAPSE_LINE_BYTES, ends
+        )
+        if made:
+            end, stop = ends[2 * made - 2], ends[2 * made - 1]
+            yield Lines(bytes(memoryview(out)[:end]), start, stop - 1)
+            start = stop
+            continue
+        token = found[start][: rows_kernel.skip(found[start], 1 + label_bytes)]
+        stop = start
+        while stop < len(found) and found[stop].startswith(token):
+            stop += 1
+        yield slice(start, stop)
+        start = stop

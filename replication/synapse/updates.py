@@ -262,7 +262,7 @@ class UpdatesService:
         reader = self.hub.reader(self.streams.vclock_at(max(after, 0)))
         try:
             while (window := reader.take()) is not None:
-                for unit in self.streams.deliveries(window.start, window.blocks):
+                for unit in self.streams.deliveries(window.start, window.blocks, divided=True):
                     if unit.stream == stream.name and after < unit.signature <= upto:
                         rows += [(unit.token, text) for text in _texts(unit)]
                 end = window.end.signature
