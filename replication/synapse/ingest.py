@@ -147,6 +147,8 @@ class Intake:
                     index += len(units) - 1
                     change = units[-1]
             position: list[_Step] = []
+            if isinstance(change, Moved):
+                self._space(change.stream)  # a stream without rows can be asked for, too
             if index in final and isinstance(change, Unit | Units | Moved):
                 assert change.cursor is not None
                 position.append(self._position(change, change.cursor))

@@ -18,7 +18,7 @@ from logweir.wal.xrow import Key
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
-UNITS = 6000
+UNITS = 4000
 TURNS = 4
 
 
@@ -71,11 +71,11 @@ def test_killed_in_mid_batch_everything_is_stored_once(tmp_path: Path, dialect: 
                     )
                     await home.arrived.wait()
                     first = 1 + turn * each
-                    await unit_by_unit(home, first, first + each - 100 * turn)
+                    await unit_by_unit(home, first, first + each - 20 * turn)
                     ours.kill()
                     await ours.wait()
                     home.drop()
-                    await unit_by_unit(home, first + each - 100 * turn, first + each)
+                    await unit_by_unit(home, first + each - 20 * turn, first + each)
                 last = await asyncio.create_subprocess_exec(
                     *program, "follow", "--once", url, str(folder), stderr=subprocess.DEVNULL
                 )
