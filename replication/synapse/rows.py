@@ -18,7 +18,7 @@ from logweir.store.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import pack
 
-__all__ = ["Batch", "Lines", "Reader", "Run", "encode_json", "lines", "pack_tuples", "render"]
+__all__ = ["Batch", "Lines", "Reader", "Run", "lines", "pack_tuples", "render"]
 
 if rows_kernel.COMPILED and not linekernel.COMPILED:
     # The C functions of the one kernel can only be called by the other compiled.
@@ -175,13 +175,6 @@ class Reader:
         bounds = self._bounds[: count + 1]
         rows = bytes(memoryview(self._out)[: bounds[count]])
         return Batch(self._names, self._flows[:count], self._tokens[:count], bounds, rows), at
-
-
-def encode_json(text: bytes) -> bytes | None:
-    """One JSON text as MsgPack; None where it is odd."""
-    out = bytearray(3 * len(text) + kernel.ROOM_BYTES)
-    size = kernel.encode(text, out)
-    return None if size < 0 else bytes(memoryview(out)[:size])
 
 
 def pack_tuples(label: str, run: Run) -> tuple[bytes, array[int]]:
