@@ -18,8 +18,8 @@ from logweir.wal.xrow import Key
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
-UNITS = 4000
-TURNS = 4
+UNITS = 2000
+TURNS = 2
 
 
 def rows_of(token: int) -> list[list[int]]:
@@ -55,7 +55,7 @@ def stored_tokens(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("dialect", ["D1", "D3"])
 def test_killed_in_mid_batch_everything_is_stored_once(tmp_path: Path, dialect: str) -> None:
-    """Four kills at chance places; then the log holds each unit once and the position is right."""
+    """Kills at chance places; then the log holds each unit once and the position is right."""
     folder = tmp_path / "data"
     program = [sys.executable, "-P", "-c", "from logweir.tools.cli.main import run; run()"]
 
