@@ -87,7 +87,7 @@ pip_install() {
 
 compiled_kernels() {
     local so
-    for so in "$LOGWEIR_ROOT"/*/kernel.*.so "$LOGWEIR_ROOT"/replication/*/kernel.*.so; do
+    for so in "$LOGWEIR_ROOT"/*/kernel.*.so "$LOGWEIR_ROOT"/replication/*/*kernel.*.so; do
         if [ -f "$so" ]; then printf '%s\n' "$so"; fi
     done
 }

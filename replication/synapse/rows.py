@@ -138,14 +138,17 @@ class Batch:
 
 
 class Reader:
-    """Reads RDATA lines of one peer. `limit_bytes`: of a line."""
+    """Reads RDATA lines of one peer. `limit_bytes`: of a line.
+
+    One that is much longer than those of a TCP listener is not taken here.
+    """
 
     def __init__(self, dialect: Dialect, limit_bytes: int) -> None:
         self._words = 1 if dialect is Dialect.D1 else 2
         self._limit_bytes = limit_bytes
         self._heads: dict[bytes, int] = {}
         self._names: list[tuple[str, str]] = []
-        self._out = bytearray(max(_OUT_BYTES, 4 * limit_bytes))
+        self._out = bytearray(_OUT_BYTES)
         self._flows, self._tokens = _numbers(BATCH_ROWS), _numbers(BATCH_ROWS)
         self._bounds = _numbers(BATCH_ROWS + 1)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interop.synapsemodel import lines_of
+from interop.synapsemodel import Peer, lines_of
 from logweir.errors import DecodeError
 from logweir.limits import SYNAPSE_LINE_BYTES
 from logweir.replication.synapse import kernel, linekernel, rows
@@ -288,3 +288,38 @@ def test_tables_of_unit_ends_hold_what_was_written() -> None:
         data = bytes(out[: ends[2 * made - 2]])
         assert data.count(b"\n") == ends[2 * made - 1] == 2 * made
         assert data.endswith(f"RDATA s {made} [1]\n".encode())
+
+
+@pytest.mark.parametrize("dialect", [Dialect.D1, Dialect.D3])
+@pytest.mark.parametrize("seed", range(8))
+def test_many_units_together_are_stored_as_one_by_one(dialect: Dialect, seed: int) -> None:
+    """Streams mixed, batches, equal and lower tokens, odd rows: in one read, or line by line."""
+    chance = random.Random(seed)
+    who = "" if dialect is Dialect.D1 else "master "
+    form = "{0} 5" if dialect is Dialect.D1 else "{0} master 5 5"
+    tokens = {"s": 5, "t": 5, "typing": 5}
+    sent: list[str] = [f"POSITION {form.format(stream)}" for stream in tokens]
+    for number in range(400):
+        stream = chance.choice(list(tokens))
+        row = chance.choice(["[1]", f'["x",{number}]', '{"a":{"b":[]}}', f'["é{number}"]'])
+        step = chance.choice([0, 1, 1, 1, 2, 9] if chance.random() < 0.02 else [1, 1, 3])
+        tokens[stream] += step
+        for place in range(chance.choice([0, 0, 0, 1, 3])):
+            sent.append(f"RDATA {stream} {who}batch [{number},{place}]")
+        sent.append(f"RDATA {stream} {who}{tokens[stream]} {row}")
+    sent.append(f"RDATA s {who}batch [0]")
+    found = []
+    for portion in (1, 7, len(sent)):
+        peer = Peer()
+        peer.greet()
+        for at in range(0, len(sent), portion):
+            peer.feed("".join(line + "\n" for line in sent[at : at + portion]).encode())
+        assert not peer.session.close_reason
+        rows_of = {
+            stream: [(token, str(row)) for token, row in peer.stored.rows(stream)]
+            for stream in tokens
+        }
+        found.append((rows_of, peer.tracker.cursors, peer.tracker.dropped_rows))
+        assert peer.tracker.held_bytes > 0
+    assert found[0] == found[1] == found[2]
+    assert sum(map(len, found[0][0].values())) > 300
