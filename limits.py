@@ -185,6 +185,9 @@ TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
 """Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
 
 # --- synapse --------------------------------------------------------------------------------------
+STATUS_GAPS: Final = 100
+"""Noted losses that a status names."""
+
 SYNAPSE_LINE_BYTES: Final = 16384
 """Longest line without its LF, both ways. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
 
@@ -201,6 +204,15 @@ gone."""
 
 SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
 """Largest answer to a request for missed rows."""
+
+SYNAPSE_HTTP_HEAD_BYTES: Final = 16 * 1024
+"""Longest head of a request for missed rows that we answer."""
+
+SYNAPSE_HTTP_IDLE_SECONDS: Final = 60.0
+"""A connection that asks for no missed rows for so long is closed."""
+
+SYNAPSE_ACKNOWLEDGERS: Final = 64
+"""Names of followers for which the log is kept; more are not remembered."""
 
 SYNAPSE_PAGE_ROWS: Final = 1000
 """Stored rows that a follower is sent in one step of its catch-up, about."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
+from logweir.limits import STATUS_GAPS
+from logweir.replication import positions
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
 from logweir.replication.iproto.endpoint import IprotoService
@@ -124,6 +126,8 @@ class Server:
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
+                if isinstance(service, SynapseService) and (more := service.companion()):
+                    await self.listener.listen(*more, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
                 timing = Timing(stall_seconds=_STALL_SECONDS.get(url.scheme, STALL_SECONDS))
@@ -179,6 +183,18 @@ class Server:
                     "lag_seconds": runner.status.lag_seconds,
                 }
                 for runner in self.runners
+            ],
+            "gaps": [
+                {
+                    "source": gap.source,
+                    "stream": gap.stream,
+                    "instance": gap.instance,
+                    "start": gap.start,
+                    "end": gap.end,
+                    "reason": gap.reason,
+                    "time_ms": gap.time_ms,
+                }
+                for gap in positions.gaps(self.log)[-STATUS_GAPS:]
             ],
             "topics": [] if self.topics is None else self.topics.status(),
             "replicas": [

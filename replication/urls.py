@@ -62,11 +62,13 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 OPTIONS: Final = frozenset(
     [
         *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
-        *("auth_file", "start", "name", "on_long_row", "relay_up"),
+        *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
     ]
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
+    "synapse": frozenset(
+        ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
+    ),
 }
 """What may stand in the address of a listener, by scheme."""
 

@@ -22,7 +22,7 @@ from logweir.store.state import takes_length
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
 
-__all__ = ["append_job", "pack_tuples", "store_run"]
+__all__ = ["append_job", "append_units", "pack_tuples", "store_run"]
 
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
@@ -77,6 +77,33 @@ def append_job(
     return apply
 
 
+def append_units(
+    space_id: int, packed: bytes, bounds: array[int], ends: array[int]
+) -> Callable[[Group], int]:
+    """What inserts tuples in the group it is given, several transactions of several rows each.
+
+    Tuple i is packed[bounds[i]:bounds[i + 1]]; `ends`: before which tuple each transaction ends,
+    the last before the end of all. Returns how many tuples. Raises, when it runs, `RequestError` as
+    `append_job`; then none is inserted.
+    """
+
+    def apply(group: Group) -> int:
+        space = group.schema.space(space_id)
+        if _is_plain(space):
+            primary = group.schema.index(space, 0)
+            _append_plain(group, space, primary, packed, bounds, False, ends)
+            return len(bounds) - 1
+        start = 0
+        for end in ends:
+            for first, last in pairwise(bounds[start : end + 1]):
+                group.execute(Request(RowType.INSERT, space_id, tuple=packed[first:last]))
+            group.divide()
+            start = end
+        return start
+
+    return apply
+
+
 def store_run(
     group: Group, space_id: int, kind: RowType, packed: bytes, bounds: array[int]
 ) -> bool:
@@ -118,6 +145,7 @@ def _append_plain(
     packed: bytes,
     bounds: array[int],
     one_transaction: bool,
+    ends: array[int] | None = None,
 ) -> None:
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
     tree = group.engine.txn.tree(space.id, 0)
@@ -127,7 +155,7 @@ def _append_plain(
     last = tree.last_key()
     if takes_length(longest) and (last is None or keys[0] > last):
         # Nothing can refuse these: LMDB may take them while the log is being synced.
-        group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
+        group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)
         group.defer(
             lambda: tree.append(kernel.pairs(keys.data, keys.bounds, packed, bounds)), len(packed)
         )
@@ -137,4 +165,4 @@ def _append_plain(
         pairs.sort()
     if len({image for image, _ in pairs}) != len(pairs) or not tree.add_new(pairs):
         raise duplicate_key(space, primary)
-    group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
+    group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)

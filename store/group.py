@@ -12,7 +12,7 @@ import struct
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
@@ -263,10 +263,12 @@ class Group:
         *,
         kind: RowType = RowType.INSERT,
         one_transaction: bool,
+        ends: array[int] | None = None,
     ) -> None:
         """Log many rows whose effect is already applied: prefix + slices of `source`.
 
-        `kind`: INSERT or REPLACE.
+        `kind`: INSERT or REPLACE; `ends`: before which row each transaction ends, the last before
+        the end of all; without it each row is a transaction, or all are one.
         """
         if not self.replica_id:
             self._check_private(space)
@@ -274,6 +276,9 @@ class Group:
         count = len(bounds) - 1
         replica_id = 0 if space.is_local else self.replica_id
         first = self._lsns[replica_id] + 1
+        if ends is not None and len(ends) < count:
+            self._add_divided(space, kind, source, bounds, prefix, ends)
+            return
         per_block = count
         if not one_transaction:
             each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
@@ -293,6 +298,50 @@ class Group:
                 )
             )
         self._lsns[replica_id] += count
+        self.touched = True
+
+    def _add_divided(
+        self,
+        space: SpaceDef,
+        kind: RowType,
+        source: bytes,
+        bounds: array[int],
+        prefix: bytes,
+        ends: array[int],
+    ) -> None:
+        """`add_run` of transactions of several rows: blocks that hold whole ones."""
+        replica_id = 0 if space.is_local else self.replica_id
+        lsn = self._lsns[replica_id] + 1
+        (bits,) = struct.unpack("Q", struct.pack("d", self.now))
+        first = start = 0
+        tsns, flags = array("Q"), array("Q")
+        for end in ends:
+            count = end - start
+            tsns.extend(repeat(lsn + start, count))
+            flags.extend(repeat(0, count - 1))
+            flags.append(FLAG_COMMIT)
+            start = end
+            size = bounds[end] - bounds[first] + (end - first) * len(prefix)
+            if size < BLOCK_TARGET_BYTES and end < len(bounds) - 1:
+                continue
+            self._blocks.append(
+                encode_columns(
+                    type=kind,
+                    replica_id=replica_id,
+                    group_id=GROUP_LOCAL if space.is_local else 0,
+                    lsn=array("Q", range(lsn + first, lsn + end)),
+                    timestamp_bits=bits,
+                    tsn=tsns,
+                    flags=flags,
+                    source=source,
+                    starts=bounds[first:end],
+                    stops=bounds[first + 1 : end + 1],
+                    prefix=prefix,
+                )
+            )
+            first = end
+            tsns, flags = array("Q"), array("Q")
+        self._lsns[replica_id] += len(bounds) - 1
         self.touched = True
 
     def defer(self, work: Callable[[], None], size: int) -> None:

@@ -26,6 +26,7 @@ class Suite(StrEnum):
     RELAY = "relay"
     FOLLOW = "follow"
     TAP = "tap"
+    SYNAPSE = "synapse"
 
 
 class Mode(StrEnum):
@@ -70,6 +71,8 @@ def command(
             _tank(out, Path(folder), rounds)
         elif suite is Suite.TAP:
             _tap(out, Path(folder), rounds)
+        elif suite is Suite.SYNAPSE:
+            _synapse(out, Path(folder), rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
@@ -135,6 +138,21 @@ def _tap(out: Output, folder: Path, rounds: int) -> None:
     _show(out, "dump", title, "items/s", figures.dump)
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
     out.line(f"latency, ms: {shown}")
+
+
+def _synapse(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import synapse
+
+    figures = synapse.run_synapse(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "synapse", **synapse.to_json(figures)})
+        return
+    title = {"lines": synapse.LINES, "durability": "fsync"}
+    _show(out, "ingest", title, "rows/s", figures.ingest)
+    _show(out, "serve", title, "lines/s", figures.serve)
+    for name in ("ingest_cpu", "latency_ms", "followers", "stuck"):
+        values = getattr(figures, name)
+        out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:

@@ -35,7 +35,7 @@ def command(
 
 
 def _show(out: Output, status: dict[str, Any]) -> None:
-    lists = ("sources", "topics", "replicas")
+    lists = ("sources", "gaps", "topics", "replicas")
     out.fields((name, value) for name, value in status.items() if name not in lists)
     for name in lists:
         rows = status.get(name)
