@@ -44,6 +44,7 @@ from logweir.store.state import MapFull, Position, Spoiled, State
 from logweir.store.syncer import Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
+from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
@@ -401,7 +402,7 @@ class Log(statements.Statements):
         if blocks:
             self._publish(sum(map(len, blocks)))
 
-    def _write(self, group: Group, blocks: list[bytes | bytearray], vclock: VClock) -> None:
+    def _write(self, group: Group, blocks: list[bytes | bytearray | Pieces], vclock: VClock) -> None:
         with self._rows_are_logged():
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":

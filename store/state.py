@@ -26,7 +26,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -424,6 +424,19 @@ class Tree:
         self._txn.spoil()
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=True)
+
+    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add many short keys, ascending, none of which is there. Undone as `add_new`."""
+        self._txn.spoil()
+        last = self.last_key()
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
+
+    def has_any(self, keys: Sequence[bytes]) -> bool:
+        """Whether one of these short keys, ascending, is there."""
+        last = self.last_key()
+        with self._raw.cursor(self.handle) as cursor:
+            return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""

@@ -8,5 +8,5 @@ cpdef bint compiled()
     byte=cython.ulonglong, key_start=Py_ssize_t, key_end=Py_ssize_t, size=Py_ssize_t,
 )
 cpdef tuple walk(
-    bytes data, Py_ssize_t position, unsigned long long count, bint sparse,
+    object data, const unsigned char[::1] source, Py_ssize_t position, unsigned long long count, bint sparse,
     unsigned long long first, unsigned long long last, list out)

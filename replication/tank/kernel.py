@@ -31,7 +31,8 @@ def compiled() -> bool:
 
 
 def walk(
-    data: bytes,
+    data: bytes | memoryview,
+    source: bytes | memoryview,
     position: int,
     count: int,
     sparse: bool,
@@ -39,13 +40,15 @@ def walk(
     last: int,
     out: list[Any] | None,
 ) -> tuple[int, int, int]:
-    """Follow `count` messages from byte `position` to the end of `data`.
+    """Follow `count` messages from byte `position` to the end of `source`.
 
+    `data`: what parts are cut from, `source` again (the compiled code reads the one, cuts the
+    other).
     `first`, `last`: the numbers announced (for an ordinary set: the base, and what the count
     makes of it). `out`: where (number, timestamp in ms, key or None, content) tuples go, or None
     to check only. Returns (0 or a reason, byte where it stopped, time of the first message).
     """
-    end = len(data)
+    end = len(source)
     number = first
     time = 0
     first_time = 0
@@ -53,7 +56,7 @@ def walk(
     while index < count:
         if position >= end:
             return TRUNCATED, position, first_time
-        flags = data[position]
+        flags = source[position]
         position += 1
         if index != 0:
             if not sparse:
@@ -72,7 +75,7 @@ def walk(
                 while True:
                     if position >= end:
                         return TRUNCATED, position, first_time
-                    byte = data[position]
+                    byte = source[position]
                     position += 1
                     value |= (byte & 0x7F) << shift
                     if byte < 0x80:
@@ -93,7 +96,7 @@ def walk(
             time = 0
             shift = 0
             while shift < 64:
-                byte = data[position]
+                byte = source[position]
                 time |= byte << shift
                 position += 1
                 shift += 8
@@ -105,7 +108,7 @@ def walk(
             if position >= end:
                 return TRUNCATED, position, first_time
             key_start = position + 1
-            key_end = key_start + data[position]
+            key_end = key_start + source[position]
             if key_end > end:
                 return TRUNCATED, position, first_time
             position = key_end
@@ -114,7 +117,7 @@ def walk(
         while True:
             if position >= end:
                 return TRUNCATED, position, first_time
-            byte = data[position]
+            byte = source[position]
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -130,8 +133,8 @@ def walk(
         if out is not None:
             key = None
             if key_start >= 0:
-                key = data[key_start:key_end]
-            out.append((number, time, key, data[position : position + size]))
+                key = bytes(data[key_start:key_end])
+            out.append((number, time, key, bytes(data[position : position + size])))
         position += size
         index += 1
     if position != end:

@@ -188,7 +188,7 @@ class Append:
     slot: int
     topic: str
     partition: int
-    bundle: bytes
+    bundle: bytes | memoryview
     head: BundleHead
     time_ms: int
     first: int | None

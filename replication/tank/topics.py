@@ -33,7 +33,7 @@ from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,
     TopicDef,
-    bundle_row,
+    bundle_tuple,
     bundles_from,
     create_topic,
     last_bundle,
@@ -44,7 +44,7 @@ from logweir.replication.tank.topicspaces import (
 )
 from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
 from logweir.store import Log
-from logweir.store.append import append_job
+from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.request import Request
@@ -60,6 +60,9 @@ UPKEEP_SECONDS: Final = 1.0
 
 LOOK_SECONDS: Final = 0.02
 """What others write into topic spaces is looked for at most so often."""
+
+_LARGE_BYTES: Final = 8 * 1024
+"""Bundles of this size on are cheaper to store one by one than joined."""
 
 _EMPTY: Final = Chunk(0, False)
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
@@ -99,9 +102,9 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """New tuples of one space, in pieces, and where the outcome of each stands."""
+    """New tuples of one space, and where the outcome of each stands."""
 
-    pieces: list[bytes]
+    tuples: list[bytes]
     places: list[tuple[list[_Outcome], int]]
 
 
@@ -496,8 +499,11 @@ class StoredTopics:
     def _add_run(self, group: Group, space_id: int, run: _Run) -> None:
         """Add the bundles of one space; what it refuses fails them and no others."""
         mark = group.mark()
-        packed = b"".join(run.pieces)
+        are_large = sum(map(len, run.tuples)) >= _LARGE_BYTES * len(run.tuples)
         try:
+            if are_large and append_tuples(group, space_id, run.tuples):
+                return
+            packed = b"".join(run.tuples)
             append_job(space_id, packed, one_transaction=False, is_array=False)(group)
         except RequestError as error:
             group.rollback(mark)
@@ -525,8 +531,7 @@ class StoredTopics:
         if len(placed.data) > TANK_BUNDLE_BYTES:
             return _FAILED
         run = runs.setdefault(topic.space_id, _Run([], []))
-        run.pieces.append(bundle_row(append.partition, placed, append.time_ms))
-        run.pieces.append(placed.data)
+        run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
         run.places.append(place)
         self._writing.wrote(topic.space_id, append.partition, placed.last)
         return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))

@@ -49,7 +49,7 @@ __all__ = [
     "StoredBundle",
     "TopicDef",
     "bundle_at",
-    "bundle_row",
+    "bundle_tuple",
     "bundles_from",
     "create_topic",
     "delete_topic",
@@ -118,7 +118,7 @@ class Placed:
 
     first: int
     last: int
-    data: bytes
+    data: bytes | memoryview
 
 
 # --- definitions ----------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def bundles_from(
 
 
 def place_bundle(
-    data: bytes, head: BundleHead, last: int, first: int | None
+    data: bytes | memoryview, head: BundleHead, last: int, first: int | None
 ) -> Placed | PublishResult:
     """Which numbers a sound bundle gets behind number `last`. `first`: the one asked for."""
     if head.sparse:
@@ -279,15 +279,15 @@ def place_bundle(
     return Placed(begin, end, data)
 
 
-def bundle_row(partition: int, placed: Placed, time_ms: int) -> bytes:
-    """The beginning of a tuple in MsgPack, behind which the bytes of its bundle stand."""
+def bundle_tuple(partition: int, placed: Placed, time_ms: int) -> bytes:
+    """The tuple of a bundle in MsgPack."""
     size = len(placed.data)
     for first, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
         if size < 1 << 8 * width:
             head = bytes((first,)) + size.to_bytes(width, "big")
             break
     fields = (partition, placed.first, placed.last, time_ms)
-    return b"\x95" + b"".join(map(encode_uint, fields)) + head
+    return b"".join((b"\x95", *map(encode_uint, fields), head, placed.data))
 
 
 def insert_bundle(
@@ -296,6 +296,6 @@ def insert_bundle(
     """Store a bundle that has its numbers."""
     if len(placed.data) > TANK_BUNDLE_BYTES:
         return PublishResult.FAILED
-    row = bundle_row(partition, placed, time_ms) + placed.data
+    row = bundle_tuple(partition, placed, time_ms)
     group.execute(Request(RowType.INSERT, space_id, tuple=row))
     return PublishResult.STORED

@@ -39,7 +39,7 @@ def captures() -> dict[str, dict[str, Any]]:
 def frames(data: bytes) -> list[tuple[int, bytes]]:
     """The whole frames of recorded bytes."""
     found, _ = FrameBuffer().feed(data)
-    return found
+    return [(kind, bytes(payload)) for kind, payload in found]
 
 
 @dataclass

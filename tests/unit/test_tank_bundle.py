@@ -359,6 +359,6 @@ def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
             for each in (data, broken):
                 mine: list[object] = []
                 its: list[object] = []
-                args = (each, head.body, head.count, head.sparse, first, last)
+                args = (each, each, head.body, head.count, head.sparse, first, last)
                 assert kernel.walk(*args, mine) == walk(*args, its)
                 assert mine == its

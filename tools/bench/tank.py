@@ -157,7 +157,7 @@ class _Peer:
 def _server(directory: Path, durability: str) -> Iterator[tuple[int, int, int]]:
     directory.mkdir(parents=True, exist_ok=True)
     code = "import sys; from logweir.tools.bench.tank import serve; serve(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, str(directory), durability]
+    command = [sys.executable, "-P", "-c", code, str(directory), durability]
     process = subprocess.Popen(  # noqa: S603 - ourselves
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
