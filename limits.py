@@ -96,6 +96,12 @@ OUTPUT_STALL_SECONDS: Final = 60.0
 OUTPUT_MAX_BYTES: Final = 256 * 1024 * 1024
 """Unsent bytes (one huge answer) at which a connection is cut at once."""
 
+MALLOC_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Freed memory that a serving process keeps for the next blocks, per arena of the C library."""
+
+MALLOC_SHARED_BYTES: Final = 32 * 1024 * 1024
+"""Larger blocks get memory of their own, which goes back at once. Source: largest glibc takes."""
+
 CONNECT_SECONDS: Final = 30.0
 """Longest wait for a connection to an upstream. Source: 2.6.0 replication_connect_timeout."""
 

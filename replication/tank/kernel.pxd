@@ -1,5 +1,7 @@
 cimport cython
 
+cdef unsigned int _HAS_KEY, _SAME_TIME, _NEXT_NUMBER
+
 cpdef bint compiled()
 
 @cython.locals(

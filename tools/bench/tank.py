@@ -2,7 +2,7 @@
 
 Messages are random bytes, which no compression makes smaller. Fetch: stored bundles against
 `sendfile` of a file with the same bytes. Publish: bundles in frames, several under way, against the
-same bytes sent to a process that writes them to a file (without sync), or written and synced bundle
+same bytes sent to a process that appends them to a file (without sync), or written and synced bundle
 by bundle on the same disk (with sync). Latency: from the first byte of a publish to the arrival at
 a consumer that waits. Waiting: what connections that wait cost in memory and processor time.
 """
@@ -125,7 +125,6 @@ def _sink(peer: socket.socket, directory: str) -> None:
                 file.write(view[:count])
                 left -= count
             peer.sendall(b"\0")
-            file.seek(0)
             head = peer.recv(8, socket.MSG_WAITALL)
 
 
