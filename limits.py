@@ -144,6 +144,9 @@ TANK_FETCH_BYTES: Final = 64 * 1024 * 1024
 TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Chunks of one fetch answer stop here (a single larger bundle still goes out whole)."""
 
+TANK_READ_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""Bundles that were read for fetches and are kept for the next ones, of all topics together."""
+
 TANK_WAIT_MS: Final = 3_600_000
 """Longest wait of a fetch. Source: Tank 4.0."""
 

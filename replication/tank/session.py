@@ -290,6 +290,9 @@ class ServerSession:
     def data_to_send(self) -> bytes:
         return self._out.take()
 
+    def parts_to_send(self) -> list[bytes | memoryview]:
+        return self._out.take_parts()
+
     def next_deadline(self) -> float | None:
         deadlines = [waiting.deadline for waiting in self._waiting]
         if self._input_deadline is not None:

@@ -13,6 +13,7 @@ per partition (`publish` with an explicit number sets it, discovery tells it). `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from typing import Final
 import structlog
 
 from logweir.errors import LogweirError, RequestError
-from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES, TANK_READ_AHEAD_BYTES
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
 from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
@@ -78,6 +79,26 @@ class _Tail:
     last: int
     written_bytes: int
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Bundles that were read. `next`: first number of the bundle behind them that did not fit, 0
+    where there was none; `last`: last number of the partition then."""
+
+    chunk: Chunk
+    next: int
+    last: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether later bundles would not change it."""
+        return self.next > 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping it costs, about."""
+        return self.chunk.size_bytes + 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +217,8 @@ class StoredTopics:
         self._tails: dict[PartitionKey, _Tail] = {}
         self._entries: dict[int, int] = {}
         self._generation = 0
-        self._memo: dict[tuple[str, int, int, int, int], Chunk] = {}
+        self._ahead: dict[tuple[str, int, int, int], _Read] = {}  # the oldest first
+        self._ahead_bytes = 0
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
         self._guard = threading.Lock()
         self._arrived: deque[tuple[_Publish, Sequence[_Outcome]]] = deque()
@@ -371,28 +393,57 @@ class StoredTopics:
             view = self._view(topic)
             return _EMPTY if view is None else view.read(start, limit_bytes)
         tail = self._tail(topic, partition)
-        key = (topic, partition, start, limit_bytes, tail.last)
-        chunk = self._memo.get(key)
-        if chunk is None:
-            chunk = self._read(self._topics[topic], partition, start, limit_bytes)
-            self._memo = {key: chunk}
-        return chunk
+        key = (topic, partition, start, limit_bytes)
+        found = self._ahead.pop(key, None)
+        if found is not None:
+            self._ahead_bytes -= found.kept_bytes
+        if found is None or not (found.is_full or found.last == tail.last):
+            found = self._read(self._topics[topic], partition, start, limit_bytes, tail.last)
+        self._keep(key, found)
+        if found.is_full and found.chunk.size_bytes <= TANK_READ_AHEAD_BYTES // 2:
+            self._loop.call_soon(self._read_ahead, (topic, partition, found.next, limit_bytes))
+        return found.chunk
 
-    def _read(self, topic: TopicDef, partition: int, start: int, limit_bytes: int) -> Chunk:
+    def _keep(self, key: tuple[str, int, int, int], found: _Read) -> None:
+        """Keep what was read, and of what was read before only so much as the limit allows."""
+        self._ahead[key] = found
+        self._ahead_bytes += found.kept_bytes
+        while self._ahead_bytes > TANK_READ_AHEAD_BYTES:
+            self._ahead_bytes -= self._ahead.pop(next(iter(self._ahead))).kept_bytes
+
+    def _forget_read(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
+
+    def _read_ahead(self, key: tuple[str, int, int, int]) -> None:
+        """Read what whoever reads in order asks for next, while the network takes the last."""
+        topic, partition, start, limit_bytes = key
+        if self._closed or key in self._ahead or topic not in self._topics:
+            return
+        with contextlib.suppress(LogweirError):  # who asks for it is told
+            tail = self._tail(topic, partition)
+            if tail.first <= start <= tail.last:
+                found = self._read(self._topics[topic], partition, start, limit_bytes, tail.last)
+                self._keep(key, found)
+
+    def _read(
+        self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
+    ) -> _Read:
         out: list[bytes | memoryview] = []
         size = 0
         base = 0
+        following = 0
         with self._log.read_view() as view:
             for first, data in views_from(view.engine, topic.space_id, partition, start):
                 length = encode_varint(len(data))
                 if out and size + len(length) + len(data) > limit_bytes:
+                    following = first
                     break
                 base = base or first
                 out += (length, data)
                 size += len(length) + len(data)
-                if size >= limit_bytes:
-                    break
-        return Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
+        chunk = Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
+        return _Read(chunk, following, last)
 
     def _tail(self, topic: str, partition: int) -> _Tail:
         tail = self._tails.get((topic, partition))
@@ -649,7 +700,7 @@ class StoredTopics:
         keys = {key for key in self._tails if key[0] in changed}
         if keys:
             self._generation += 1
-            self._memo.clear()
+            self._forget_read()
             for key in keys:
                 if key[0] not in self._topics:
                     del self._tails[key]
