@@ -40,6 +40,9 @@ DAMAGED_PLACES: Final = 1000
 TUPLE_BYTES: Final = 1024 * 1024
 """Largest tuple that a store accepts (error 110). Source: 2.6.0 memtx_max_tuple_size."""
 
+TOPIC_TUPLE_BYTES: Final = 64 * 1024 * 1024 - 32 * 1024
+"""Largest tuple of a space that has the format of a topic; its row fits `IPROTO_FRAME_BYTES`."""
+
 MSGPACK_DEPTH: Final = 512
 """Deepest nesting of MsgPack values that is decoded to objects."""
 
@@ -174,7 +177,7 @@ TANK_SILENT_SECONDS: Final = 16.0
 TANK_SILENT_CONNECTIONS: Final = 64
 """More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
 
-TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+TANK_BUNDLE_BYTES: Final = TOPIC_TUPLE_BYTES - 32 * 1024
 """Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
 
 # --- synapse --------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from logweir.replication.tank.config import TopicConfig, parse_config
 from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.views import is_view
 from logweir.store import Log
+from logweir.store.definition import TOPIC_FIELDS
 from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request
@@ -68,18 +69,11 @@ _BIN_HEADER: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}  # bytes before a MsgPack bin's
 
 TOPIC_SPACE: Final = "logweir_topic"
 CONSUMER_SPACE: Final = "logweir_consumer"
-TOPIC_FIELDS: Final = (
+LIST_FIELDS: Final = (
     ("name", "string"),
     ("partitions", "unsigned"),
     ("config", "string"),
     ("created", "unsigned"),
-)
-BUNDLE_FIELDS: Final = (
-    ("partition", "unsigned"),
-    ("first", "unsigned"),
-    ("last", "unsigned"),
-    ("time", "unsigned"),
-    ("bundle", "varbinary"),
 )
 CONSUMER_FIELDS: Final = (
     ("group", "string"),
@@ -133,8 +127,8 @@ def create_topic(
     """
     parse_config(config)
     with log.transaction() as tx:
-        tx.create_space(TOPIC_SPACE, TOPIC_FIELDS, primary=["name"], if_not_exists=True)
-        tx.create_space(name, BUNDLE_FIELDS, primary=["partition", "first"])
+        tx.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
+        tx.create_space(name, TOPIC_FIELDS, primary=["partition", "first"])
         tx.insert(TOPIC_SPACE, (name, partitions, config, int(now_seconds)))
 
 
@@ -158,7 +152,7 @@ def set_config(log: Log, name: str, config: str) -> None:
     """Change a topic's configuration. Raises `ConfigError`, `RequestError`."""
     parse_config(config)
     if is_view(name):
-        log.create_space(TOPIC_SPACE, TOPIC_FIELDS, primary=["name"], if_not_exists=True)
+        log.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
         log.replace(TOPIC_SPACE, (name, 1, config, int(log.now())))
         return
     _existing(log, name)
