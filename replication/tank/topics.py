@@ -17,17 +17,25 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from logweir.errors import LogweirError, RequestError
+from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES, TANK_READ_AHEAD_BYTES
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
-from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
+from logweir.replication.tank.messages import (
+    Create,
+    CreateError,
+    Fetch,
+    Partitions,
+    PublishResult,
+    ReloadError,
+)
+from logweir.replication.tank.messages import Request as WireRequest
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
 from logweir.replication.tank.topicspaces import (
@@ -232,6 +240,7 @@ class StoredTopics:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._views: dict[str, View] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
         self._forget_commits = log.on_commit(self._on_commit)
         self._upkeep_seconds = upkeep_seconds
         self._kept_up: dict[PartitionKey, _Kept] = {}
@@ -244,9 +253,10 @@ class StoredTopics:
         if self._look_timer is not None:
             self._look_timer.cancel()
         self._upkeep.cancel()
-        await asyncio.gather(self._upkeep, *self._tasks, return_exceptions=True)
         for view in self._views.values():
             view.close()
+        ending = (self._upkeep, *self._tasks, *self._opening.values())
+        await asyncio.gather(*ending, return_exceptions=True)
 
     def status(self) -> list[dict[str, object]]:
         """Each partition in use: what it holds, and how far groups of consumers are behind."""
@@ -354,6 +364,25 @@ class StoredTopics:
             _, config = view_config(self._log, topic)
             view = self._views[topic] = View(self._log, space, config.content)
         return view
+
+    def prepare(self, request: WireRequest) -> Awaitable[object] | None:
+        """Open the views that `request` is about, in threads: the log may be long."""
+        names: Iterable[str] = ()
+        if isinstance(request, Fetch):
+            names = (name for name, _ in request.topics)
+        elif isinstance(request, Partitions):
+            names = (request.topic,)
+        opening = []
+        for name in names:
+            view = self._view(name) if is_view(name) and name not in self._topics else None
+            if view is None or view.is_ready:
+                continue
+            task = self._opening.get(name)
+            if task is None:
+                task = self._opening[name] = self._loop.create_task(asyncio.to_thread(view.open))
+                task.add_done_callback(lambda _, name=name: self._opening.pop(name, None))
+            opening.append(task)
+        return asyncio.wait(opening) if opening else None
 
     def topics(self) -> Sequence[tuple[str, bool, int]]:
         return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
@@ -580,6 +609,8 @@ class StoredTopics:
         if isinstance(placed, PublishResult):
             return _Outcome(placed)
         if len(placed.data) > TANK_BUNDLE_BYTES:
+            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))
+            _log.error("publish.refused", topic=topic.name, error=str(error))
             return _FAILED
         run = runs.setdefault(topic.space_id, _Run([], []))
         run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
@@ -668,7 +699,7 @@ class StoredTopics:
             elif self._look_timer is None:
                 self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
         for name, view in self._views.items():
-            if view.grow():
+            if view.is_ready and view.grow():
                 grown.add((name, 0))
         if grown:
             for listener in self._listeners:

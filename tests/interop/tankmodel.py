@@ -133,6 +133,9 @@ class MemoryStore(MemoryTopics):
     def on_published(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
         self._callbacks.append(callback)
 
+    def prepare(self, request: Request) -> None:
+        """Everything is ready."""
+
     def append(
         self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
     ) -> None:
