@@ -377,6 +377,7 @@ class Log(statements.Statements):
         if group.touched and not self._state.has_room(group.deferred_bytes):
             raise MapFull("the memory map of the state is nearly full")
         if blocks:
+            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
             vclock = group.vclock
             unlogged = self.durability == "none"
             if unlogged:

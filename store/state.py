@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ from typing import Any, Final
 
 import lmdb
 
-from logweir.errors import WalError
+from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
@@ -49,6 +50,7 @@ _READERS_MAX: Final = 1024
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
+_DISK_ROOM_BYTES: Final = 128 * 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full: abort the transaction, call `State.grow`, run it again."""
@@ -181,6 +183,21 @@ class State:
         assert self._env is not None
         used = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
         return bool(used + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes)
+
+    def check_disk(self, wanted_bytes: int) -> None:
+        """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
+
+        LMDB takes what it could not write for a broken disk, so that it must not come to it.
+        """
+        found = os.statvfs(self.directory)
+        if found.f_bavail * found.f_frsize < wanted_bytes + _DISK_ROOM_BYTES:
+            known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
+            raise WriteFailed(
+                f"cannot store the change: {known.reason}",
+                path=str(self.directory),
+                errno=errno.ENOSPC,
+                hint=known.hint,
+            )
 
     @property
     def map_bytes(self) -> int:
