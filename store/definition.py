@@ -312,7 +312,7 @@ class SequenceUse:
 
 def _is_topic(fields: tuple[FieldDef, ...]) -> bool:
     """Whether a space has the format of topics, whose bundles may be larger than other tuples."""
-    return TOPIC_FIELDS == tuple((each.name, each.type.name.lower()) for each in fields)
+    return tuple((each.name, each.type.name.lower()) for each in fields) == TOPIC_FIELDS
 
 
 @dataclass(frozen=True)

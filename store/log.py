@@ -403,7 +403,9 @@ class Log(statements.Statements):
         if blocks:
             self._publish(sum(map(len, blocks)))
 
-    def _write(self, group: Group, blocks: list[bytes | bytearray | Pieces], vclock: VClock) -> None:
+    def _write(
+        self, group: Group, blocks: list[bytes | bytearray | Pieces], vclock: VClock
+    ) -> None:
         with self._rows_are_logged():
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":

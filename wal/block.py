@@ -208,9 +208,7 @@ def encode_block(
     other.
     """
     packs = (
-        threshold_bytes is not None
-        and len(rows) >= threshold_bytes
-        and not _is_dense(rows, level)
+        threshold_bytes is not None and len(rows) >= threshold_bytes and not _is_dense(rows, level)
     )
     for form in _forms(rows, packs=packs, level=level):
         if not _has_zero_sector(form[1], offset):

@@ -30,6 +30,21 @@ def compiled() -> bool:
     return not __file__.endswith(".py")
 
 
+def varint(source: bytes | memoryview, position: int, end: int) -> int:
+    """The varint at `position`: its value and, above 32 bits, its length; or minus a reason."""
+    value = 0
+    size = 0
+    while size < 5:
+        if position + size >= end:
+            return -TRUNCATED
+        byte = source[position + size]
+        value |= (byte & 0x7F) << (7 * size)
+        size += 1
+        if byte < 0x80:
+            return -BAD_VARINT if value >> 32 else size << 32 | value
+    return -BAD_VARINT
+
+
 def walk(
     data: bytes | memoryview,
     source: bytes | memoryview,
@@ -70,21 +85,11 @@ def walk(
             elif flags & _NEXT_NUMBER:
                 number += 1
             else:
-                value = 0
-                shift = 0
-                while True:
-                    if position >= end:
-                        return TRUNCATED, position, first_time
-                    byte = source[position]
-                    position += 1
-                    value |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-                    if shift > 28:
-                        return BAD_VARINT, position, first_time
-                if value >= 4294967296:
-                    return BAD_VARINT, position, first_time
+                found = varint(source, position, end)
+                if found < 0:
+                    return -found, position, first_time
+                value = found & 0xFFFFFFFF
+                position += found >> 32
                 if value >= last - number:
                     return BAD_NUMBER, position, first_time
                 number += value + 1
@@ -112,21 +117,15 @@ def walk(
             if key_end > end:
                 return TRUNCATED, position, first_time
             position = key_end
-        value = 0
-        shift = 0
-        while True:
-            if position >= end:
-                return TRUNCATED, position, first_time
-            byte = source[position]
+        if position < end and source[position] < 0x80:
+            value = source[position]
             position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift > 28:
-                return BAD_VARINT, position, first_time
-        if value >= 4294967296:
-            return BAD_VARINT, position, first_time
+        else:
+            found = varint(source, position, end)
+            if found < 0:
+                return -found, position, first_time
+            value = found & 0xFFFFFFFF
+            position += found >> 32
         if value > end - position:
             return TRUNCATED, position, first_time
         size = value

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 import time
 from collections import deque
@@ -380,9 +381,12 @@ class StoredTopics:
             task = self._opening.get(name)
             if task is None:
                 task = self._opening[name] = self._loop.create_task(asyncio.to_thread(view.open))
-                task.add_done_callback(lambda _, name=name: self._opening.pop(name, None))
+                task.add_done_callback(functools.partial(self._opened, name))
             opening.append(task)
         return asyncio.wait(opening) if opening else None
+
+    def _opened(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._opening[name], task
 
     def topics(self) -> Sequence[tuple[str, bool, int]]:
         return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
@@ -751,5 +755,5 @@ def _is_group(name: str) -> bool:
     return bool(group and slash) and name.isprintable()
 
 
-def _framed_bytes(data: bytes) -> int:
+def _framed_bytes(data: bytes | memoryview) -> int:
     return len(encode_varint(len(data))) + len(data)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.loops import run
 from support.places import mounted
 
 import logweir
@@ -58,16 +58,6 @@ async def stored(connection: Connection) -> list[int]:
         (part,) = (await connection.fetch(request)).parts
         found.append(int.from_bytes(part.chunk[-BUNDLE_BYTES - 4 : -BUNDLE_BYTES], "big"))
     return found
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run one test in an event loop, a minute at most."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await test()
-
-    asyncio.run(limited())
 
 
 @pytest.mark.parametrize("durability", ["fsync", "write"])

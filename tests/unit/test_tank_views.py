@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.loops import run
 
 import logweir
 from logweir.errors import LogweirError, WalError
@@ -18,16 +19,6 @@ from logweir.replication.tank.connection import Connection
 from logweir.replication.tank.messages import Fetch, FetchPart, FetchStatus
 from logweir.replication.tank.views import READ_BYTES, View
 from logweir.replication.urls import Url, parse_listen_url
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run one test in an event loop, twenty seconds at most."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(limited())
 
 
 @pytest.fixture

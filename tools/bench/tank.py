@@ -2,9 +2,11 @@
 
 Messages are random bytes, which no compression makes smaller. Fetch: stored bundles against
 `sendfile` of a file with the same bytes. Publish: bundles in frames, several under way, against the
-same bytes sent to a process that appends them to a file (without sync), or written and synced bundle
-by bundle on the same disk (with sync). Latency: from the first byte of a publish to the arrival at
-a consumer that waits. Waiting: what connections that wait cost in memory and processor time.
+same bytes sent to a process that appends them to a file (without sync), or written and synced
+bundle by bundle on the same disk (with sync). Latency: from the first byte of a publish to the
+arrival at a consumer that waits. Waiting: what connections that wait cost in memory and processor
+time. Rates depend on what else the machine does; so the processor time of the serving process is
+told too.
 """
 
 from __future__ import annotations
@@ -36,7 +38,15 @@ from logweir.replication.urls import parse_listen_url
 from logweir.store import open as open_store
 from logweir.tools.bench.harness import Case, Result, compare
 
-__all__ = ["FETCH_BYTES", "IN_FLIGHT", "MESSAGES", "MESSAGE_BYTES", "TankFigures", "run_tank", "to_json"]
+__all__ = [
+    "FETCH_BYTES",
+    "IN_FLIGHT",
+    "MESSAGES",
+    "MESSAGE_BYTES",
+    "TankFigures",
+    "run_tank",
+    "to_json",
+]
 
 MESSAGES: Final = 1000
 MESSAGE_BYTES: Final = 100

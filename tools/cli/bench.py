@@ -114,8 +114,8 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
     title = {"bundle_messages": tank.MESSAGES, "message_bytes": tank.MESSAGE_BYTES}
     _show(out, "fetch", {**title, "fetch_bytes": tank.FETCH_BYTES}, "bytes/s", figures.fetch)
     for mode, results in (("write", figures.publish_write), ("fsync", figures.publish_fsync)):
-        told = {**title, "in_flight": tank.IN_FLIGHT, "durability": mode}
-        _show(out, "publish", told, "bundles/s", results)
+        batch = {**title, "in_flight": tank.IN_FLIGHT, "durability": mode}
+        _show(out, "publish", batch, "bundles/s", results)
     for name, ratio in figures.cpu.items():
         out.line(f"processor time of the raw machine over ours, {name}: {ratio:.2f}")
     for mode, values in figures.latency_ms.items():
