@@ -122,12 +122,32 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of one append. `size_bytes`: of the stored bundle with its length."""
+    """What became of one append. `size_bytes`: of the stored bundle with its length; `data`: it."""
 
     result: PublishResult
     first: int = 0
     last: int = 0
     size_bytes: int = 0
+    data: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """Bundles that came just now to a partition whose last number was `before`."""
+
+    before: int
+    bundles: list[_Outcome]
+
+    def chunk(self, limit_bytes: int) -> Chunk:
+        """The first of them, and those behind it that fit too."""
+        out: list[bytes | memoryview] = []
+        size = 0
+        for each in self.bundles:
+            if out and size + each.size_bytes > limit_bytes:
+                break
+            out += (encode_varint(len(each.data)), each.data)
+            size += each.size_bytes
+        return Chunk(self.bundles[0].first, read_head(out[1]).sparse, out, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +248,7 @@ class StoredTopics:
         self._generation = 0
         self._ahead: dict[tuple[str, int, int, int], _Read] = {}  # the oldest first
         self._ahead_bytes = 0
+        self._news: dict[PartitionKey, _News] = {}  # while those that wait are told
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
         self._guard = threading.Lock()
         self._arrived: deque[tuple[_Publish, Sequence[_Outcome]]] = deque()
@@ -426,6 +447,9 @@ class StoredTopics:
             view = self._view(topic)
             return _EMPTY if view is None else view.read(start, limit_bytes)
         tail = self._tail(topic, partition)
+        news = self._news.get((topic, partition))
+        if news is not None and news.before < start <= news.bundles[0].last:
+            return news.chunk(limit_bytes)
         key = (topic, partition, start, limit_bytes)
         found = self._ahead.pop(key, None)
         if found is not None:
@@ -620,7 +644,8 @@ class StoredTopics:
         run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
         run.places.append(place)
         self._writing.wrote(topic.space_id, append.partition, placed.last)
-        return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))
+        size = _framed_bytes(placed.data)
+        return _Outcome(PublishResult.STORED, placed.first, placed.last, size, placed.data)
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -699,19 +724,25 @@ class StoredTopics:
         if foreign:
             wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
             if wait_seconds <= 0:
+                self._news.clear()
                 grown |= self._look_around()
             elif self._look_timer is None:
                 self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
         for name, view in self._views.items():
             if view.is_ready and view.grow():
                 grown.add((name, 0))
-        if grown:
-            for listener in self._listeners:
-                listener(grown)
+        try:
+            if grown:
+                for listener in self._listeners:
+                    listener(grown)
+        finally:
+            self._news.clear()
 
     def _grow(self, topic: str, partition: int, outcome: _Outcome) -> None:
         tail = self._tails.get((topic, partition))
         if tail is not None and tail.last < outcome.first:
+            news = self._news.setdefault((topic, partition), _News(tail.last, []))
+            news.bundles.append(outcome)
             tail.first = tail.first or outcome.first
             tail.last = outcome.last
             tail.written_bytes += outcome.size_bytes
