@@ -46,7 +46,7 @@ def bundle(size: int) -> bytes:
 
 
 def run(folder: Path, test: Callable[[Connection], Awaitable[None]]) -> None:
-    """Run `test` on a connection to a store in `folder` with topic t, a minute at most."""
+    """Run `test` on a connection to a store in `folder` with topic t, five minutes at most."""
 
     async def limited() -> None:
         with logweir.open(folder, durability="write") as log:
@@ -55,7 +55,7 @@ def run(folder: Path, test: Callable[[Connection], Awaitable[None]]) -> None:
             (url,) = await server.start()
             connection = await Connection.open(url)
             await connection.ask(Create(0, "t", 3))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 await test(connection)
             connection.close()
             await connection.wait_closed()
@@ -66,7 +66,7 @@ def run(folder: Path, test: Callable[[Connection], Awaitable[None]]) -> None:
 
 async def publish(connection: Connection, *parts: PublishPart) -> list[PublishResult]:
     """Publish parts of topic t in one request."""
-    answered = await connection.ask(Publish(0, (("t", parts),)))
+    answered = await connection.ask(Publish(0, (("t", parts),)), timeout_seconds=300)
     return list(answered.results[0])
 
 
