@@ -1,6 +1,7 @@
 """A real Tank broker and its `tank-cli`, where both are on the path: each side against ours.
 
-Built from the broker's public sources, head of 2022; they are in no package registry.
+Built from the broker's public sources, head of 2022: `make switch ext service cli-tool` with clang,
+libc++ and the headers of Boost and zlib. They are in no package registry.
 """
 
 from __future__ import annotations
