@@ -40,6 +40,9 @@ DAMAGED_PLACES: Final = 1000
 TUPLE_BYTES: Final = 1024 * 1024
 """Largest tuple that a store accepts (error 110). Source: 2.6.0 memtx_max_tuple_size."""
 
+TOPIC_TUPLE_BYTES: Final = 64 * 1024 * 1024 - 32 * 1024
+"""Largest tuple of a space that has the format of a topic; its row fits `IPROTO_FRAME_BYTES`."""
+
 MSGPACK_DEPTH: Final = 512
 """Deepest nesting of MsgPack values that is decoded to objects."""
 
@@ -95,6 +98,12 @@ OUTPUT_STALL_SECONDS: Final = 60.0
 
 OUTPUT_MAX_BYTES: Final = 256 * 1024 * 1024
 """Unsent bytes (one huge answer) at which a connection is cut at once."""
+
+MALLOC_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Freed memory that a serving process keeps for the next blocks, per arena of the C library."""
+
+MALLOC_SHARED_BYTES: Final = 32 * 1024 * 1024
+"""Larger blocks get memory of their own, which goes back at once. Source: largest glibc takes."""
 
 CONNECT_SECONDS: Final = 30.0
 """Longest wait for a connection to an upstream. Source: 2.6.0 replication_connect_timeout."""
@@ -154,6 +163,9 @@ TANK_FETCH_BYTES: Final = 64 * 1024 * 1024
 TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Chunks of one fetch answer stop here (a single larger bundle still goes out whole)."""
 
+TANK_READ_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""Bundles that were read for fetches and are kept for the next ones, of all topics together."""
+
 TANK_WAIT_MS: Final = 3_600_000
 """Longest wait of a fetch. Source: Tank 4.0."""
 
@@ -181,7 +193,7 @@ TANK_SILENT_SECONDS: Final = 16.0
 TANK_SILENT_CONNECTIONS: Final = 64
 """More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
 
-TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+TANK_BUNDLE_BYTES: Final = TOPIC_TUPLE_BYTES - 32 * 1024
 """Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
 
 # --- synapse --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from logweir.errors import LogweirError, Unreachable
 from logweir.limits import (
@@ -29,11 +29,12 @@ from logweir.limits import (
     TLS_HANDSHAKE_SECONDS,
 )
 from logweir.replication.logs import get_logger
-from logweir.replication.session import Session
+from logweir.replication.session import SendsParts, Session
 from logweir.replication.urls import Url
 
 __all__ = ["Conversation", "Link", "dial"]
 
+_JOINED_BYTES: Final = 64 * 1024  # less than this is joined: one buffer costs less than many
 _log = get_logger("logweir.replication")
 
 
@@ -128,8 +129,9 @@ class Link(asyncio.Protocol):
         session = self._session
         if session is None or self._transport is None:
             return
-        data = session.data_to_send()
-        if data:
+        if isinstance(session, SendsParts):
+            self._write_parts(session.parts_to_send())
+        elif data := session.data_to_send():
             self._write(data)
         if session.close_reason:
             self.close(session.close_reason)
@@ -266,7 +268,22 @@ class Link(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         transport.write(data)
-        self.sent_bytes += len(data)
+        self._wrote(transport, len(data))
+
+    def _write_parts(self, parts: list[bytes | memoryview]) -> None:
+        size = sum(map(len, parts))
+        if size < _JOINED_BYTES:
+            if size:
+                self._write(b"".join(parts))
+            return
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.writelines(parts)
+        self._wrote(transport, size)
+
+    def _wrote(self, transport: asyncio.Transport, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
         if transport.get_write_buffer_size() > OUTPUT_MAX_BYTES:
             self.abort(f"slow reader: {transport.get_write_buffer_size()} bytes are unsent")
 

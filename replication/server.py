@@ -7,13 +7,17 @@ scheme of their addresses; each is made from the `Server` it belongs to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
+import gc
 import ssl
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
-from logweir.limits import STATUS_GAPS
+from logweir.limits import MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES, STATUS_GAPS
 from logweir.replication import positions
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
@@ -49,6 +53,12 @@ from logweir.wal.vclock import VClock
 __all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
 
 _log = get_logger("logweir.replication")
+
+SWITCH_SECONDS: Final = 0.001
+"""How long a thread of a serving process may keep the interpreter while another one waits."""
+
+_M_TRIM_THRESHOLD: Final = -1  # glibc's malloc.h
+_M_MMAP_THRESHOLD: Final = -3
 
 T = TypeVar("T")
 
@@ -259,8 +269,27 @@ def raise_file_limit(wanted: int) -> int:
     return most
 
 
+def _prepare_process() -> None:
+    """Spare a process that moves large blocks of bytes costs that come again and again.
+
+    glibc gives freed blocks of 128 KiB and more back to the system, which fills those that come
+    next with zeros, page by page; they are kept up to `MALLOC_KEPT_BYTES`. And what was imported
+    lives as long as the process: the collector of cycles need not look at it. The thread that
+    commits and the one that talks to the peers hand the interpreter to each other all the time:
+    neither should wait long for it.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, MALLOC_SHARED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, MALLOC_KEPT_BYTES)
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run an event loop: uvloop's where that is installed."""
+    _prepare_process()
     try:
         import uvloop
     except ImportError:

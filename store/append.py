@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from operator import eq, itemgetter
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import TRANSACTION_BYTES
@@ -22,7 +23,7 @@ from logweir.store.state import takes_length
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
 
-__all__ = ["append_job", "append_units", "pack_tuples", "store_run"]
+__all__ = ["append_job", "append_tuples", "append_units", "pack_tuples", "store_run"]
 
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
@@ -125,6 +126,32 @@ def store_run(
     group.engine.txn.load(space.id, 0, sorted(latest.items()))
     prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
     group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
+    return True
+
+
+def append_tuples(group: Group, space_id: int, tuples: Sequence[bytes]) -> bool:
+    """INSERT large tuples, each a transaction, without joining them.
+
+    False, and nothing done, where the space needs more than its primary index, or a key cannot be
+    stored as it is. Raises `RequestError`, with nothing done, for a tuple that does not fit the
+    space and for a key that is taken or comes twice.
+    """
+    space = group.schema.space(space_id)
+    if not _is_plain(space):
+        return False
+    primary = group.schema.index(space, 0)
+    plan = group.engine.plans.get(space, primary, check=True)
+    pairs = [(plan.key(data)[0], data) for data in tuples]
+    tree = group.engine.txn.tree(space.id, 0)
+    assert tree is not None
+    if not all(takes_length(len(key)) for key, _ in pairs):
+        return False
+    pairs.sort(key=itemgetter(0))
+    keys = [key for key, _ in pairs]
+    if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
+        raise duplicate_key(space, primary)
+    group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
+    group.defer(lambda: tree.insert(pairs), sum(map(len, tuples)))
     return True
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Final
@@ -24,6 +24,7 @@ from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence, learn_sequence
 from logweir.store.state import Txn
+from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
@@ -31,6 +32,7 @@ from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 __all__ = ["Group", "Mark"]
 
 _COLUMNS: Final = 7
+_EMPTY_BODY: Final = array("Q", (0, 0))
 _APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
 )
@@ -71,7 +73,7 @@ class Group:
         self._columns = [array("Q") for _ in range(_COLUMNS)]
         self._bodies: list[bytes] = []
         self._bodies_bytes = 0
-        self._blocks: list[bytes | bytearray] = []
+        self._blocks: list[bytes | bytearray | Pieces] = []
         self._deferred: list[Callable[[], None]] = []
         self.deferred_bytes = 0
         self.touched = False
@@ -344,6 +346,34 @@ class Group:
         self._lsns[replica_id] += len(bounds) - 1
         self.touched = True
 
+    def add_tuples(self, space: SpaceDef, tuples: Sequence[bytes], prefix: bytes) -> None:
+        """Log large INSERTs whose effect is already applied, a transaction each, without joining
+        them: their bytes are written from where they are."""
+        self._flush()
+        replica_id = 0 if space.is_local else self.replica_id
+        parts: list[bytes | bytearray] = []
+        size = 0
+        for data in tuples:
+            self._lsns[replica_id] += 1
+            head = encode_run(
+                type=RowType.INSERT,
+                replica_id=replica_id,
+                first_lsn=self._lsns[replica_id],
+                timestamp=self.now,
+                source=b"",
+                bounds=_EMPTY_BODY,
+                prefix=prefix,
+                group_id=GROUP_LOCAL if space.is_local else 0,
+            )
+            parts += (head, data)
+            size += len(head) + len(data)
+            if size >= BLOCK_TARGET_BYTES:
+                self._blocks.append(Pieces(parts, size))
+                parts, size = [], 0
+        if parts:
+            self._blocks.append(Pieces(parts, size))
+        self.touched = True
+
     def defer(self, work: Callable[[], None], size: int) -> None:
         """Have `work` on the state done while the log is being synced: nothing may refuse it.
 
@@ -363,7 +393,7 @@ class Group:
         """Whether anything was deferred and not yet done."""
         return bool(self._deferred)
 
-    def blocks(self) -> list[bytes | bytearray]:
+    def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""
         self._flush()
         return self._blocks

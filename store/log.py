@@ -45,6 +45,7 @@ from logweir.store.state import MapFull, Position, Spoiled, State
 from logweir.store.syncer import Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
+from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
@@ -389,6 +390,7 @@ class Log(statements.Statements):
         if group.touched and not self._state.has_room(group.deferred_bytes):
             raise MapFull("the memory map of the state is nearly full")
         if blocks:
+            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
             vclock = group.vclock
             unlogged = self.durability == "none"
             if unlogged:
@@ -415,7 +417,9 @@ class Log(statements.Statements):
         if blocks:
             self._publish(sum(map(len, blocks)))
 
-    def _write(self, group: Group, blocks: list[bytes | bytearray], vclock: VClock) -> None:
+    def _write(
+        self, group: Group, blocks: list[bytes | bytearray | Pieces], vclock: VClock
+    ) -> None:
         with self._rows_are_logged():
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":

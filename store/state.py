@@ -22,18 +22,19 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import lmdb
 
-from logweir.errors import WalError
+from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
@@ -49,6 +50,7 @@ _READERS_MAX: Final = 1024
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
+_DISK_ROOM_BYTES: Final = 128 * 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full: abort the transaction, call `State.grow`, run it again."""
@@ -191,6 +193,21 @@ class State:
         """Whether the map ends before `room_bytes`, or before as much again as there is now."""
         used = self.used_bytes
         return used + max(room_bytes, used) > self._map_bytes
+
+    def check_disk(self, wanted_bytes: int) -> None:
+        """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
+
+        LMDB takes what it could not write for a broken disk, so that it must not come to it.
+        """
+        found = os.statvfs(self.directory)
+        if found.f_bavail * found.f_frsize < wanted_bytes + _DISK_ROOM_BYTES:
+            known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
+            raise WriteFailed(
+                f"cannot store the change: {known.reason}",
+                path=str(self.directory),
+                errno=errno.ENOSPC,
+                hint=known.hint,
+            )
 
     @property
     def map_bytes(self) -> int:
@@ -434,6 +451,19 @@ class Tree:
         self._txn.spoil()
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=True)
+
+    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add many short keys, ascending, none of which is there. Undone as `add_new`."""
+        self._txn.spoil()
+        last = self.last_key()
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
+
+    def has_any(self, keys: Sequence[bytes]) -> bool:
+        """Whether one of these short keys, ascending, is there."""
+        last = self.last_key()
+        with self._raw.cursor(self.handle) as cursor:
+            return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""

@@ -118,11 +118,19 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
         out.json({"suite": "tank", **tank.to_json(figures)})
         return
     title = {"bundle_messages": tank.MESSAGES, "message_bytes": tank.MESSAGE_BYTES}
-    _show(out, "fetch", title, "bytes/s", figures.fetch)
-    _show(out, "publish, durability write", title, "bundles/s", figures.publish_write)
-    _show(out, "publish, durability fsync", title, "bundles/s", figures.publish_fsync)
-    for name, values in (("latency", figures.latency_ms), ("waiting", figures.waiting)):
-        out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
+    _show(out, "fetch", {**title, "fetch_bytes": tank.FETCH_BYTES}, "bytes/s", figures.fetch)
+    for mode, results in (("write", figures.publish_write), ("fsync", figures.publish_fsync)):
+        batch = {**title, "in_flight": tank.IN_FLIGHT, "durability": mode}
+        _show(out, "publish", batch, "bundles/s", results)
+    for name, ratio in figures.cpu.items():
+        out.line(f"processor time of the raw machine over ours, {name}: {ratio:.2f}")
+    for mode, values in figures.latency_ms.items():
+        out.line(
+            f"one message of {tank.MESSAGE_BYTES} B to a consumer that waits, durability {mode}: "
+            + ", ".join(f"{key} {value:.2f} ms" for key, value in values.items())
+        )
+    told = ", ".join(f"{key} {value:.2f}" for key, value in figures.waiting.items())
+    out.line(f"fetches that wait: {told}")
 
 
 def _tap(out: Output, folder: Path, rounds: int) -> None:
