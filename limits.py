@@ -242,6 +242,15 @@ TAP_BACKOFF_SECONDS: Final = 5.0
 TAP_NOOP_SECONDS: Final = 20.0
 """An idle stream sends a sign of life so often. (ep-engine 1.8.1: 200.)"""
 
+TAP_NOOPS_UNANSWERED: Final = 2
+"""Signs of life that a consumer which has answered one before may leave unanswered in a row."""
+
+TAP_SWEEP_SECONDS: Final = 60.0
+"""Pause between two walks over a bucket that remove what has expired."""
+
+TAP_SWEEP_ITEMS: Final = 500
+"""Items of a bucket that such a walk looks at in one go."""
+
 TAP_KEEPALIVE_SECONDS: Final = 3600.0
 """How long the position of a named stream is kept for a consumer that is away; that of a
 registered one is kept until it is deregistered. Source: largest that ep-engine takes."""

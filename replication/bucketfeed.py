@@ -13,10 +13,10 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDOWS_BYTES
-from logweir.replication.bucket import Item, unpack_item
+from logweir.replication.bucket import Item, VbucketState, unpack_item
 from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.hub import Window
 from logweir.store.definition import SystemSpace
@@ -26,7 +26,7 @@ from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Backfill", "Change", "Changes"]
+__all__ = ["Backfill", "BucketFeed", "Change", "Changes", "Chunks", "Feed"]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
@@ -169,3 +169,72 @@ class Backfill:
             return change.signature <= self._chunk_signatures[0]
         place = bisect_left(self._chunk_ends, (item.vbucket, item.key))
         return change.signature <= self._chunk_signatures[place]
+
+
+class Chunks(Protocol):
+    """What there is, in chunks; see `Backfill`."""
+
+    start: VClock
+    end: VClock | None
+
+    def take(self) -> list[Item]:
+        """The next items."""
+        ...
+
+    def was_seen(self, change: Change) -> bool:
+        """Whether a change of the log is in what was given already."""
+        ...
+
+
+class Feed(Protocol):
+    """What a stream is fed with: a bucket, or another space in the shape of one. `name`: under
+    which its streams are known."""
+
+    name: str
+    space_id: int
+
+    def states(self) -> dict[int, VbucketState]:
+        """The vbuckets that are here."""
+        ...
+
+    def changes(self, window: Window) -> Sequence[Change]:
+        """The changes in a window of the log, in order."""
+        ...
+
+    def current(self, change: Change) -> Item | None:
+        """What stands now under the key of a change of which only that is known."""
+        ...
+
+    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Chunks:
+        """What there is of these vbuckets. `clock`: Unix seconds."""
+        ...
+
+
+class BucketFeed:
+    """A bucket as what a stream is fed with. `known`: the changes that its streams share."""
+
+    def __init__(self, log: Log, bucket: Bucket, known: Changes) -> None:
+        self.name = bucket.name
+        self.space_id = bucket.space_id
+        self._log = log
+        self._bucket = bucket
+        self._known = known
+
+    def states(self) -> dict[int, VbucketState]:
+        """See `Feed`."""
+        with self._log.read_view() as view:
+            return ViewItems(self._bucket, view, 0.0).states()
+
+    def changes(self, window: Window) -> Sequence[Change]:
+        """See `Feed`."""
+        return self._known.of(window, self._bucket)
+
+    def current(self, change: Change) -> Item | None:
+        """See `Feed`."""
+        assert change.item is not None
+        with self._log.read_view() as view:
+            return ViewItems(self._bucket, view, 0.0).find(change.item.key)
+
+    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Backfill:
+        """See `Feed`."""
+        return Backfill(self._log, self._bucket, vbuckets, clock)

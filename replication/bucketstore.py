@@ -16,12 +16,13 @@ from logweir.errors import ConfigError
 from logweir.replication.bucket import (
     BUCKET_FORMAT,
     BUCKET_INDEXES,
+    NO_HOPS_MADE,
     CasClock,
     Item,
     VbucketState,
-    pack_head,
     pack_item,
     pack_key,
+    same_place,
     tombstone,
     unpack_item,
 )
@@ -74,6 +75,11 @@ class Buckets:
             known = Bucket(name, space.id, states.id, self._cas)
             self._known[name] = known
         return known
+
+    def all(self) -> list[Bucket]:
+        """All buckets that are there."""
+        found = [self.find(space.name) for space in self.log.schema if _has_format(space)]
+        return [bucket for bucket in found if bucket is not None]
 
     def make(self, name: str) -> Bucket:
         """The bucket of that name, made with vbucket 0 active where it is not there.
@@ -181,7 +187,7 @@ class ViewItems(_Reader):
         """Not in a view."""
         raise AssertionError("a view cannot be changed")
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
         """Not in a view."""
         raise AssertionError("a view cannot be changed")
 
@@ -224,23 +230,23 @@ class GroupItems(_Reader):
         request = Request(RowType.REPLACE, self._space.id, tuple=pack_item(item))
         mark = self._group.mark()
         old, _ = self._group.execute(request)
-        if old is not None and not old.startswith(pack_head(item)):
+        if old is not None and not same_place(old, item):
             self._group.rollback(mark)  # it moves: whoever follows the other vbucket has to know
             self._remove(unpack_item(old), 0)
             self._group.execute(request)
         self.changes += 1
         return item
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
         """See `ItemStore`."""
         found = self.find(key)
         if found is None or found.vbucket != vbucket:
             return False
-        self._remove(found, cas)
+        self._remove(found, cas, ttl)
         return True
 
-    def _remove(self, item: Item, cas: int) -> None:
-        grave = tombstone(item, cas or self.bucket.cas.after(item.cas))
+    def _remove(self, item: Item, cas: int, ttl: int = NO_HOPS_MADE) -> None:
+        grave = tombstone(item, cas or self.bucket.cas.after(item.cas), ttl)
         self._execute(Request(RowType.REPLACE, self._space.id, tuple=pack_item(grave)))
         self._execute(Request(RowType.DELETE, self._space.id, key=pack_key(item.key)))
 

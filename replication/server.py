@@ -37,6 +37,7 @@ from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tap.endpoint import TapService
+from logweir.replication.tap.options import read_listen_options
 from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
 from logweir.replication.tap.source import TapSource
 from logweir.replication.urls import Url
@@ -88,6 +89,7 @@ class Server:
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
+        self.closers: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[SourceStatus]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -125,6 +127,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.listener.close()
+        for close in self.closers:
+            close()
         if self.topics is not None:
             await self.topics.close()
         self.hub.close()
@@ -184,7 +188,16 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
 
 
 def _tap(server: Server, url: Url) -> Service:
-    return TapService(server.iproto, url.path[0] if url.path else "")
+    options = read_listen_options(url)
+    service = TapService(
+        server.iproto,
+        url.path[0] if url.path else "",
+        options=options.stream,
+        encoding=options.encoding,
+        sweep_seconds=options.sweep_seconds,
+    )
+    server.closers.append(service.close)
+    return service
 
 
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {

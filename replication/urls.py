@@ -18,7 +18,8 @@ Names, passwords and paths may be percent-encoded. A host that stands alone is a
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
 (trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`),
-`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`), and those of
+`expiry`, `byteorder`, `takeover`, `vbuckets`, `stall` (TAP: see `logweir.replication.tap.source`),
+for TAP listeners `form`, `value`, `sweep`, `noop` (`logweir.replication.tap.options`), and those of
 Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
@@ -63,9 +64,12 @@ OPTIONS: Final = frozenset(
     [
         *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up"),
+        *("form", "value", "sweep", "noop", "takeover", "vbuckets", "stall"),
     ]
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "tap": frozenset(("form", "value", "sweep", "noop")),
+    "memcached": frozenset(("form", "value", "sweep", "noop")),
     "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
 }
 """What may stand in the address of a listener, by scheme."""

@@ -47,6 +47,9 @@ bit    name               body
 100    FIX_FLAG_BYTEORDER –
 =====  =================  ==========================================================
 
+CHANGE_VB_FILTER (b0): the key is a stream's name, the value a list as that of CHECKPOINT: the
+vbuckets that are wanted from now on, each with the id of the last checkpoint had, 0 for none.
+
 Undefined bits and what is left over are ignored. If 040 and 080 are set and one byte is left, it
 belongs to 080. Sources: ep-engine 1.8.1 and memcached 1.8.1 and 1.6.18 (observed), gomemcached,
 spymemcached 2.12.3; forms with private bytes from couchbase's headers.
@@ -75,6 +78,7 @@ __all__ = [
     "Status",
     "TapMessage",
     "decode_connect",
+    "decode_filter",
     "decode_tap",
     "encode_ack",
     "encode_answer",
@@ -148,6 +152,7 @@ class Opcode(IntEnum):
     TAP_CHECKPOINT_END = 0x47
     SELECT_BUCKET = 0x89
     DEREGISTER_TAP_CLIENT = 0x9E
+    CHANGE_VB_FILTER = 0xB0
 
 
 class Status(IntEnum):
@@ -223,6 +228,7 @@ class Opaque(IntEnum):
     INITIAL_VBUCKET_STREAM = 1
     ENABLE_CHECKPOINT_SYNC = 2
     OPEN_CHECKPOINT = 3
+    COMPLETE_VB_FILTER_CHANGE = 4
     CLOSE_TAP_STREAM = 7
     CLOSE_BACKFILL = 8
 
@@ -490,6 +496,19 @@ def decode_connect(packet: Packet) -> Connect:
     if registered and at < len(value):
         closed_only = value[at] != 0
     return Connect(packet.key, options, backfill, vbuckets, checkpoints, closed_only, packet.opaque)
+
+
+def decode_filter(packet: Packet) -> tuple[tuple[int, int], ...]:
+    """The vbuckets and ids of CHANGE_VB_FILTER. Raises `RemoteProtocolError`."""
+    if packet.extras or not packet.key:
+        raise RemoteProtocolError(
+            "CHANGE_VB_FILTER with extras or without a name", reply_hint=Status.INVALID
+        )
+    try:
+        count, at = _count(packet.value, 0, 10)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(error.message, reply_hint=Status.INVALID) from error
+    return tuple(_PAIR.iter_unpack(packet.value[at : at + 10 * count]))
 
 
 def _count(value: bytes, at: int, item_bytes: int) -> tuple[int, int]:

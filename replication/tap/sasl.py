@@ -11,7 +11,8 @@ SCRAM-SHA-1  RFC 5802 without channel binding          the same
 and -256
 ===========  ========================================  ============================================
 
-CRAM-MD5 and SCRAM need a verifier of the user; PLAIN only a check of the password. Source: RFC
+CRAM-MD5 and SCRAM need a verifier of the user (`logweir.replication.verifiers`); PLAIN only a check
+of the password. Source: RFC
 4616, 2195, 5802; ep-engine's test server and memcached 1.8.1 (observed).
 """
 
@@ -25,36 +26,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-__all__ = ["MECHANISMS", "Authentication", "Credentials", "ScramVerifier", "scram_verifier"]
+from logweir.replication.verifiers import CRAM, SCRAM_HASHES, ScramVerifier, cram_digest
+
+__all__ = ["MECHANISMS", "Authentication", "Credentials"]
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN")
-_HASHES: Final = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256"}
-_ITERATIONS: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class ScramVerifier:
-    """What a server keeps for SCRAM; the password cannot be read from it."""
-
-    salt: bytes
-    iterations: int
-    stored_key: bytes
-    server_key: bytes
-
-
-def scram_verifier(
-    mechanism: str, password: str, salt: bytes, iterations: int = _ITERATIONS
-) -> ScramVerifier:
-    """The verifier of a password for SCRAM-SHA-1 or SCRAM-SHA-256."""
-    name = _HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
-    client_key = hmac.digest(salted, b"Client Key", name)
-    return ScramVerifier(
-        salt,
-        iterations,
-        hashlib.new(name, client_key).digest(),
-        hmac.digest(salted, b"Server Key", name),
-    )
 
 
 class Credentials(Protocol):
@@ -68,8 +44,8 @@ class Credentials(Protocol):
         """Whether that is the user's password."""
         ...
 
-    def cram_key(self, user: str) -> bytes | None:
-        """The password's bytes, for CRAM-MD5; None where they are not kept."""
+    def cram(self, user: str) -> bytes | None:
+        """What is kept of the user's password for CRAM-MD5; None where there is nothing."""
         ...
 
     def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
@@ -105,7 +81,7 @@ class Authentication:
         try:
             if self.mechanism == "PLAIN":
                 return self._plain(data)
-            if self.mechanism == "CRAM-MD5":
+            if self.mechanism == CRAM:
                 return self._cram(data)
             return self._scram_first(data) if self._proof is None else self._scram_last(data)
         except (UnicodeDecodeError, ValueError, KeyError, binascii.Error):
@@ -121,10 +97,10 @@ class Authentication:
             self._challenge = b"<%s@logweir>" % self._random(16).hex().encode()
             return Outcome(challenge=self._challenge)
         user, digest = data.decode().rsplit(" ", 1)
-        key = self._credentials.cram_key(user)
-        wanted = hmac.new(key or b"", self._challenge, "md5").hexdigest()
+        kept = self._credentials.cram(user)
+        wanted = cram_digest(kept or bytes(32), self._challenge).hex()
         right = hmac.compare_digest(wanted.encode(), digest.encode())
-        return Outcome(user=user) if right and key is not None else Outcome()
+        return Outcome(user=user) if right and kept is not None else Outcome()
 
     def _scram_first(self, data: bytes) -> Outcome:
         binding, _, bare = data.decode().split(",", 2)
@@ -138,7 +114,7 @@ class Authentication:
         nonce = fields["r"] + self._random(18).hex()
         salt = base64.b64encode(verifier.salt).decode()
         first = f"r={nonce},s={salt},i={verifier.iterations}"
-        name = _HASHES[self.mechanism]
+        name = SCRAM_HASHES[self.mechanism]
 
         def proof(last: bytes) -> bytes | None:
             without, _, given = last.decode().rpartition(",p=")

@@ -36,6 +36,7 @@ from logweir.replication.tap.codec import (
     PacketBuffer,
     Status,
     decode_connect,
+    decode_filter,
     encode_answer,
 )
 from logweir.replication.tap.commands import is_malformed
@@ -45,6 +46,7 @@ from logweir.replication.tap.stream import Producer, StreamOptions
 __all__ = [
     "Acknowledged",
     "Authenticated",
+    "ChangeFilter",
     "Commands",
     "Connected",
     "Deregister",
@@ -64,6 +66,7 @@ _LOCAL: Final = frozenset(
         Opcode.QUITQ,
         Opcode.TAP_CONNECT,
         Opcode.DEREGISTER_TAP_CLIENT,
+        Opcode.CHANGE_VB_FILTER,
         Opcode.SELECT_BUCKET,
     )
 )
@@ -98,6 +101,15 @@ class Deregister:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """A named stream is to be about other vbuckets."""
+
+    slot: int
+    request: Packet
+    vbuckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Authenticated:
     """The client is that user now."""
 
@@ -117,7 +129,9 @@ class Acknowledged:
     """The consumer of a stream answered, or its time has come: there may be room now."""
 
 
-Event: TypeAlias = Commands | Connected | Deregister | Authenticated | SelectBucket | Acknowledged
+Event: TypeAlias = (
+    Commands | Connected | Deregister | ChangeFilter | Authenticated | SelectBucket | Acknowledged
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +293,8 @@ class ServerSession:
                 self._connect(packet, events)
             case Opcode.DEREGISTER_TAP_CLIENT:
                 events.append(Deregister(self._slot(), packet))
+            case Opcode.CHANGE_VB_FILTER:
+                self._change_filter(packet, events)
             case Opcode.SELECT_BUCKET:
                 events.append(SelectBucket(self._slot(), packet))
             case _:
@@ -293,6 +309,15 @@ class ServerSession:
             self._close(error.message)
             return
         events.append(Connected(self._slot(), connect))
+
+    def _change_filter(self, packet: Packet, events: list[Event]) -> None:
+        try:
+            wanted = decode_filter(packet)
+        except RemoteProtocolError:
+            self._put(encode_answer(packet, Status.INVALID))
+            return
+        vbuckets = tuple(vbucket for vbucket, _ in wanted)
+        events.append(ChangeFilter(self._slot(), packet, vbuckets))
 
     def _authenticate(self, packet: Packet, events: list[Event]) -> None:
         credentials = self._settings.credentials

@@ -314,8 +314,10 @@ class _Following:
                 self._seen[vbucket].add(message.key)
             item = self._source.item(message)
             found = items.find(item.key)
-            if found is not None and (found == item or not message.has_value):
-                return
+            if found is not None:
+                same = replace(found, ttl=item.ttl) == item  # another way here is no change
+                if same or not message.has_value:
+                    return
             message = replace(message, expiry=item.expiry)
         status = Executor(items, 0.0).apply(message)
         if status != Status.SUCCESS:

@@ -73,6 +73,11 @@ def data(messages: Iterable[TapMessage]) -> list[tuple[int, bytes]]:
     return [(m.opcode, m.key) for m in messages if m.opcode in kinds]
 
 
+def rows(server: Serving) -> list[tuple[Any, ...]]:
+    """The bucket's tuples without how far they may still go."""
+    return [row[:10] for row in server.log.select("b")]
+
+
 def test_what_is_answered_survives_a_restart(tmp_path: Path) -> None:
     """Items, CAS and flags are there again, and changes go on."""
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:
@@ -455,18 +460,18 @@ def test_a_chain_of_servers_holds_the_same(tmp_path: Path) -> None:
         client.batch(*(store(b"k%d" % n, b"v", Opcode.SETQ) for n in range(3000)))
         follow = {"follow": [parse_url(f"tap://127.0.0.1:{one.port}/b")]}
         with serve(tmp_path / "b", **follow) as other:
-            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            other.wait(lambda: rows(other) == rows(one))
             client.ask(*(Packet(Opcode.DELETE, b"k%d" % n) for n in range(50)))
             client.ask(store(b"new", b"live", flags=0xDEADBEEF))
-            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            other.wait(lambda: rows(other) == rows(one))
         client.ask(*(Packet(Opcode.DELETE, b"k%d" % n) for n in range(50, 90)))
         with serve(tmp_path / "b", **follow) as other:
             before = other.log.vclock.signature
-            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            other.wait(lambda: rows(other) == rows(one))
             assert other.log.vclock.signature - before < 200
         client.ask(Packet(Opcode.FLUSH), store(b"after"))
         with serve(tmp_path / "b", **follow) as other:
-            other.wait(lambda: other.log.select("b") == one.log.select("b"))
+            other.wait(lambda: rows(other) == rows(one))
             assert [row[0] for row in other.log.select("b")] == [b"after"]
 
 
