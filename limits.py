@@ -242,6 +242,9 @@ TAP_BACKOFF_SECONDS: Final = 5.0
 TAP_NOOP_SECONDS: Final = 20.0
 """An idle stream sends a sign of life so often. (ep-engine 1.8.1: 200.)"""
 
+SCRAM_ITERATIONS_MAX: Final = 1_000_000
+"""Iterations of SCRAM that a server may ask a client of ours for."""
+
 TAP_NOOPS_UNANSWERED: Final = 2
 """Signs of life that a consumer which has answered one before may leave unanswered in a row."""
 

@@ -40,7 +40,7 @@ from logweir.replication.tap.endpoint import TapService
 from logweir.replication.tap.options import read_listen_options
 from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
 from logweir.replication.tap.source import TapSource
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_seconds
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
 
@@ -112,7 +112,8 @@ class Server:
                 await self.listener.listen(url, service, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
-                timing = Timing(stall_seconds=_STALL_SECONDS.get(url.scheme, STALL_SECONDS))
+                stall_seconds = _STALL_SECONDS.get(url.scheme, STALL_SECONDS)
+                timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
                 runner = Runner(source, metrics=self.metrics, timing=timing)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))

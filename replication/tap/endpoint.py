@@ -98,7 +98,8 @@ class _Credentials:
 
     def mechanisms(self) -> Sequence[str]:
         log = self._shared.log
-        users = [user for user in self._shared.directory.users() if user.kept]
+        everybody = self._shared.directory.users()
+        users = [user for user in everybody if user.kept and user.id != GUEST_ID]
         whole = users and all(find_cram(log, user.name, user.kept) for user in users)
         return MECHANISMS if whole else ("PLAIN",)
 

@@ -23,12 +23,11 @@ from logweir.errors import ConfigError
 from logweir.limits import TAP_NOOP_SECONDS, TAP_SWEEP_SECONDS
 from logweir.replication.spacefeed import ENCODINGS
 from logweir.replication.tap.stream import StreamOptions
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_seconds
 
-__all__ = ["ListenOptions", "read_listen_options", "read_seconds"]
+__all__ = ["ListenOptions", "read_listen_options"]
 
 _FORMS: Final = ("1.x", "2.x")
-_SECONDS_MAX: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +37,6 @@ class ListenOptions:
     stream: StreamOptions
     encoding: str
     sweep_seconds: float
-
-
-def read_seconds(url: Url, name: str, default: float, *, may_be_zero: bool = False) -> float:
-    """An option that is a time. Raises `ConfigError`."""
-    text = url.option(name)
-    if not text:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not (0.0 < seconds <= _SECONDS_MAX or (may_be_zero and seconds == 0.0)):
-        raise ConfigError(name, f"{text!r} in {url}", hint=f"write {name}=SECONDS, such as 60")
-    return seconds
 
 
 def _choice(url: Url, name: str, known: tuple[str, ...]) -> str:
@@ -65,9 +50,9 @@ def read_listen_options(url: Url) -> ListenOptions:
     """The options of a listener's address. Raises `ConfigError`."""
     return ListenOptions(
         StreamOptions(
-            noop_seconds=read_seconds(url, "noop", TAP_NOOP_SECONDS),
+            noop_seconds=option_seconds(url, "noop", TAP_NOOP_SECONDS),
             with_private=_choice(url, "form", _FORMS) == "2.x",
         ),
         _choice(url, "value", ENCODINGS),
-        read_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
+        option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
     )

@@ -1,4 +1,4 @@
-"""SASL as memcached clients use it: one side of one authentication. No I/O, no clock.
+"""SASL as memcached clients use it: each side of one authentication. No I/O, no clock.
 
 ===========  ========================================  ============================================
 mechanism    client                                    server
@@ -26,9 +26,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from logweir.errors import RemoteProtocolError
+from logweir.limits import SCRAM_ITERATIONS_MAX
 from logweir.replication.verifiers import CRAM, SCRAM_HASHES, ScramVerifier, cram_digest
 
-__all__ = ["MECHANISMS", "Authentication", "Credentials"]
+__all__ = ["MECHANISMS", "Authentication", "Credentials", "Login"]
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN")
 
@@ -141,3 +143,77 @@ class Authentication:
 
 def _fields(text: str) -> dict[str, str]:
     return {part[0]: part[2:] for part in text.split(",") if part[1:2] == "="}
+
+
+class Login:
+    """The client's side of one attempt. `random`: gives that many random bytes."""
+
+    def __init__(self, user: str, password: str, random: Callable[[int], bytes]) -> None:
+        self.mechanism = ""
+        self._user = user
+        self._password = password
+        self._random = random
+        self._bare = ""
+        self._server_signature: bytes | None = None
+
+    def begin(self, offered: Sequence[str]) -> bytes:
+        """Take the strongest of the mechanisms that a server offers, and say the first word.
+
+        Raises `RemoteProtocolError` where none of them is known.
+        """
+        known = [mechanism for mechanism in MECHANISMS if mechanism in offered]
+        if not known:
+            names = " ".join(offered) or "none"
+            raise RemoteProtocolError(
+                f"none of the mechanisms that the server offers is known: {names}",
+                hint=f"known are {' '.join(MECHANISMS)}",
+            )
+        self.mechanism = known[0]
+        if self.mechanism == "PLAIN":
+            return b"\0" + self._user.encode() + b"\0" + self._password.encode()
+        if self.mechanism == CRAM:
+            return b""
+        name = self._user.replace("=", "=3D").replace(",", "=2C")
+        self._bare = f"n={name},r={self._random(18).hex()}"
+        return f"n,,{self._bare}".encode()
+
+    def step(self, challenge: bytes) -> bytes:
+        """What is answered to a challenge. Raises `RemoteProtocolError`."""
+        if self.mechanism == CRAM:
+            digest = hmac.new(self._password.encode(), challenge, "md5").hexdigest()
+            return f"{self._user} {digest}".encode()
+        if self._server_signature is not None:
+            self.finish(challenge)
+            return b""
+        try:
+            return self._scram(challenge.decode())
+        except (KeyError, ValueError) as error:
+            raise RemoteProtocolError(f"a challenge that is none: {challenge!r}") from error
+
+    def _scram(self, first: str) -> bytes:
+        name = SCRAM_HASHES[self.mechanism]  # KeyError: PLAIN has no challenge
+        fields = _fields(first)
+        nonce, iterations = fields["r"], int(fields["i"])
+        salt = base64.b64decode(fields["s"], validate=True)
+        if not nonce.startswith(_fields(self._bare)["r"]):
+            raise ValueError("the nonce is not ours")
+        if not 0 < iterations <= SCRAM_ITERATIONS_MAX:
+            raise ValueError(f"{iterations} iterations")
+        salted = hashlib.pbkdf2_hmac(name, self._password.encode(), salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", name)
+        without = f"c=biws,r={nonce}"
+        message = f"{self._bare},{first},{without}".encode()
+        signature = hmac.digest(hashlib.new(name, client_key).digest(), message, name)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        server_key = hmac.digest(salted, b"Server Key", name)
+        self._server_signature = hmac.digest(server_key, message, name)
+        return f"{without},p={base64.b64encode(proof).decode()}".encode()
+
+    def finish(self, text: bytes) -> None:
+        """The server says that we are in. Raises `RemoteProtocolError` where it should have proved
+        to know the password, and has not."""
+        if self.mechanism not in SCRAM_HASHES:
+            return
+        proof = b"v=" + base64.b64encode(self._server_signature or b"")
+        if self._server_signature is None or not hmac.compare_digest(text, proof):
+            raise RemoteProtocolError("the server has not proved that it knows the password")

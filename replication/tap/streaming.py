@@ -211,12 +211,16 @@ class Streaming:
         """Those of this stream that are here."""
         states = self.feed.states()
         wanted = set(states) if self.wanted is None else self.wanted
-        only_active = self._is_dump
+        if self._is_dump:
+            left_out = {VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD}
+        elif self.connect.options & Option.TAKEOVER_VBUCKETS and self.wanted is not None:
+            left_out = set()  # one that is dead may be given away for the second time
+        else:
+            left_out = {VbucketState.DEAD}
         return sorted(
             vbucket
             for vbucket, state in states.items()
-            if vbucket in wanted
-            and (state == VbucketState.ACTIVE if only_active else state != VbucketState.DEAD)
+            if vbucket in wanted and state not in left_out
         )
 
     # --- what exists ------------------------------------------------------------------------------
