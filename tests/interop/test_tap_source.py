@@ -214,9 +214,11 @@ def test_acknowledgements_come_behind_the_disk(tmp_path: Path) -> None:
     """Whenever one arrives, what it covers is in the log; items twice: the later one wins."""
     seen: list[bool] = []
     made: list[Serving] = []
+    is_made = threading.Event()
 
     def give(peer: Peer) -> None:
         peer.connect()
+        is_made.wait(20)
         for number in range(1, 200):
             value = b"%d" % number
             peer.send(
@@ -232,6 +234,7 @@ def test_acknowledgements_come_behind_the_disk(tmp_path: Path) -> None:
 
     with TapServer(give) as upstream, following(tmp_path / "s", upstream.port) as server:
         made.append(server)
+        is_made.set()
         server.wait(lambda: len(seen) == 199)
         assert all(seen)
 
