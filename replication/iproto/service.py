@@ -8,6 +8,7 @@ with each change of a definition.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections import deque
@@ -204,7 +205,8 @@ class Shared:
             self._finished.append((job, done))
             if not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon_threadsafe(self._deliver)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    self._loop.call_soon_threadsafe(self._deliver)
 
         return finished
 

@@ -19,6 +19,7 @@ until the state of the vbucket has changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import os
 from collections import deque
@@ -196,7 +197,8 @@ class TapService:
 
             def committed(vclock: VClock) -> None:
                 del vclock
-                loop.call_soon_threadsafe(self._look)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(self._look)
 
             self._forget_commits = self.shared.log.on_commit(committed)
 
