@@ -7,6 +7,10 @@ it comes; `Refused` before the end. What carries the ACK flag waits until the ow
 producer that sees none sends nothing that would be lost. `refuse` answers one message with a status
 instead.
 
+With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. A server that does
+not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
+such bucket (01, or 24: no access) has refused.
+
 NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
 nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
 `limits.FRAME_SECONDS`. Source: ep-engine 1.8.1, gomemcached, spymemcached 2.12.3, observed.
@@ -39,6 +43,8 @@ from logweir.replication.tap.sasl import Login
 
 _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
+_NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
+
 __all__ = ["Alive", "ConsumerSession", "Refused", "StreamEvent"]
 
 
@@ -60,7 +66,8 @@ StreamEvent = TapMessage | Refused | Alive
 
 
 class ConsumerSession:
-    """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none.
+    """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
+    `bucket`: "" for the one that the server gives.
 
     `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
     """
@@ -71,12 +78,14 @@ class ConsumerSession:
         *,
         user: str = "",
         password: str = "",
+        bucket: str = "",
         big_endian_producer: bool = False,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.close_reason = ""
         self.dropped = 0
         self._connect = connect
+        self._bucket = bucket
         self._big_endian_producer = big_endian_producer
         self._packets = PacketBuffer()
         self._out = Outbox()
@@ -86,7 +95,7 @@ class ConsumerSession:
         if user:
             self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
         else:
-            self._out.put(encode_connect(connect))
+            self._ask()
 
     # --- the contract of sessions -----------------------------------------------------------------
 
@@ -177,10 +186,19 @@ class ConsumerSession:
             events.append(Alive())
         elif self._login is not None and opcode in _LOGIN:
             self._take_login(self._login, packet, events)
+        elif opcode == Opcode.SELECT_BUCKET and self._bucket:
+            if packet.status in _NO_BUCKET:
+                self._refused(f"bucket {self._bucket!r}", packet, events)
+            self._bucket = ""
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         else:
             self.end(f"a response of opcode {opcode:#04x} to nothing")
+
+    def _ask(self) -> None:
+        if self._bucket:
+            self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
+        self._out.put(encode_connect(self._connect))
 
     def _take_login(self, login: Login, packet: Packet, events: list[StreamEvent]) -> None:
         opcode, status = packet.opcode, packet.status
@@ -200,7 +218,7 @@ class ConsumerSession:
             else:
                 login.finish(packet.value)
                 self._login = None
-                self._out.put(encode_connect(self._connect))
+                self._ask()
         except RemoteProtocolError as error:
             events.append(Refused("the login", status, error.message))
             self.end(f"the login failed: {error}")

@@ -6,6 +6,9 @@ step is applied as one transaction, together with the ids of the checkpoints tha
 from vbucket to id, in `logweir_position`), and acknowledged when it is durable. So a change is
 taken once: what comes twice and is the same makes no row.
 
+The path of the address names the bucket at both sides; without one it is the server's choice there
+and `default` here.
+
 Between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL the keys that come are noted (8 bytes each); at
 the end what was not among them is removed here: a copy that breaks off removes nothing. A vbucket
 that is not here yet becomes active. CAS, flags, datatype and private bytes stay as they came.
@@ -208,6 +211,7 @@ class TapSource:
             self._connect(bucket),
             user=self._url.user,
             password=self._url.password,
+            bucket=self._url.path[0] if self._url.path else "",
             big_endian_producer=self._big_endian,
         )
         made: list[_Upstream] = []
@@ -409,6 +413,6 @@ class _Following:
         self._upstream.link.flush()
 
     def _follow(self) -> None:
-        if not self._follows:
+        if not self._follows and not self._source.takes_over:  # which has an end
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)

@@ -13,8 +13,10 @@ from logweir.replication.tap.codec import (
     Opcode,
     Packet,
     PacketBuffer,
+    Status,
     TapMessage,
     decode_connect,
+    encode_answer,
     encode_request,
     encode_tap,
 )
@@ -44,9 +46,13 @@ class Peer:
         return self._found.pop(0)
 
     def connect(self) -> Connect:
-        """TAP_CONNECT, which has to be next."""
+        """TAP_CONNECT, which has to be next; SELECT_BUCKET before it is not known."""
         packet = self.receive()
         assert packet is not None
+        if packet.opcode == Opcode.SELECT_BUCKET:
+            self.socket.sendall(encode_answer(packet, Status.UNKNOWN_COMMAND, value=b""))
+            packet = self.receive()
+            assert packet is not None
         assert packet.opcode == Opcode.TAP_CONNECT
         self.connects.append(decode_connect(packet))
         return self.connects[-1]
