@@ -16,7 +16,8 @@ streaming      responses, NOOP; other requests: status 83
 
 Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
 the date that it announces. Ends behind its answer: malformed requests (04), refused TAP_CONNECT,
-QUIT. Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed.
+packets of a stream that are larger than we take (03), QUIT. Source: memcached 1.6.18 and 1.8.1,
+ep-engine 1.8.1, observed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from logweir.replication.tap.codec import (
     decode_filter,
     encode_answer,
 )
-from logweir.replication.tap.commands import is_malformed
+from logweir.replication.tap.commands import TAP_OPCODES, is_malformed
 from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.replication.tap.stream import Producer, StreamOptions
 
@@ -263,6 +264,8 @@ class ServerSession:
             self._refuse(packet, Status.AUTH_ERROR, run, events)
         elif is_malformed(packet):
             self._refuse(packet, Status.INVALID, run, events)
+        elif packet.too_big and opcode in TAP_OPCODES:  # its producer may wait for no answer
+            self._refuse(packet, Status.TOO_BIG, run, events)
         elif opcode in _LOCAL:
             self._end_run(run, events)
             self._answer_local(packet, events)

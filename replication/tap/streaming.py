@@ -87,7 +87,8 @@ class Streaming:
         self._filter: frozenset[int] | None = None
         self._told_open = False
         self._conversation = conversation
-        if connect.name and connect.options & Option.SUPPORT_ACK and not self._is_dump:
+        self._keeps = bool(connect.options & Option.SUPPORT_ACK)
+        if connect.name and not self._is_dump:
             self._claim(conversation)
         self.producer: Producer[object] = conversation.session.stream(
             slot,
@@ -105,7 +106,7 @@ class Streaming:
         self._resumes = stream.position is not None and (
             asked is None or stream.backfill is None or asked == stream.backfill
         )
-        self._resumes = self._resumes and stream.covers(self.wanted)
+        self._resumes = self._resumes and self._keeps and stream.covers(self.wanted)
         if not self._resumes:
             stream.position = None
         stream.vbuckets = self.wanted
@@ -146,7 +147,7 @@ class Streaming:
             return
         position = self.producer.acknowledged
         stream.opaque = self.producer.opaque
-        if isinstance(position, VClock):
+        if self._keeps and isinstance(position, VClock):
             stream.position = position
             self._service.names.save(stream, at_once=at_once)
         else:
