@@ -403,6 +403,12 @@ class Tree:
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=at_end)
 
+    def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Set many short keys, fastest in ascending order. Undone as `add_new`."""
+        self._txn.spoil()
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs)
+
     def add_new(self, pairs: list[tuple[bytes, bytes]]) -> bool:
         """Add many entries, ascending; False, with some of them added, if a key is there already.
 

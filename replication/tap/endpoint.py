@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
@@ -35,6 +36,7 @@ from logweir.replication.tap.codec import (
 )
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.names import NamedStreams
+from logweir.replication.tap.runs import RequestRun, execute_run, packets_of
 from logweir.replication.tap.sasl import ScramVerifier
 from logweir.replication.tap.session import (
     Acknowledged,
@@ -199,7 +201,10 @@ class Conversation:
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
-        reads_only = all(request.opcode in READS for request in event.requests)
+        reads_only = all(
+            not request.changes if isinstance(request, RequestRun) else request.opcode in READS
+            for request in event.requests
+        )
         wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
         if not reads_only and self.service.shared.options.read_only:
             self._answer_all(event, Status.NOT_SUPPORTED)
@@ -218,16 +223,22 @@ class Conversation:
                 encode_answer(request)
                 if request.opcode == Opcode.NOOP
                 else encode_answer(request, status)
-                for request in event.requests
+                for request in packets_of(event.requests)
             ),
         )
 
     def _read(self, event: Commands) -> None:
         with self.service.shared.log.read_view() as view:
             items = ViewItems(self.bucket, view, self.service.now())
-            executor = Executor(items, self.service.now(), stats=self._stats)
-            answers = [executor.execute(request) for request in event.requests]
-        self.service.shared.metrics.answered("tap", len(answers), 0)
+            now = self.service.now()
+            executor = Executor(items, now, stats=self._stats)
+            answers: list[bytes] = []
+            for request in event.requests:
+                if isinstance(request, RequestRun):
+                    answers += execute_run(request, items, now, executor.execute)
+                else:
+                    answers.append(executor.execute(request))
+        self.service.shared.metrics.answered("tap", _count(event), 0)
         self.session.answer(event.slot, b"".join(answers))
         if items.expired:
             self._remove_expired(items.expired)
@@ -255,7 +266,13 @@ class Conversation:
             items = GroupItems(bucket, group, now)
             executor = Executor(items, now, stats=self._stats, flush_later=self._flush_later)
             executor.auto_nack = self._auto_nack
-            answers = [_execute(group, executor, request) for request in event.requests]
+            one = partial(_execute, group, executor)
+            answers: list[bytes] = []
+            for request in event.requests:
+                if isinstance(request, RequestRun):
+                    answers += execute_run(request, items, now, one, group)
+                else:
+                    answers.append(one(request))
             self._auto_nack = executor.auto_nack
             return answers
 
@@ -263,7 +280,7 @@ class Conversation:
             self._finish(event, job)
 
         try:
-            service.shared.submit(Job(apply, event.size_bytes), done)
+            service.shared.submit(Job(apply, event.size_bytes, sees_batch=True), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
@@ -280,10 +297,10 @@ class Conversation:
         metrics = self.service.shared.metrics
         if job.error is not None:
             _log.warning("tap.commit_failed", peer=self.link.peer, error=str(job.error))
-            metrics.answered("tap", 0, len(event.requests))
+            metrics.answered("tap", 0, _count(event))
             self._answer_all(event, Status.TEMPORARY_FAILURE)
         else:
-            metrics.answered("tap", len(event.requests), 0)
+            metrics.answered("tap", _count(event), 0)
             self.session.answer(event.slot, b"".join(job.result))
         self.link.flush()
 
@@ -346,8 +363,15 @@ class Conversation:
         self.link.close("another connection took the name of this stream")
 
 
+def _count(event: Commands) -> int:
+    return sum(
+        request.count if isinstance(request, RequestRun) else 1 for request in event.requests
+    )
+
+
 def _execute(group: Group, executor: Executor, request: Packet) -> bytes:
     """One request as a transaction of its own."""
+    group.run_deferred()
     mark = group.mark()
     try:
         answer = executor.execute(request)

@@ -7,11 +7,13 @@ ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
-cdef Py_ssize_t RUN_STOP, RUN_CHANGES, RUN_BYTES
-cdef Py_ssize_t AT, ANSWERS, BODIES, ROWS, NOW, CAS
+cdef Py_ssize_t _RUN_STOP, _RUN_CHANGES, _RUN_BYTES
+cdef Py_ssize_t _AT, _ANSWERS, _BODIES, _ROWS, _NOW, _CAS
+cdef Py_ssize_t _DONE, _NEED_STATE, _NO_ROOM, _ODD
+cdef unsigned char _PUT, _TOMBSTONE, _REMOVAL
 cdef Py_ssize_t _GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP
 cdef Py_ssize_t _HEADER, _KEY_MAX, _ENTRY_MAX, _PLACE, _ACTIVE, _MISSING, _EXISTS
-cdef Py_ssize_t _MISSING_BYTES, _EXISTS_BYTES
+cdef Py_ssize_t _MISSING_BYTES, _EXISTS_BYTES, _ITEM_BYTES
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END

@@ -45,7 +45,14 @@ DONE, NEED_STATE, NO_ROOM, ODD = range(4)
 # Kinds of rows that `execute` writes.
 PUT, TOMBSTONE, REMOVAL = range(3)
 
-ITEM_BYTES = 64  # of a tuple without its key and value, or of two rows of a removal
+ITEM_BYTES = 64  # of a tuple, or of the rows of a removal, without keys and values
+
+# The same for C, which alone then sees them.
+_RUN_STOP, _RUN_CHANGES, _RUN_BYTES = range(3)
+_AT, _ANSWERS, _BODIES, _ROWS, _NOW, _CAS = range(6)
+_DONE, _NEED_STATE, _NO_ROOM, _ODD = range(4)
+_PUT, _TOMBSTONE, _REMOVAL = range(3)
+_ITEM_BYTES = ITEM_BYTES
 
 _GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP = range(1, 7)
 _HEADER = 24
@@ -103,7 +110,7 @@ def take_run(data: bytes, at: int, value_max: int, found: Table) -> int:
         else:
             if key_bytes == 0 or key_bytes > _KEY_MAX:
                 break
-            if kind == _GET or kind == _DELETE:
+            if kind in (_GET, _DELETE):
                 if body != key_bytes:
                     break
             elif extras_bytes != 8 or body - 8 - key_bytes > value_max:
@@ -113,9 +120,9 @@ def take_run(data: bytes, at: int, value_max: int, found: Table) -> int:
                 size += body
         at += _HEADER + body
         count += 1
-    found[RUN_STOP] = at
-    found[RUN_CHANGES] = changes
-    found[RUN_BYTES] = size
+    found[_RUN_STOP] = at
+    found[_RUN_CHANGES] = changes
+    found[_RUN_BYTES] = size
     return count
 
 
@@ -304,7 +311,7 @@ def put_tombstone(
 def verdict(kind: int, wanted: int, is_there: bool, cas: int) -> int:
     """The status of a change. `wanted`: CAS of the request; `cas`: of the item that is there."""
     if not is_there:
-        return _MISSING if wanted or kind == _REPLACE or kind == _DELETE else 0
+        return _MISSING if wanted or kind in (_REPLACE, _DELETE) else 0
     if wanted:
         return 0 if wanted == cas else _EXISTS
     return _EXISTS if kind == _ADD else 0
@@ -341,15 +348,15 @@ def execute(
     raw, out, to, place = data, answers, bodies, scratch
     fields = [0] * 15
     known = states
-    at = numbers[AT]
-    said = numbers[ANSWERS]
-    used = numbers[BODIES]
-    row = numbers[ROWS]
-    cas = numbers[CAS]
-    now = numbers[NOW]
+    at = numbers[_AT]
+    said = numbers[_ANSWERS]
+    used = numbers[_BODIES]
+    row = numbers[_ROWS]
+    cas = numbers[_CAS]
+    now = numbers[_NOW]
     room = len(answers)
     bodies_room = len(bodies)
-    how = DONE
+    how = _DONE
     place[0] = keys.KEY_POSITIVE
     place[_PLACE] = keys.KEY_BINARY
     while at < stop:
@@ -358,7 +365,7 @@ def execute(
         body = rows.load(raw, at + 8, 4)
         opaque = rows.load(raw, at + 12, 4)
         if room - said < _HEADER + _KEY_MAX + 32:
-            how = NO_ROOM
+            how = _NO_ROOM
             break
         if kind == _NOOP:
             said = put_answer(out, said, opcode, 0, opaque, 0, 0)
@@ -366,20 +373,21 @@ def execute(
             continue
         vbucket = rows.load(raw, at + 6, 2)
         if known[vbucket] != _ACTIVE:
-            how = NEED_STATE if known[vbucket] == 0 else ODD
+            how = _NEED_STATE if known[vbucket] == 0 else _ODD
             break
         key_bytes = rows.load(raw, at + 2, 2)
         key_at = at + _HEADER + raw[at + 4]
         rows.put_number(place, 1, vbucket, 8)
         end = keys.put_raw(raw, key_at, key_bytes, place, _PLACE + 1)
         if end > _ENTRY_MAX:
-            how = ODD
+            how = _ODD
             break
         entry = bytes(place[_PLACE:end])
         old = latest.get(entry, latest) if latest is not None else latest
         if old is latest:
             old = get(entry, None, handle)
         old_bytes = 0
+        item = raw
         if old is not None:
             tuple_ = old
             item = tuple_
@@ -389,12 +397,12 @@ def execute(
                 or fields[_VBUCKET] != vbucket
                 or 0 < fields[_EXPIRY] <= now
             ):
-                how = ODD
+                how = _ODD
                 break
         if kind == _GET:
             if old is not None:
                 if room - said < _HEADER + 4 + old_bytes:
-                    how = NO_ROOM
+                    how = _NO_ROOM
                     break
                 said = put_item(out, said, opcode, opaque, item, fields)
             elif opcode == 0x00:
@@ -407,25 +415,25 @@ def execute(
             at += _HEADER + body
             continue
         if latest is None:
-            how = ODD
+            how = _ODD
             break
         status = verdict(kind, rows.load(raw, at + 16, 8), old is not None, fields[_ITEM_CAS])
         if status:
             said = put_refusal(out, said, opcode, status, opaque)
             at += _HEADER + body
             continue
-        if bodies_room - used < ITEM_BYTES + body + old_bytes + key_bytes:
-            how = NO_ROOM
+        if bodies_room - used < _ITEM_BYTES + body + (old_bytes if kind == _DELETE else 0):
+            how = _NO_ROOM
             break
         if kind == _DELETE:
             if cas == fields[_ITEM_CAS]:
                 cas += 1
             used = put_tombstone(item, old_bytes, fields, cas, to, used)
-            kinds[row] = TOMBSTONE
+            kinds[row] = _TOMBSTONE
             bounds[row + 1] = used
             to[used] = 0x91
             used = put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
-            kinds[row + 1] = REMOVAL
+            kinds[row + 1] = _REMOVAL
             bounds[row + 2] = used
             row += 2
             latest[entry] = None
@@ -436,7 +444,7 @@ def execute(
         else:
             start = used
             used = put_new(raw, at, key_bytes, body, now, cas, to, used)
-            kinds[row] = PUT
+            kinds[row] = _PUT
             bounds[row + 1] = used
             row += 1
             latest[entry] = bytes(to[start:used])
@@ -446,11 +454,11 @@ def execute(
             said = put_answer(out, said, opcode, 0, opaque, 0 if kind == _DELETE else cas, 0)
         cas += 1
         at += _HEADER + body
-    numbers[AT] = at
-    numbers[ANSWERS] = said
-    numbers[BODIES] = used
-    numbers[ROWS] = row
-    numbers[CAS] = cas
+    numbers[_AT] = at
+    numbers[_ANSWERS] = said
+    numbers[_BODIES] = used
+    numbers[_ROWS] = row
+    numbers[_CAS] = cas
     return how
 
 
@@ -505,9 +513,7 @@ def mutations(
         at = rows.put_number(to, at, 0xFF000000, 4)
         flags = fields[_FLAGS]
         if not form & 2:
-            flags = (
-                flags >> 24 | flags >> 8 & 0xFF00 | (flags & 0xFF00) << 8 | (flags & 0xFF) << 24
-            )
+            flags = flags >> 24 | flags >> 8 & 0xFF00 | (flags & 0xFF00) << 8 | (flags & 0xFF) << 24
         at = rows.put_number(to, at, flags, 4)
         at = rows.put_number(to, at, fields[_EXPIRY], 4)
         if private_bytes:
