@@ -8,7 +8,7 @@ in a read view: it cannot remove what it finds expired, and says so in `expired`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from logweir.store.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.fieldtype import FieldType
 from logweir.store.group import Group
+from logweir.store.keys import exact_key
 from logweir.store.log import Log
 from logweir.store.request import Request
 from logweir.store.select import Select, select
@@ -199,16 +200,16 @@ class _Reader:
         tree = self._engine.txn.tree(self._space.id, 0)
         return 0 if tree is None else tree.count()
 
-    def ordered(self, after: tuple[int, bytes] | None) -> Iterator[bytes]:
-        """The tuples in the order of vbucket and key, behind `after`."""
-        wanted = Select.of(
-            self._engine.schema,
-            self._space.id,
-            None if after is None else list(after),
-            iterator="ALL" if after is None else "GT",
-            index=1,
-        )
-        return select(self._engine, wanted)
+    def by_key(
+        self, after: bytes | None, limit_items: int, limit_bytes: int
+    ) -> tuple[list[bytes], bool]:
+        """Tuples in the order of their keys, behind that of `after`, and whether these were the
+        last; so many, or soon after so many bytes."""
+        tree = self._engine.txn.tree(self._space.id, 0)
+        if tree is None:
+            return [], True
+        start = b"" if after is None else exact_key(pack_key(after), self._primary) + b"\x00"
+        return tree.values(start, limit_items, limit_bytes)
 
 
 class ViewItems(_Reader):

@@ -24,7 +24,15 @@ from logweir.store.group import Group
 from logweir.store.kernel import COMPILED as KEYS_COMPILED
 from logweir.wal.kernel import COMPILED as ROWS_COMPILED
 
-__all__ = ["RequestRun", "RunBuffer", "execute_run", "packets_of", "take_run"]
+__all__ = [
+    "MutationRun",
+    "RequestRun",
+    "RunBuffer",
+    "encode_mutations",
+    "execute_run",
+    "packets_of",
+    "take_run",
+]
 
 _ANSWER_BYTES: Final = 64 * 1024
 _ROOM_BYTES: Final = 2 * TAP_VALUE_BYTES
@@ -220,3 +228,30 @@ class _Execution:
                 batch.remove(packed[bounds[removal] : middle], packed[middle:end])
                 stop = removal + 2
             at = stop
+
+
+@dataclass(frozen=True, slots=True)
+class MutationRun:
+    """Items as packets. `next`: the number of the first that is not done; `count`: packets;
+    `opaque`: of the last."""
+
+    data: bytes
+    next: int
+    count: int
+    opaque: int
+
+
+def encode_mutations(
+    tuples: list[bytes], first: int, *, wanted: bytes, now: float, form: int, opaque: int
+) -> MutationRun:
+    """TAP_MUTATION of the items from number `first` on, up to one that is no item as we write it.
+
+    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
+    expired at `now`; `form`: see `kernel.mutations`; `opaque`: the last one.
+    """
+    size = sum(map(len, tuples)) + 64 * (len(tuples) + 1)
+    out = bytearray(size)
+    numbers = array("Q", (0, opaque, 0))
+    row = kernel.mutations(tuples, first, wanted, int(now), form, numbers, out)
+    del out[numbers[0] :]
+    return MutationRun(bytes(out), row, numbers[2], numbers[1])

@@ -28,14 +28,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from logweir.replication.bucket import Item, VbucketState
+from logweir.replication.bucket import VbucketState, unpack_item
 from logweir.replication.bucketfeed import Backfill, Change
 from logweir.replication.bucketstore import GroupItems, ViewItems
 from logweir.replication.hub import Reader
 from logweir.replication.tap.codec import Connect, Opcode, Option, TapMessage
 from logweir.replication.tap.history import position_at_signature, position_at_time
 from logweir.replication.tap.names import NamedStream
-from logweir.replication.tap.stream import Producer
+from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.vclock import VClock
@@ -216,12 +216,13 @@ class Streaming:
         self.producer.open_backfill(vbuckets, self._link.time())
         backfill = Backfill(self._log, self.bucket, vbuckets, self._service.now)
         self._read_from(backfill.start)
+        wanted_here = backfill.wanted
         while backfill.end is None:
-            items = backfill.take()
+            tuples = backfill.take_tuples()
             if backfill.end is None and not self._pin:
                 self._pin = f"tap:backfill:{id(self):x}"
                 self._log.retain(self._pin, backfill.start)
-            await self._put_all(_mutation(item) for item in items)
+            await self._put_tuples(tuples, wanted_here)
         assert self._reader is not None
         wanted = frozenset(vbuckets)
         while not self._reader.vclock.covers(backfill.end):
@@ -370,7 +371,7 @@ class Streaming:
                 vbucket=item.vbucket,
                 cas=item.cas if self._service.options.with_private else 0,
             )
-        return _mutation(item)
+        return mutation_of(item)
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -382,9 +383,18 @@ class Streaming:
             self._link.flush()
             await asyncio.sleep(0)
 
-    async def _put_all(self, messages: Iterable[TapMessage]) -> None:
-        for message in messages:
-            await self._put(message, None)
+    async def _put_tuples(self, tuples: list[bytes], wanted: bytes) -> None:
+        """What exists, as tuples. `wanted`: one byte for each vbucket, 0: it is left out."""
+        now = self._service.now()
+        if self.producer.acknowledges:
+            for item in map(unpack_item, tuples):
+                if wanted[item.vbucket] and not item.is_expired(now):
+                    await self._put(mutation_of(item), None)
+            return
+        await self._takes()
+        self.producer.put_tuples(tuples, wanted, now, self._link.time())
+        self._link.flush()
+        await asyncio.sleep(0)
 
     async def _takes(self) -> None:
         """Wait until the consumer takes more."""
@@ -411,17 +421,3 @@ class Streaming:
         """The last packet is out."""
         self._session.settle()
         self._link.flush()
-
-
-def _mutation(item: Item) -> TapMessage:
-    return TapMessage(
-        Opcode.TAP_MUTATION,
-        item.key,
-        item.value,
-        item.vbucket,
-        item.cas,
-        item.flags,
-        item.expiry,
-        item.datatype,
-        item.meta,
-    )

@@ -184,5 +184,5 @@ def _logweir(directory: Path) -> Any:
     port = _free_port()
     listen = f"tap://127.0.0.1:{port}/bench"
     program = "from logweir.tools.cli.main import run; run()"
-    command = [sys.executable, "-c", program, "serve", str(directory)]
+    command = [sys.executable, "-P", "-c", program, "serve", str(directory)]
     return _process([*command, "--listen", listen, "--allow-guest", "all"], port)
