@@ -23,7 +23,25 @@ cdef Source KINDS, QUIETS, MISSING_TEXT, EXISTS_TEXT
 @cython.locals(raw=Source, end=Py_ssize_t, count=Py_ssize_t, changes=Py_ssize_t, size=Py_ssize_t,
                kind=Py_ssize_t, key_bytes=Py_ssize_t, extras_bytes=Py_ssize_t, body=Py_ssize_t)
 cpdef Py_ssize_t take_run(
-    bytes data, Py_ssize_t at, Py_ssize_t value_max, u64[::1] found) except? -2
+    bytes data, Py_ssize_t at, Py_ssize_t most, Py_ssize_t value_max,
+    u64[::1] found) except? -2
+
+cdef bint _COMPILED
+
+cdef bytes piece(Target data, Py_ssize_t start, Py_ssize_t stop)
+
+cdef u64 load2(Source data, Py_ssize_t at) noexcept
+
+@cython.locals(value=u64, i=Py_ssize_t)
+cdef u64 load4(Source data, Py_ssize_t at) noexcept
+
+cdef Py_ssize_t put2(Target out, Py_ssize_t at, u64 value) noexcept
+
+@cython.locals(i=Py_ssize_t)
+cdef Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
+
+@cython.locals(i=Py_ssize_t)
+cdef Py_ssize_t put8(Target out, Py_ssize_t at, u64 value) noexcept
 
 @cython.locals(stop=Py_ssize_t, width=Py_ssize_t)
 cdef Py_ssize_t uint_stop(Source data, Py_ssize_t at, Py_ssize_t end) noexcept

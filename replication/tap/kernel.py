@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Table = array[int] | memoryview
 
 COMPILED = not __file__.endswith(".py")
+_COMPILED = COMPILED
 
 # What `take_run` writes.
 RUN_STOP, RUN_CHANGES, RUN_BYTES = range(3)
@@ -88,8 +89,8 @@ EXISTS_TEXT = _exists_text
 (_FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END) = range(10, 15)
 
 
-def take_run(data: bytes, at: int, value_max: int, found: Table) -> int:
-    """Find the run that begins at `at`. Returns how many requests it has.
+def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> int:
+    """Find the run that begins at `at`. Returns how many requests it has, at most `most`.
 
     `value_max`: longest value; `found`: takes where the run stops, how many requests may change
     something, and the bytes of their keys and values.
@@ -97,11 +98,11 @@ def take_run(data: bytes, at: int, value_max: int, found: Table) -> int:
     raw = data
     end = len(data)
     count = changes = size = 0
-    while end - at >= _HEADER and raw[at] == 0x80:
+    while count < most and end - at >= _HEADER and raw[at] == 0x80:
         kind = KINDS[raw[at + 1]]
-        key_bytes = rows.load(raw, at + 2, 2)
+        key_bytes = load2(raw, at + 2)
         extras_bytes = raw[at + 4]
-        body = rows.load(raw, at + 8, 4)
+        body = load4(raw, at + 8)
         if kind == 0 or body > end - at - _HEADER or extras_bytes + key_bytes > body:
             break
         if kind == _NOOP:
@@ -126,8 +127,49 @@ def take_run(data: bytes, at: int, value_max: int, found: Table) -> int:
     return count
 
 
+def piece(data: bytes, start: int, stop: int) -> bytes:
+    """Some of what was written, as an object of its own. Unchecked."""
+    return data[start:stop] if _COMPILED else bytes(data[start:stop])
+
+
+def load2(data: bytes, at: int) -> int:
+    """The big-endian number of two bytes. Unchecked."""
+    return data[at] << 8 | data[at + 1]
+
+
+def load4(data: bytes, at: int) -> int:
+    """The big-endian number of four bytes. Unchecked."""
+    value = 0
+    for i in range(4):
+        value = value << 8 | data[at + i]
+    return value
+
+
+def put2(out: bytearray, at: int, value: int) -> int:
+    """Write two bytes, big-endian. Where they end. Unchecked."""
+    out[at] = value >> 8 & 0xFF
+    out[at + 1] = value & 0xFF
+    return at + 2
+
+
+def put4(out: bytearray, at: int, value: int) -> int:
+    """Write four bytes, big-endian. Where they end. Unchecked."""
+    for i in range(4):
+        out[at + i] = value >> (24 - 8 * i) & 0xFF
+    return at + 4
+
+
+def put8(out: bytearray, at: int, value: int) -> int:
+    """Write eight bytes, big-endian. Where they end. Unchecked."""
+    for i in range(8):
+        out[at + i] = value >> (56 - 8 * i) & 0xFF
+    return at + 8
+
+
 def uint_stop(data: bytes, at: int, end: int) -> int:
     """Where the unsigned integer at `at` ends; -1 if it is none, or longer than it need be."""
+    if at < end and data[at] < 0x80:
+        return at + 1
     stop = rows.uint_end(data, at, end)
     width = stop - at
     if width == 2:
@@ -135,9 +177,9 @@ def uint_stop(data: bytes, at: int, end: int) -> int:
     if width == 3:
         return stop if data[at + 1] else -1
     if width == 5:
-        return stop if rows.load(data, at + 1, 2) else -1
+        return stop if load2(data, at + 1) else -1
     if width == 9:
-        return stop if rows.load(data, at + 1, 4) else -1
+        return stop if load4(data, at + 1) else -1
     return stop
 
 
@@ -151,7 +193,7 @@ def bin_start(data: bytes, at: int, end: int) -> int:
     if first == 0xC5:
         return at + 3 if end - at >= 3 and data[at + 1] else -1
     if first == 0xC6 and end - at >= 5:
-        return at + 5 if rows.load(data, at + 1, 2) else -1
+        return at + 5 if load2(data, at + 1) else -1
     return -1
 
 
@@ -221,13 +263,14 @@ def put_bin(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
     size = stop - start
     if size <= 0xFF:
         out[at] = 0xC4
-        at = rows.put_number(out, at + 1, size, 1)
+        out[at + 1] = size
+        at += 2
     elif size <= 0xFFFF:
         out[at] = 0xC5
-        at = rows.put_number(out, at + 1, size, 2)
+        at = put2(out, at + 1, size)
     else:
         out[at] = 0xC6
-        at = rows.put_number(out, at + 1, size, 4)
+        at = put4(out, at + 1, size)
     return rows.copy(data, start, stop, out, at)
 
 
@@ -237,11 +280,11 @@ def put_answer(
     """Write the header of an answer without key, extras and data type. Unchecked."""
     out[at] = 0x81
     out[at + 1] = opcode
-    rows.put_number(out, at + 2, 0, 4)
-    rows.put_number(out, at + 6, status, 2)
-    rows.put_number(out, at + 8, body, 4)
-    rows.put_number(out, at + 12, opaque, 4)
-    return rows.put_number(out, at + 16, cas, 8)
+    put4(out, at + 2, 0)
+    put2(out, at + 6, status)
+    put4(out, at + 8, body)
+    put4(out, at + 12, opaque)
+    return put8(out, at + 16, cas)
 
 
 def put_refusal(out: bytearray, at: int, opcode: int, status: int, opaque: int) -> int:
@@ -263,10 +306,10 @@ def put_item(
         key_bytes = fields[_KEY_END] - fields[_KEY_AT]
     body = 4 + key_bytes + (fields[_VALUE_END] - fields[_VALUE_AT])
     at = put_answer(out, at, opcode, 0, opaque, fields[_ITEM_CAS], body)
-    rows.put_number(out, head + 2, key_bytes, 2)
+    put2(out, head + 2, key_bytes)
     out[head + 4] = 4
     out[head + 5] = fields[_DATATYPE]
-    at = rows.put_number(out, at, fields[_FLAGS], 4)
+    at = put4(out, at, fields[_FLAGS])
     if key_bytes:
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], out, at)
     return rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], out, at)
@@ -277,14 +320,14 @@ def put_new(
 ) -> int:
     """Write the tuple that the request at `at` stores. Returns where it ends. Unchecked."""
     key_at = at + _HEADER + 8
-    expiry = rows.load(data, at + 28, 4)
+    expiry = load4(data, at + 28)
     if 0 < expiry <= 2592000:  # bucket.RELATIVE_SECONDS
         expiry += now
     out[used] = 0x9A
     used = put_bin(data, key_at, key_at + key_bytes, out, used + 1)
-    used = rows.put_uint(out, used, rows.load(data, at + 6, 2))
+    used = rows.put_uint(out, used, load2(data, at + 6))
     used = put_bin(data, key_at + key_bytes, at + _HEADER + body, out, used)
-    used = rows.put_uint(out, used, rows.load(data, at + 24, 4))
+    used = rows.put_uint(out, used, load4(data, at + 24))
     used = rows.put_uint(out, used, expiry)
     used = rows.put_uint(out, used, cas)
     used = rows.put_uint(out, used, data[at + 5])
@@ -362,8 +405,8 @@ def execute(
     while at < stop:
         opcode = raw[at + 1]
         kind = KINDS[opcode]
-        body = rows.load(raw, at + 8, 4)
-        opaque = rows.load(raw, at + 12, 4)
+        body = load4(raw, at + 8)
+        opaque = load4(raw, at + 12)
         if room - said < _HEADER + _KEY_MAX + 32:
             how = _NO_ROOM
             break
@@ -371,18 +414,18 @@ def execute(
             said = put_answer(out, said, opcode, 0, opaque, 0, 0)
             at += _HEADER
             continue
-        vbucket = rows.load(raw, at + 6, 2)
+        vbucket = load2(raw, at + 6)
         if known[vbucket] != _ACTIVE:
             how = _NEED_STATE if known[vbucket] == 0 else _ODD
             break
-        key_bytes = rows.load(raw, at + 2, 2)
+        key_bytes = load2(raw, at + 2)
         key_at = at + _HEADER + raw[at + 4]
-        rows.put_number(place, 1, vbucket, 8)
+        put8(place, 1, vbucket)
         end = keys.put_raw(raw, key_at, key_bytes, place, _PLACE + 1)
         if end > _ENTRY_MAX:
             how = _ODD
             break
-        entry = bytes(place[_PLACE:end])
+        entry = piece(place, _PLACE, end)
         old = latest.get(entry, latest) if latest is not None else latest
         if old is latest:
             old = get(entry, None, handle)
@@ -410,7 +453,7 @@ def execute(
             elif opcode == 0x0C:
                 head = said
                 said = put_answer(out, said, opcode, _MISSING, opaque, 0, key_bytes)
-                rows.put_number(out, head + 2, key_bytes, 2)
+                put2(out, head + 2, key_bytes)
                 said = rows.copy(raw, key_at, key_at + key_bytes, out, said)
             at += _HEADER + body
             continue
@@ -440,16 +483,16 @@ def execute(
             if entry in born:
                 del born[entry]
             else:
-                gone[entry] = bytes(place[0:end])
+                gone[entry] = piece(place, 0, end)
         else:
             start = used
             used = put_new(raw, at, key_bytes, body, now, cas, to, used)
             kinds[row] = _PUT
             bounds[row + 1] = used
             row += 1
-            latest[entry] = bytes(to[start:used])
+            latest[entry] = piece(to, start, used)
             if old is None:
-                born[entry] = bytes(place[0:end])
+                born[entry] = piece(place, 0, end)
         if not QUIETS[opcode]:
             said = put_answer(out, said, opcode, 0, opaque, 0 if kind == _DELETE else cas, 0)
         cas += 1
@@ -501,21 +544,21 @@ def mutations(
         opaque = opaque + 1 if opaque < 0xFFFFFFFF else 1
         to[at] = 0x80
         to[at + 1] = 0x41
-        at = rows.put_number(to, at + 2, key_bytes, 2)
+        at = put2(to, at + 2, key_bytes)
         to[at] = 16
         to[at + 1] = fields[_DATATYPE]
-        at = rows.put_number(to, at + 2, fields[_VBUCKET], 2)
-        at = rows.put_number(to, at, 16 + private_bytes + key_bytes + value_bytes, 4)
-        at = rows.put_number(to, at, opaque, 4)
-        at = rows.put_number(to, at, fields[_ITEM_CAS], 8)
-        at = rows.put_number(to, at, private_bytes, 2)
-        at = rows.put_number(to, at, (form & 1) << 1 | (form & 2) << 1, 2)
-        at = rows.put_number(to, at, 0xFF000000, 4)
+        at = put2(to, at + 2, fields[_VBUCKET])
+        at = put4(to, at, 16 + private_bytes + key_bytes + value_bytes)
+        at = put4(to, at, opaque)
+        at = put8(to, at, fields[_ITEM_CAS])
+        at = put2(to, at, private_bytes)
+        at = put2(to, at, (form & 1) << 1 | (form & 2) << 1)
+        at = put4(to, at, 0xFF000000)
         flags = fields[_FLAGS]
         if not form & 2:
             flags = flags >> 24 | flags >> 8 & 0xFF00 | (flags & 0xFF00) << 8 | (flags & 0xFF) << 24
-        at = rows.put_number(to, at, flags, 4)
-        at = rows.put_number(to, at, fields[_EXPIRY], 4)
+        at = put4(to, at, flags)
+        at = put4(to, at, fields[_EXPIRY])
         if private_bytes:
             at = rows.copy(item, fields[_META_AT], fields[_META_END], to, at)
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], to, at)

@@ -43,6 +43,9 @@ _ZERO: Final = array("Q", (0,))
 RUN_MIN: Final = 2
 """A single request is left to the ordinary way."""
 
+RUN_MAX: Final = 2048
+"""Longer runs are divided, so that the first answers are on their way while others are made."""
+
 
 def _choose() -> None:
     """The C functions of the other kernels can only be called by a compiled one."""
@@ -101,7 +104,7 @@ def packets_of(requests: Iterable[Packet | RequestRun]) -> list[Packet]:
 def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     """The run that begins at `at`; None where there is none."""
     found = _ZERO * 3
-    count = kernel.take_run(data, at, TAP_VALUE_BYTES, found)
+    count = kernel.take_run(data, at, RUN_MAX, TAP_VALUE_BYTES, found)
     if count < RUN_MIN:
         return None
     return RequestRun(
