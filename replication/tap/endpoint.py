@@ -36,7 +36,7 @@ from logweir.replication.tap.codec import (
 )
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.names import NamedStreams
-from logweir.replication.tap.runs import RequestRun, execute_run, packets_of
+from logweir.replication.tap.runs import RequestRun, execute_all, packets_of
 from logweir.replication.tap.sasl import ScramVerifier
 from logweir.replication.tap.session import (
     Acknowledged,
@@ -232,14 +232,9 @@ class Conversation:
             items = ViewItems(self.bucket, view, self.service.now())
             now = self.service.now()
             executor = Executor(items, now, stats=self._stats)
-            answers: list[bytes] = []
-            for request in event.requests:
-                if isinstance(request, RequestRun):
-                    answers += execute_run(request, items, now, executor.execute)
-                else:
-                    answers.append(executor.execute(request))
+            answers = execute_all(event.requests, items, now, executor.execute)
         self.service.shared.metrics.answered("tap", _count(event), 0)
-        self.session.answer(event.slot, b"".join(answers))
+        self.session.answer(event.slot, answers)
         if items.expired:
             self._remove_expired(items.expired)
 
@@ -261,18 +256,13 @@ class Conversation:
             self._held = True
             self.link.hold_reading()
 
-        def apply(group: Group) -> list[bytes]:
+        def apply(group: Group) -> bytes:
             now = service.now()
             items = GroupItems(bucket, group, now)
             executor = Executor(items, now, stats=self._stats, flush_later=self._flush_later)
             executor.auto_nack = self._auto_nack
-            one = partial(_execute, group, executor)
-            answers: list[bytes] = []
-            for request in event.requests:
-                if isinstance(request, RequestRun):
-                    answers += execute_run(request, items, now, one, group)
-                else:
-                    answers.append(one(request))
+            one = partial(execute_one, group, executor)
+            answers = execute_all(event.requests, items, now, one, group)
             self._auto_nack = executor.auto_nack
             return answers
 
@@ -301,7 +291,7 @@ class Conversation:
             self._answer_all(event, Status.TEMPORARY_FAILURE)
         else:
             metrics.answered("tap", _count(event), 0)
-            self.session.answer(event.slot, b"".join(job.result))
+            self.session.answer(event.slot, job.result)
         self.link.flush()
 
     def _flush_later(self, seconds: float) -> None:
@@ -369,7 +359,7 @@ def _count(event: Commands) -> int:
     )
 
 
-def _execute(group: Group, executor: Executor, request: Packet) -> bytes:
+def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
     """One request as a transaction of its own."""
     group.run_deferred()
     mark = group.mark()

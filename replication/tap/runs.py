@@ -29,6 +29,7 @@ __all__ = [
     "RequestRun",
     "RunBuffer",
     "encode_mutations",
+    "execute_all",
     "execute_run",
     "packets_of",
     "take_run",
@@ -141,6 +142,23 @@ def execute_run(
     if not items.is_plain or (group is None and run.changes):
         return [ordinary(packet) for packet in run.packets()]
     return _Execution(run, items, now, group).answer(ordinary)
+
+
+def execute_all(
+    requests: Iterable[Packet | RequestRun],
+    items: GroupItems | ViewItems,
+    now: float,
+    ordinary: Callable[[Packet], bytes],
+    group: Group | None = None,
+) -> bytes:
+    """The answers to runs and single requests, in order; see `execute_run`."""
+    answers: list[bytes] = []
+    for request in requests:
+        if isinstance(request, RequestRun):
+            answers += execute_run(request, items, now, ordinary, group)
+        else:
+            answers.append(ordinary(request))
+    return b"".join(answers)
 
 
 class _Execution:
