@@ -24,7 +24,7 @@ from logweir.store.log import Log
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import FLAG_COMMIT, RowType
 
 __all__ = ["Backfill", "Change", "Changes"]
 
@@ -54,6 +54,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
+        self._puts: OrderedDict[tuple[int, int], tuple[Window, list[bytes] | None]] = OrderedDict()
 
     def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
         """The changes of one bucket in a window, in order."""
@@ -66,6 +67,42 @@ class Changes:
         while len(self._known) > _KEPT_WINDOWS:
             self._known.popitem(last=False)
         return made
+
+    def puts_of(self, window: Window, bucket: Bucket) -> list[bytes] | None:
+        """The tuples that a window puts into one bucket, in order, each by a transaction of its
+        own; None where it does anything else to the bucket."""
+        key = (id(window), bucket.space_id)
+        known = self._puts.get(key)
+        if known is not None and known[0] is window:
+            return known[1]
+        made = _puts(window, bucket.space_id)
+        self._puts[key] = (window, made)
+        while len(self._puts) > _KEPT_WINDOWS:
+            self._puts.popitem(last=False)
+        return made
+
+
+def _puts(window: Window, space_id: int) -> list[bytes] | None:
+    reached = dict(window.start)
+    found: list[bytes] = []
+    for block in window.blocks:
+        columns = block.columns
+        rows = zip(
+            columns.type, columns.replica_id, columns.lsn, columns.tsn, columns.flags,
+            columns.space_id, strict=True,
+        )  # fmt: skip
+        for row, (kind, replica_id, lsn, tsn, flags, space) in enumerate(rows):
+            if lsn <= reached.get(replica_id, 0):
+                continue
+            reached[replica_id] = lsn
+            if space == space_id:
+                data = columns.tuple_bytes(row)
+                if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
+                    return None
+                found.append(data)
+            elif space == SystemSpace.TRUNCATE:
+                return None
+    return found
 
 
 def _changes(window: Window, space_id: int) -> Iterator[Change]:
@@ -134,14 +171,6 @@ class Backfill:
         self._chunk_signatures: list[int] = []
         self.start = log.vclock
         self.end: VClock | None = None
-
-    @property
-    def wanted(self) -> bytes:
-        """One byte for each vbucket, 1 for those wanted."""
-        table = bytearray(65536)
-        for vbucket in self._wanted:
-            table[vbucket] = 1
-        return bytes(table)
 
     def take(self) -> list[Item]:
         """The next items; [] may come in between. `end` is set with the last ones."""

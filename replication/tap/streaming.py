@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from logweir.limits import TAP_OUTPUT_HIGH_BYTES
 from logweir.replication.bucket import VbucketState, unpack_item
 from logweir.replication.bucketfeed import Backfill, Change
 from logweir.replication.bucketstore import GroupItems, ViewItems
@@ -47,6 +48,7 @@ __all__ = ["Streaming"]
 
 _FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
 _STEP_PACKETS: Final = 256
+_STEP_BYTES: Final = 256 * 1024
 _HANDOVER_PACKETS: Final = 10
 
 
@@ -76,6 +78,7 @@ class Streaming:
         self._is_dump = bool(connect.options & Option.DUMP)
         self._reader: Reader | None = None
         self._pin = ""
+        self._unflushed_bytes = 0
         self._resumes = False
         if connect.name and connect.options & Option.SUPPORT_ACK and not self._is_dump:
             self._claim(conversation)
@@ -139,6 +142,7 @@ class Streaming:
 
     async def run(self) -> None:
         """From the first packet to the last. A connection that ends cancels it."""
+        self._link.limit_output(TAP_OUTPUT_HIGH_BYTES)
         self.producer.begin(self._link.time())
         plan = self._plan()
         vbuckets = self._vbuckets()
@@ -216,13 +220,13 @@ class Streaming:
         self.producer.open_backfill(vbuckets, self._link.time())
         backfill = Backfill(self._log, self.bucket, vbuckets, self._service.now)
         self._read_from(backfill.start)
-        wanted_here = backfill.wanted
+        wanted_here = _table(vbuckets)
         while backfill.end is None:
             tuples = backfill.take_tuples()
             if backfill.end is None and not self._pin:
                 self._pin = f"tap:backfill:{id(self):x}"
                 self._log.retain(self._pin, backfill.start)
-            await self._put_tuples(tuples, wanted_here)
+            await self._put_tuples(tuples, wanted_here, self._service.now())
         assert self._reader is not None
         wanted = frozenset(vbuckets)
         while not self._reader.vclock.covers(backfill.end):
@@ -261,6 +265,13 @@ class Streaming:
         assert reader is not None
         wanted = frozenset(self.connect.vbuckets) or None
         takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
+        in_bytes = not (
+            self.producer.acknowledges
+            or plan.floors
+            or plan.since
+            or self.connect.options & Option.CHECKPOINT
+        )
+        table = _table(wanted)
         while True:
             window = reader.take()
             if window is None:
@@ -270,8 +281,13 @@ class Streaming:
                     return
                 await reader.wait()
                 continue
-            changes = self._service.changes.of(window, self.bucket)
-            await self._put_changes(changes, wanted, plan, window.end)
+            changes = self._service.changes
+            puts = changes.puts_of(window, self.bucket) if in_bytes else None
+            if puts is None:
+                of_window = changes.of(window, self.bucket)
+                await self._put_changes(of_window, wanted, plan, window.end)
+            elif puts:
+                await self._put_tuples(puts, table, 0.0)
             if window.end.without_local() != window.start.without_local():
                 self.producer.reach(reader.vclock)
 
@@ -379,13 +395,16 @@ class Streaming:
         if not self.producer.has_room or not self._link.writable:
             await self._takes()
         self.producer.put(message, self._link.time(), position)
-        if not self.producer.sent_packets % _STEP_PACKETS:
+        self._unflushed_bytes += len(message.value)
+        full = self._unflushed_bytes >= _STEP_BYTES
+        if full or not self.producer.sent_packets % _STEP_PACKETS:
+            self._unflushed_bytes = 0
             self._link.flush()
             await asyncio.sleep(0)
 
-    async def _put_tuples(self, tuples: list[bytes], wanted: bytes) -> None:
-        """What exists, as tuples. `wanted`: one byte for each vbucket, 0: it is left out."""
-        now = self._service.now()
+    async def _put_tuples(self, tuples: list[bytes], wanted: bytes, now: float) -> None:
+        """Items as tuples. `wanted`: one byte for each vbucket, 0: it is left out; `now`: what is
+        expired at that Unix time is left out, too."""
         if self.producer.acknowledges:
             for item in map(unpack_item, tuples):
                 if wanted[item.vbucket] and not item.is_expired(now):
@@ -421,3 +440,13 @@ class Streaming:
         """The last packet is out."""
         self._session.settle()
         self._link.flush()
+
+
+def _table(vbuckets: Iterable[int] | None) -> bytes:
+    """One byte for each vbucket, 0 for those that are not wanted; None: all are."""
+    if vbuckets is None:
+        return b"\x01" * 65536
+    table = bytearray(65536)
+    for vbucket in vbuckets:
+        table[vbucket] = 1
+    return bytes(table)
