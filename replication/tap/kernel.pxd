@@ -28,6 +28,7 @@ cpdef Py_ssize_t take_run(
 
 cdef bint _COMPILED
 
+@cython.locals(taken=bytes)
 cdef bytes piece(Target data, Py_ssize_t start, Py_ssize_t stop)
 
 cdef u64 load2(Source data, Py_ssize_t at) noexcept
@@ -83,7 +84,7 @@ cdef Py_ssize_t verdict(Py_ssize_t kind, u64 wanted, bint is_there, u64 cas) noe
                how=Py_ssize_t, opcode=Py_ssize_t, kind=Py_ssize_t, body=Py_ssize_t, opaque=u64,
                vbucket=Py_ssize_t, key_bytes=Py_ssize_t, key_at=Py_ssize_t, end=Py_ssize_t,
                entry=bytes, tuple_=bytes, item=Source, old_bytes=Py_ssize_t, head=Py_ssize_t,
-               status=Py_ssize_t, start=Py_ssize_t)
+               status=Py_ssize_t, start=Py_ssize_t, is_known=bint)
 cpdef Py_ssize_t execute(
     bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get, object handle,
     dict latest, dict born, dict gone, bytearray scratch, bytearray answers, bytearray bodies,

@@ -127,9 +127,10 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
     return count
 
 
-def piece(data: bytes, start: int, stop: int) -> bytes:
+def piece(data: Any, start: int, stop: int) -> bytes:
     """Some of what was written, as an object of its own. Unchecked."""
-    return data[start:stop] if _COMPILED else bytes(data[start:stop])
+    taken: bytes = data[start:stop] if _COMPILED else bytes(data[start:stop])
+    return taken
 
 
 def load2(data: bytes, at: int) -> int:
@@ -426,9 +427,8 @@ def execute(
             how = _ODD
             break
         entry = piece(place, _PLACE, end)
-        old = latest.get(entry, latest) if latest is not None else latest
-        if old is latest:
-            old = get(entry, None, handle)
+        is_known = latest is not None and entry in latest
+        old = latest[entry] if latest is not None and is_known else get(entry, None, handle)
         old_bytes = 0
         item = raw
         if old is not None:
@@ -457,7 +457,7 @@ def execute(
                 said = rows.copy(raw, key_at, key_at + key_bytes, out, said)
             at += _HEADER + body
             continue
-        if latest is None:
+        if latest is None or born is None or gone is None:
             how = _ODD
             break
         status = verdict(kind, rows.load(raw, at + 16, 8), old is not None, fields[_ITEM_CAS])

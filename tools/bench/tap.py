@@ -23,11 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from logweir.errors import ConfigError
 from logweir.replication.tap.codec import (
@@ -48,6 +49,7 @@ CHANGES: Final = 500
 FOLLOWERS: Final = 200
 FOLLOWED: Final = 10_000
 FOLLOWED_BYTES: Final = 1000
+_SILENCE_SECONDS: Final = 30
 _EXTRAS: Final = struct.pack(">II", 0, 0)
 
 
@@ -77,7 +79,7 @@ def run_tap(directory: Path, *, rounds: int) -> TapFigures:
         ours = stack.enter_context(_logweir(directory / "tap"))
         both = {"memcached": theirs, "logweir, synced": ours}
         cpu: dict[str, dict[str, float]] = {}
-        measured: list[list[Result]] = []
+        measured: dict[str, list[Result]] = {}
         cases = {
             "set": [_case(name, server, Opcode.SET) for name, server in both.items()],
             "get": [_case(name, server, Opcode.GET) for name, server in both.items()],
@@ -88,13 +90,20 @@ def run_tap(directory: Path, *, rounds: int) -> TapFigures:
         }
         for what, pair in cases.items():
             before = [server.cpu_seconds() for server in (theirs, ours)]
-            measured.append(compare(pair, rounds=rounds))
+            measured[what] = compare(pair, rounds=rounds)
             cpu[what] = {
                 case.name: round((server.cpu_seconds() - was) / (rounds * ITEMS) * 1e6, 3)
                 for case, server, was in zip(pair, (theirs, ours), before, strict=True)
             }
-        latency = _latency(ours.port, directory)
-        return TapFigures(*measured, latency, _followers(ours), cpu, _version())
+        return TapFigures(
+            measured["set"],
+            measured["get"],
+            measured["dump"],
+            _latency(ours.port, directory),
+            _followers(ours),
+            cpu,
+            _version(),
+        )
 
 
 def to_json(figures: TapFigures) -> dict[str, Any]:
@@ -208,37 +217,40 @@ def _followers(server: _Server) -> dict[str, float]:
             ]
             for peer in peers:
                 peer.sendall(future)
-            time.sleep(0.5)  # as above
+            time.sleep(1)  # as above
             started = time.perf_counter()
             watch = _Watch(server)
-            reader = threading.Thread(target=_read_all, args=(peers, FOLLOWED * packet_bytes))
             if name == "reading":
-                reader.start()
-            _pipelined(server.port, requests, FOLLOWED * 24)
-            if name == "reading":
-                reader.join()
+                with ThreadPoolExecutor(1) as aside:
+                    missing = aside.submit(_read_all, peers, FOLLOWED * packet_bytes)
+                    _pipelined(server.port, requests, FOLLOWED * 24)
                 found["reading seconds"] = round(time.perf_counter() - started, 3)
+                found["missing bytes"] = missing.result()
             else:
+                _pipelined(server.port, requests, FOLLOWED * 24)
                 time.sleep(2)  # for what is still produced
             found[f"{name} bytes"] = watch.end()
     return found
 
 
-def _read_all(peers: list[socket.socket], expected_bytes: int) -> None:
-    """Read so many bytes from each."""
+def _read_all(peers: list[socket.socket], expected_bytes: int) -> int:
+    """Read so many bytes from each. Returns how many are missing when nothing more comes."""
     with selectors.DefaultSelector() as waiting:
         left = dict.fromkeys(peers, expected_bytes)
         for peer in peers:
             peer.setblocking(False)
             waiting.register(peer, selectors.EVENT_READ)
         while left:
-            for key, _ in waiting.select(30):
-                peer = key.fileobj
-                assert isinstance(peer, socket.socket)
+            ready = waiting.select(_SILENCE_SECONDS)
+            if not ready:
+                break
+            for key, _ in ready:
+                peer = cast(socket.socket, key.fileobj)
                 left[peer] -= len(peer.recv(1 << 18))
                 if left[peer] <= 0:
                     waiting.unregister(peer)
                     del left[peer]
+    return sum(left.values())
 
 
 class _Watch:
