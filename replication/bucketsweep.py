@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from logweir.errors import LogweirError
-from logweir.limits import TAP_SWEEP_ITEMS, TAP_SWEEP_SECONDS
+from logweir.limits import BACKFILL_CHUNK_BYTES, TAP_SWEEP_ITEMS, TAP_SWEEP_SECONDS
 from logweir.replication.bucket import unpack_item
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.iproto.service import Shared
@@ -65,33 +65,30 @@ class Sweeper:
 
     async def walk(self, bucket: Bucket) -> int:
         """Walk over one bucket once. Returns how many expired items were found."""
-        after: tuple[int, bytes] | None = None
+        after: bytes | None = None
         found = 0
-        while True:
-            expired, after = self._look(bucket, after)
+        is_whole = False
+        while not is_whole:
+            expired, after, is_whole = self._look(bucket, after)
             if expired:
                 found += len(expired)
                 await self._shared.run(removal(bucket, expired, self._shared.options.clock))
-            if after is None:
-                return found
             await asyncio.sleep(0)
+        return found
 
     def _look(
-        self, bucket: Bucket, after: tuple[int, bytes] | None
-    ) -> tuple[list[tuple[bytes, int]], tuple[int, bytes] | None]:
-        """The expired ones among the next items, and where to go on; None: that was all."""
+        self, bucket: Bucket, after: bytes | None
+    ) -> tuple[list[tuple[bytes, int]], bytes | None, bool]:
+        """The expired ones among the next items, where to go on, and whether that was all."""
         now = self._shared.options.clock()
-        expired: list[tuple[bytes, int]] = []
-        looked = 0
         with self._shared.log.read_view() as view:
             if view.engine.schema.get(bucket.space_id) is None:
-                return expired, None  # it was dropped
-            for data in ViewItems(bucket, view, now).ordered(after):
-                item = unpack_item(data)
-                after = (item.vbucket, item.key)
-                if item.is_expired(now):
-                    expired.append((item.key, item.vbucket))
-                looked += 1
-                if looked == TAP_SWEEP_ITEMS:
-                    return expired, after
-        return expired, None
+                return [], None, True  # it was dropped
+            items = ViewItems(bucket, view, now)
+            tuples, is_whole = items.by_key(after, TAP_SWEEP_ITEMS, BACKFILL_CHUNK_BYTES)
+        expired: list[tuple[bytes, int]] = []
+        for item in map(unpack_item, tuples):
+            after = item.key
+            if item.is_expired(now):
+                expired.append((item.key, item.vbucket))
+        return expired, after, is_whole

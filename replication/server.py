@@ -89,7 +89,7 @@ class Server:
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
-        self.closers: list[Callable[[], None]] = []
+        self.tap: list[TapService] = []
         self._tasks: list[asyncio.Task[SourceStatus]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -128,8 +128,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.listener.close()
-        for close in self.closers:
-            close()
+        for service in self.tap:
+            service.close()
         if self.topics is not None:
             await self.topics.close()
         self.hub.close()
@@ -166,6 +166,7 @@ class Server:
                 for runner in self.runners
             ],
             "topics": [] if self.topics is None else self.topics.status(),
+            "streams": [stream for service in self.tap for stream in service.status()],
             "replicas": [
                 {
                     "instance": str(one.instance),
@@ -196,8 +197,9 @@ def _tap(server: Server, url: Url) -> Service:
         options=options.stream,
         encoding=options.encoding,
         sweep_seconds=options.sweep_seconds,
+        names=server.tap[0].names if server.tap else None,
     )
-    server.closers.append(service.close)
+    server.tap.append(service)
     return service
 
 

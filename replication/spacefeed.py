@@ -119,6 +119,11 @@ class SpaceFeed:
             self._known.popitem(last=False)
         return made
 
+    def puts(self, window: Window) -> list[bytes] | None:
+        """None: they are not known as tuples of items."""
+        del window
+        return None
+
     def _changes(self, window: Window, primary: IndexDef) -> Iterator[SpaceChange]:
         reached = dict(window.start)
         for block in window.blocks:

@@ -214,8 +214,10 @@ def create_index(
     """A new index. The second result is its id."""
     found = engine.schema.space(space)
     existing = found.index(name)
-    if existing is not None and if_not_exists:
-        return [], existing.id
+    if existing is not None:
+        if if_not_exists:
+            return [], existing.id
+        raise RequestError(ErrorCode.INDEX_EXISTS, f"Index '{name}' already exists")
     index_id = max((index.id for index in found.indexes), default=-1) + 1
     fields = [field.to_map() for field in found.fields]
     row = _index_row(found.id, index_id, name, spec, fields)

@@ -34,6 +34,7 @@ _PRIV_ID: Final = 312
 _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
 _RETAIN_SECONDS: Final = 1.0
+_QUICK_BYTES: Final = 32 * 1024  # a larger change is left to the log's own thread
 _QUICK_SECONDS: Final = 0.002  # a change that takes longer is left to the log's own thread
 _ASIDE_SECONDS: Final = 0.05  # for so long
 
@@ -166,9 +167,9 @@ class Shared:
     def submit(self, job: Job, done: Callable[[Job], None]) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        What was put in line in one turn of the loop goes together. One change that is alone, with
-        none under way, is made at once in this thread, as long as the disk is quick: handing it to
-        another thread and back would take longer than the loop stands still.
+        What was put in line in one turn of the loop goes together. One small change that is alone,
+        with none under way, is made at once in this thread, as long as the disk is quick: handing
+        it to another thread and back would take longer than the loop stands still.
         """
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
@@ -176,7 +177,12 @@ class Shared:
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
-        if len(fresh) == 1 and not self._in_line and self._loop.time() >= self._aside_until:
+        if (
+            len(fresh) == 1
+            and fresh[0][0].size <= _QUICK_BYTES
+            and not self._in_line
+            and self._loop.time() >= self._aside_until
+        ):
             self._make_at_once(*fresh[0])
             return
         self._in_line += len(fresh)

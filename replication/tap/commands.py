@@ -63,8 +63,9 @@ from logweir.replication.tap.codec import (
     encode_ack,
     encode_answer,
 )
+from logweir.replication.tap.pending import Pending
 
-__all__ = ["READS", "TAP_OPCODES", "Executor", "Pending", "is_malformed"]
+__all__ = ["READS", "TAP_OPCODES", "Executor", "is_malformed"]
 
 _QUIET: Final = {
     Opcode.GETQ: Opcode.GET,
@@ -147,10 +148,6 @@ def _plain(opcode: int) -> Opcode | None:
     except ValueError:
         return None
     return _QUIET.get(known, known)
-
-
-class Pending(Exception):
-    """A request waits: its vbucket is pending. Nothing was done."""
 
 
 class _Failed(Exception):

@@ -24,7 +24,8 @@ import hmac
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
@@ -46,8 +47,10 @@ from logweir.replication.tap.codec import (
     Status,
     encode_answer,
 )
-from logweir.replication.tap.commands import READS, Executor, Pending
+from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.names import NamedStreams
+from logweir.replication.tap.pending import Pending
+from logweir.replication.tap.runs import RequestRun, execute_all, packets_of
 from logweir.replication.tap.sasl import MECHANISMS
 from logweir.replication.tap.session import (
     Acknowledged,
@@ -126,7 +129,8 @@ class _Credentials:
 class TapService:
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
-    `logweir.replication.spacefeed`; `sweep_seconds`: see `logweir.replication.bucketsweep`."""
+    `logweir.replication.spacefeed`; `sweep_seconds`: see `logweir.replication.bucketsweep`;
+    `names`: those that another listener of the store uses, too."""
 
     def __init__(
         self,
@@ -137,6 +141,7 @@ class TapService:
         encoding: str = "json",
         sweep_seconds: float = TAP_SWEEP_SECONDS,
         must_login: bool = False,
+        names: NamedStreams | None = None,
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
@@ -145,7 +150,10 @@ class TapService:
         self.encoding = encoding
         self.options = options or StreamOptions()
         self.changes = Changes()
-        self.names = NamedStreams(shared.log, shared.options.clock)
+        self._has_own_names = names is None
+        if names is None:  # an empty one is false
+            names = NamedStreams(shared.log, shared.options.clock)
+        self.names = names
         make_space(shared.log)
         self.settings = Settings(
             version=f"1.6.18-logweir-{VERSION}".encode(),
@@ -174,6 +182,22 @@ class TapService:
         if self._forget_commits is not None:
             self._forget_commits()
             self._forget_commits = None
+
+    def status(self) -> list[dict[str, Any]]:
+        """The streams of this listener, and, told by one of them, the names that are away."""
+        found = [one.status() for one in self.streams.values()]
+        away = self.names.away() if self._has_own_names else []
+        return found + [
+            {
+                "of": stream.bucket,
+                "name": stream.name.decode("utf-8", "backslashreplace"),
+                "peer": "",
+                "sent_packets": 0,
+                "unacknowledged": 0,
+                "acknowledged": stream.position and dict(stream.position),
+            }
+            for stream in away
+        ]
 
     def now(self) -> float:
         """Unix seconds."""
@@ -214,26 +238,31 @@ class TapService:
             conversation.look()
 
 
-def _refusals(requests: Sequence[Packet], status: Status) -> list[bytes]:
+def _refusals(requests: Sequence[Packet | RequestRun], status: Status) -> list[bytes]:
     """Answers with that status; NOOP is harmless and succeeds."""
     return [
         encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
-        for request in requests
+        for request in packets_of(requests)
     ]
 
 
 class _Run:
-    """Commands that are run, and the answers to the first of them."""
+    """Commands that are run. `answers`: to those that are durable; `fresh`: to those that were run
+    since; `rest`: those that were not yet."""
 
-    __slots__ = ("answers", "event")
+    __slots__ = ("answers", "event", "fresh", "rest")
 
     def __init__(self, event: Commands) -> None:
         self.event = event
-        self.answers: list[bytes] = []
+        self.answers = b""
+        self.fresh = b""
+        self.rest: Sequence[Packet | RequestRun] = event.requests
 
-    def rest(self) -> Sequence[Packet]:
-        """Those that were not run yet."""
-        return self.event.requests[len(self.answers) :]
+    def advance(self, rest: Sequence[Packet | RequestRun]) -> None:
+        """What was run is durable; `rest` was not."""
+        self.answers += self.fresh
+        self.fresh = b""
+        self.rest = rest
 
 
 def _report(job: Job) -> None:
@@ -358,7 +387,10 @@ class Conversation:
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
-        reads_only = all(request.opcode in READS for request in event.requests)
+        reads_only = all(
+            not request.changes if isinstance(request, RequestRun) else request.opcode in READS
+            for request in event.requests
+        )
         wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
         if self.space or (not reads_only and self.service.shared.options.read_only):
             self.session.answer(
@@ -377,14 +409,15 @@ class Conversation:
     def _read(self, event: Commands) -> None:
         with self.service.shared.log.read_view() as view:
             items = ViewItems(self.bucket, view, self.service.now())
-            executor = Executor(items, self.service.now(), stats=self._stats)
+            now = self.service.now()
+            executor = Executor(items, now, stats=self._stats)
             try:
-                answers = [executor.execute(request) for request in event.requests]
+                answers = execute_all(event.requests, items, now, executor.execute)
             except Pending:
                 self._submit(event)
                 return
-        self.service.shared.metrics.answered("tap", len(answers), 0)
-        self.session.answer(event.slot, b"".join(answers))
+        self.service.shared.metrics.answered("tap", _count(event.requests), 0)
+        self.session.answer(event.slot, answers)
         if items.expired:
             job = removal(self.bucket, items.expired, self.service.now)
             self.service.shared.submit(job, _report)
@@ -400,28 +433,29 @@ class Conversation:
     def _put_in_line(self, run: _Run) -> None:
         service, bucket = self.service, self.bucket
 
-        def apply(group: Group) -> list[bytes]:
+        def apply(group: Group) -> Sequence[Packet | RequestRun]:
+            run.fresh = b""
             if self._waits:
-                return []
+                return run.rest
             now = service.now()
             items = GroupItems(bucket, group, now)
             executor = Executor(items, now, stats=self._stats, flush_later=self._flush_later)
             executor.auto_nack = self._auto_nack
-            answers: list[bytes] = []
-            for request in run.rest():
-                try:
-                    answers.append(_execute(group, executor, request))
-                except Pending:
-                    self._waits = True
-                    break
+            one = partial(execute_one, group, executor)
+            rest: Sequence[Packet | RequestRun] = ()
+            try:
+                run.fresh = execute_all(run.rest, items, now, one, group)
+            except Pending as pending:
+                self._waits = True
+                run.fresh, rest = pending.answers, pending.rest
             self._auto_nack = executor.auto_nack
-            return answers
+            return rest
 
         def done(job: Job) -> None:
             self._finish(run, job)
 
         try:
-            service.shared.submit(Job(apply, run.event.size_bytes), done)
+            service.shared.submit(Job(apply, run.event.size_bytes, sees_batch=True), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
@@ -430,8 +464,8 @@ class Conversation:
     def _finish(self, run: _Run, job: Job) -> None:
         event = run.event
         if job.error is None:
-            run.answers += job.result
-            if run.rest():
+            run.advance(job.result)
+            if run.rest:
                 self._wait(run)
                 return
         self._unfinished -= 1
@@ -444,11 +478,11 @@ class Conversation:
         metrics = self.service.shared.metrics
         if job.error is not None:
             _log.warning("tap.commit_failed", peer=self.link.peer, error=str(job.error))
-            metrics.answered("tap", len(run.answers), len(run.rest()))
-            run.answers += _refusals(run.rest(), Status.TEMPORARY_FAILURE)
+            metrics.answered("tap", _count(event.requests) - _count(run.rest), _count(run.rest))
+            run.answers += b"".join(_refusals(run.rest, Status.TEMPORARY_FAILURE))
         else:
-            metrics.answered("tap", len(event.requests), 0)
-        self.session.answer(event.slot, b"".join(run.answers))
+            metrics.answered("tap", _count(event.requests), 0)
+        self.session.answer(event.slot, run.answers)
         if self._waiting:
             self.look()
         self.link.flush()
@@ -464,7 +498,7 @@ class Conversation:
         """Go on with what waits, if it need not wait any more."""
         if len(self._waiting) < self._unfinished:
             return  # some are still in line: they wait, too
-        request = self._waiting[0].rest()[0]
+        request = packets_of(self._waiting[0].rest[:1])[0]
         with self.service.shared.log.read_view() as view:
             state = ViewItems(self.bucket, view, self.service.now()).state(request.vbucket)
         if state == VbucketState.PENDING:
@@ -536,8 +570,13 @@ class Conversation:
         self.link.close("another connection took the name of this stream")
 
 
-def _execute(group: Group, executor: Executor, request: Packet) -> bytes:
+def _count(requests: Sequence[Packet | RequestRun]) -> int:
+    return sum(request.count if isinstance(request, RequestRun) else 1 for request in requests)
+
+
+def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
     """One request as a transaction of its own."""
+    group.run_deferred()
     mark = group.mark()
     try:
         answer = executor.execute(request)

@@ -97,6 +97,14 @@ class NamedStreams:
             found = self._streams[bucket, name] = NamedStream(bucket, name)
         return found
 
+    def away(self) -> list[NamedStream]:
+        """Those that nobody uses now, whose positions are kept."""
+        return [
+            stream
+            for stream in self._streams.values()
+            if stream.owner is None and stream.position is not None
+        ]
+
     def save(self, stream: NamedStream, *, at_once: bool = False) -> None:
         """Keep where it stands; at most once in a second unless `at_once`."""
         now = self._clock()

@@ -34,13 +34,13 @@ from logweir.replication.tap.codec import (
     Connect,
     Opcode,
     Packet,
-    PacketBuffer,
     Status,
     decode_connect,
     decode_filter,
     encode_answer,
 )
 from logweir.replication.tap.commands import TAP_OPCODES, is_malformed
+from logweir.replication.tap.runs import RequestRun, RunBuffer, packets_of
 from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.replication.tap.stream import Producer, StreamOptions
 
@@ -81,7 +81,7 @@ class Commands:
     """Requests to be run in order; `slot` names the place of their answers. `size_bytes`: about."""
 
     slot: int
-    requests: tuple[Packet, ...]
+    requests: tuple[Packet | RequestRun, ...]
     size_bytes: int
 
 
@@ -154,7 +154,7 @@ class ServerSession:
         self.user: str | None = None
         self.producer: Producer[object] | None = None
         self._settings = settings
-        self._packets = PacketBuffer()
+        self._packets = RunBuffer()
         self._out = Outbox()
         self._slots: deque[bytes | None] = deque()
         self._first_slot = 0
@@ -168,14 +168,18 @@ class ServerSession:
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self.close_reason or self._closing:
             return ()
-        packets, problem = self._packets.feed(data)
+        pieces, problem = self._packets.feed_runs(data)
         self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
         events: list[Event] = []
-        run: list[Packet] = []
-        for packet in packets:
-            if self._is_over():
-                break
-            self._take(packet, run, events, now)
+        run: list[Packet | RequestRun] = []
+        for piece in pieces:
+            if isinstance(piece, RequestRun) and self._takes_runs():
+                run.append(piece)
+                continue
+            for packet in packets_of((piece,)):
+                if self._is_over():
+                    break
+                self._take(packet, run, events, now)
         self._end_run(run, events)
         if problem is not None:
             self._close(str(problem))
@@ -251,7 +255,14 @@ class ServerSession:
     def _is_over(self) -> bool:
         return bool(self._closing or self.close_reason)
 
-    def _take(self, packet: Packet, run: list[Packet], events: list[Event], now: float) -> None:
+    def _takes_runs(self) -> bool:
+        """Whether commands are simply run."""
+        is_stranger = self._settings.must_login and self.user is None
+        return not (self._is_over() or self.producer is not None or is_stranger)
+
+    def _take(
+        self, packet: Packet, run: list[Packet | RequestRun], events: list[Event], now: float
+    ) -> None:
         if self.producer is not None:
             self._take_streaming(packet, events, now)
             return
@@ -352,16 +363,19 @@ class ServerSession:
             self._put(encode_answer(packet, Status.AUTH_ERROR))
 
     def _refuse(
-        self, packet: Packet, status: Status, run: list[Packet], events: list[Event]
+        self, packet: Packet, status: Status, run: list[Packet | RequestRun], events: list[Event]
     ) -> None:
         self._end_run(run, events)
         self._put(encode_answer(packet, status))
         self._close(f"request {packet.opcode:#04x} got status {status:#06x}")
 
-    def _end_run(self, run: list[Packet], events: list[Event]) -> None:
+    def _end_run(self, run: list[Packet | RequestRun], events: list[Event]) -> None:
         """What was collected is one event."""
         if run:
-            size = sum(len(each.value) + 64 for each in run)
+            size = sum(
+                each.size_bytes if isinstance(each, RequestRun) else len(each.value) + 64
+                for each in run
+            )
             events.append(Commands(self._slot(), tuple(run), size))
             run.clear()
 

@@ -38,7 +38,7 @@ from logweir.limits import (
     TAP_WINDOW_BYTES,
     TAP_WINDOW_PACKETS,
 )
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import Item, VbucketState, unpack_item
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import (
     Connect,
@@ -51,8 +51,9 @@ from logweir.replication.tap.codec import (
     encode_request,
     encode_tap,
 )
+from logweir.replication.tap.runs import encode_mutations
 
-__all__ = ["Producer", "StreamOptions"]
+__all__ = ["Producer", "StreamOptions", "mutation_of"]
 
 Position = TypeVar("Position")
 _MUTATION_PRIVATE_BYTES: Final = 9
@@ -193,6 +194,33 @@ class Producer(Generic[Position]):
         if private != message.private:
             message = replace(message, private=private)
         self._send(_Sent(message, 0, position), now)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the consumer acknowledges packets, so that each one has to be kept until then."""
+        return self._acks
+
+    def put_tuples(self, tuples: list[bytes], wanted: bytes, unix_now: float, now: float) -> None:
+        """Many items at once, where the consumer does not acknowledge. `tuples`, `wanted`,
+        `unix_now`: see `runs.encode_mutations`."""
+        assert not self._acks
+        form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
+        row = 0
+        while row < len(tuples):
+            run = encode_mutations(
+                tuples, row, wanted=wanted, now=unix_now, form=form, opaque=self.opaque
+            )
+            if run.count:
+                self._out.put(run.data)
+                self.opaque = run.opaque
+                self.sent_packets += run.count
+                self._last_sent = now
+            row = run.next
+            if row < len(tuples):
+                item = unpack_item(tuples[row])
+                if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
+                    self.put(mutation_of(item), now)
+                row += 1
 
     def checkpoint(self, opcode: Opcode, vbucket: int, number: int, now: float) -> None:
         """TAP_CHECKPOINT_START or _END of one vbucket."""
@@ -383,3 +411,19 @@ class Producer(Generic[Position]):
     def _look_ended(self) -> None:
         if self._ended and not self._unacked and not self._again:
             self.close_reason = self.close_reason or "the stream has ended"
+
+
+def mutation_of(item: Item) -> TapMessage:
+    """An item as a message."""
+    return TapMessage(
+        Opcode.TAP_MUTATION,
+        item.key,
+        item.value,
+        item.vbucket,
+        item.cas,
+        item.flags,
+        item.expiry,
+        item.datatype,
+        item.meta,
+        ttl=item.ttl,
+    )

@@ -32,16 +32,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.bucketfeed import Change, Chunks, Feed
+from logweir.limits import TAP_OUTPUT_HIGH_BYTES
+from logweir.replication.bucket import VbucketState, unpack_item
+from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed
 from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
 from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, TapMessage
 from logweir.replication.tap.history import position_at_signature, position_at_time
 from logweir.replication.tap.names import NamedStream
-from logweir.replication.tap.stream import Producer
+from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.vclock import VClock
@@ -53,6 +54,7 @@ __all__ = ["Streaming"]
 
 _FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
 _STEP_PACKETS: Final = 256
+_STEP_BYTES: Final = 256 * 1024
 _HANDOVER_PACKETS: Final = 10
 
 
@@ -74,6 +76,7 @@ class Streaming:
         self.connect = connect
         self.feed: Feed = conversation.feed()
         self.wanted = frozenset(connect.vbuckets) or None
+        self._table = _table(self.wanted)
         self.stream: NamedStream | None = None
         self._service = service
         self._log = service.shared.log
@@ -83,6 +86,7 @@ class Streaming:
         self._is_dump = bool(connect.options & Option.DUMP)
         self._reader: Reader | None = None
         self._pin = ""
+        self._unflushed_bytes = 0
         self._resumes = False
         self._filter: frozenset[int] | None = None
         self._told_open = False
@@ -123,6 +127,18 @@ class Streaming:
         self._room.set()
         self._keep(at_once=False)
 
+    def status(self) -> dict[str, Any]:
+        """What an operator could wonder about."""
+        position = self.producer.acknowledged
+        return {
+            "of": self.feed.name,
+            "name": self.connect.name.decode("utf-8", "backslashreplace"),
+            "peer": self._link.peer,
+            "sent_packets": self.producer.sent_packets,
+            "unacknowledged": self.producer.unacknowledged,
+            "acknowledged": dict(position) if isinstance(position, VClock) else None,
+        }
+
     def change_filter(self, vbuckets: Iterable[int]) -> None:
         """The stream is to be about these vbuckets from now on."""
         self._filter = frozenset(vbuckets)
@@ -157,6 +173,7 @@ class Streaming:
 
     async def run(self) -> None:
         """From the first packet to the last. A connection that ends cancels it."""
+        self._link.limit_output(TAP_OUTPUT_HIGH_BYTES)
         self.producer.begin(self._link.time())
         plan = self._plan()
         vbuckets = self._vbuckets()
@@ -237,7 +254,7 @@ class Streaming:
         self.producer.open_backfill(vbuckets, self._link.time())
         backfill = self.feed.backfill(vbuckets, self._service.now)
         self._read_from(backfill.start)
-        await self._put_chunks(backfill)
+        await self._put_chunks(backfill, vbuckets)
         assert self._reader is not None
         new = frozenset(vbuckets)
         wanted = new if self._is_dump else self.wanted
@@ -247,15 +264,26 @@ class Streaming:
         self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
         return False
 
-    async def _put_chunks(self, backfill: Chunks) -> None:
+    async def _put_chunks(self, backfill: Chunks, vbuckets: Iterable[int]) -> None:
         """Everything that is there; the log is kept from where it is to be followed."""
+        wanted = _table(vbuckets)
         while backfill.end is None:
-            items = backfill.take()
-            if backfill.end is None and not self._pin:
-                assert self._reader is not None
-                self._pin = f"tap:backfill:{id(self):x}"
-                self._log.retain(self._pin, self._reader.vclock)
-            await self._put_all(_mutation(item) for item in items if item.ttl)
+            if isinstance(backfill, Backfill):
+                tuples = backfill.take_tuples()
+                self._keep_log(backfill)
+                await self._put_tuples(tuples, wanted, self._service.now())
+            else:
+                items = backfill.take()
+                self._keep_log(backfill)
+                for item in items:
+                    await self._put(mutation_of(item), None)
+
+    def _keep_log(self, backfill: Chunks) -> None:
+        """Keep the log from where it is to be followed, while there is more to be given."""
+        if backfill.end is None and not self._pin:
+            assert self._reader is not None
+            self._pin = f"tap:backfill:{id(self):x}"
+            self._log.retain(self._pin, self._reader.vclock)
 
     async def _catch_up(
         self,
@@ -305,6 +333,14 @@ class Streaming:
         reader = self._reader
         assert reader is not None
         takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
+        in_bytes = not (
+            self.producer.acknowledges
+            or plan.floors
+            or plan.since
+            or self.connect.options & Option.CHECKPOINT
+            or self.connect.closed_only
+            or self._service.options.with_private
+        )
         while True:
             if self._filter is not None:
                 await self._take_filter(reader)
@@ -318,7 +354,12 @@ class Streaming:
                     return
                 await reader.wait()
                 continue
-            await self._put_changes(self.feed.changes(window), self.wanted, plan, window.end)
+            puts = self.feed.puts(window) if in_bytes else None
+            if puts is None:
+                changes = self.feed.changes(window)
+                await self._put_changes(changes, self.wanted, plan, window.end)
+            elif puts:
+                await self._put_tuples(puts, self._table, 0.0)
             if window.end.without_local() != window.start.without_local():
                 self.producer.reach(reader.vclock)
 
@@ -332,6 +373,7 @@ class Streaming:
         """Go over to the vbuckets that are wanted now."""
         before, self.wanted, self._filter = self.wanted, self._filter, None
         assert self.wanted is not None
+        self._table = _table(self.wanted)
         kept = self.wanted if before is None else self.wanted & before
         new = [vbucket for vbucket in self._vbuckets() if vbucket not in kept]
         if self.stream is not None:
@@ -341,7 +383,7 @@ class Streaming:
             await self._takes()
             self.producer.open_backfill(new, self._link.time())
             backfill = self.feed.backfill(new, self._service.now)
-            await self._put_chunks(backfill)
+            await self._put_chunks(backfill, new)
             again = await self._catch_up(
                 reader, backfill, frozenset(new), self.wanted, is_first=False
             )
@@ -451,7 +493,7 @@ class Streaming:
                 cas=item.cas if self._service.options.with_private else 0,
                 ttl=item.ttl,
             )
-        return _mutation(item)
+        return mutation_of(item)
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -459,13 +501,25 @@ class Streaming:
         if not self.producer.has_room or not self._link.writable:
             await self._takes()
         self.producer.put(message, self._link.time(), position)
-        if not self.producer.sent_packets % _STEP_PACKETS:
+        self._unflushed_bytes += len(message.value)
+        full = self._unflushed_bytes >= _STEP_BYTES
+        if full or not self.producer.sent_packets % _STEP_PACKETS:
+            self._unflushed_bytes = 0
             self._link.flush()
             await asyncio.sleep(0)
 
-    async def _put_all(self, messages: Iterable[TapMessage]) -> None:
-        for message in messages:
-            await self._put(message, None)
+    async def _put_tuples(self, tuples: list[bytes], wanted: bytes, now: float) -> None:
+        """Items as tuples. `wanted`: one byte for each vbucket, 0: it is left out; `now`: what is
+        expired at that Unix time is left out, too."""
+        if self.producer.acknowledges or self._service.options.with_private:
+            for item in map(unpack_item, tuples):
+                if wanted[item.vbucket] and item.ttl and not item.is_expired(now):
+                    await self._put(mutation_of(item), None)
+            return
+        await self._takes()
+        self.producer.put_tuples(tuples, wanted, now, self._link.time())
+        self._link.flush()
+        await asyncio.sleep(0)
 
     async def _takes(self) -> None:
         """Wait until the consumer takes more."""
@@ -494,16 +548,11 @@ class Streaming:
         self._link.flush()
 
 
-def _mutation(item: Item) -> TapMessage:
-    return TapMessage(
-        Opcode.TAP_MUTATION,
-        item.key,
-        item.value,
-        item.vbucket,
-        item.cas,
-        item.flags,
-        item.expiry,
-        item.datatype,
-        item.meta,
-        ttl=item.ttl,
-    )
+def _table(vbuckets: Iterable[int] | None) -> bytes:
+    """One byte for each vbucket, 0 for those that are not wanted; None: all are."""
+    if vbuckets is None:
+        return b"\x01" * 65536
+    table = bytearray(65536)
+    for vbucket in vbuckets:
+        table[vbucket] = 1
+    return bytes(table)

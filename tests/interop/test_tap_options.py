@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,37 @@ def test_requests_to_a_pending_vbucket_wait(tmp_path: Path) -> None:
         assert not service._waiting
 
 
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_pipeline_waits_in_its_middle(tmp_path: Path, is_long: bool) -> None:
+    """What stands before the pending vbucket is done, what stands behind it is not; then all is
+    answered, in order, each once."""
+    count = 500 if is_long else 2
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        set_state(client, 3, VbucketState.PENDING)
+        with KvClient(server.port) as other:
+            before = [store(b"a%d" % n, b"before") for n in range(count)]
+            held = [store(b"p", b"held", vbucket=3), Packet(Opcode.GET, b"p", vbucket=3)]
+            behind = [Packet(Opcode.GET, b"a%d" % n) for n in range(count)]
+            behind += [store(b"a%d" % n, b"behind") for n in range(count)]
+            wanted = [
+                replace(packet, opaque=n) for n, packet in enumerate([*before, *held, *behind])
+            ]
+            other.send(*wanted)
+            server.wait(lambda: server.log.get("b", b"a%d" % (count - 1)) is not None)
+            (service,) = {link._conversation.service for link in server.server.listener.links}
+            server.wait(lambda: bool(service._waiting))
+            assert {row[2] for row in server.log.select("b")} == {b"before"}
+            set_state(client, 3, VbucketState.ACTIVE)
+            answers = [other.receive() for _ in wanted]
+        assert [each and each.opaque for each in answers] == list(range(len(wanted)))
+        assert {each and each.status for each in answers} == {0}
+        assert [each and each.value for each in answers[count + 1 : 2 * count + 2]] == [
+            b"held",
+            *([b"before"] * count),
+        ]
+        assert {row[2] for row in server.log.select("b")} == {b"behind", b"held"}
+
+
 def test_a_stopped_server_leaves_no_request_half_done(tmp_path: Path) -> None:
     """A request that waits when the server stops was not made."""
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:
@@ -554,3 +586,28 @@ def test_each_bucket_stands_for_itself(tmp_path: Path) -> None:
                 assert values == [b"of ada"]
             other.ask(Packet(Opcode.FLUSH))
         assert client.ask(Packet(Opcode.GET, b"k"))[0].value == b"of b"
+
+
+def test_streams_show_in_the_status_and_share_their_names(tmp_path: Path) -> None:
+    """Who is sent what, and who is away; a name counts on all listeners of the server."""
+    listen = [parse_listen_url("tap://:0/b"), parse_listen_url("memcached://:0/b")]
+    connect = Connect(b"n", ACK)
+    with Serving(tmp_path / "s", listen=listen, guest="all") as server:
+        with KvClient(server.port) as client, KvClient(server.port) as consumer:
+            stream = consumer.stream(connect)
+            client.ask(store(b"one"), store(b"two"))
+            take_until(stream, b"one")
+            (status,) = server.server.status()["streams"]
+            assert (status["of"], status["name"]) == ("b", "n")
+            assert status["peer"].startswith("127.0.0.1:")
+            assert status["sent_packets"] >= 3
+            take_until(stream, b"two")
+            until_all = server.server.status
+            client.ask(store(b"three"))
+            take_until(stream, b"three")
+        server.wait(lambda: [one["peer"] for one in until_all()["streams"]] == [""])
+        (away,) = server.server.status()["streams"]
+        assert away["acknowledged"]
+        with KvClient(server.urls[1].port) as consumer:
+            again = take_until(consumer.stream(connect), b"three")
+        assert [key for _, key in data(again)] == [b"three"]

@@ -3,6 +3,7 @@ acknowledgements; vbuckets taken over."""
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from support.tapmodel import packets, sent
 
+import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
+from interop.test_iproto_cli import told
 from interop.test_tap_endpoint import serve, set_state
 from logweir.errors import ConfigError
 from logweir.replication import users
@@ -394,6 +397,20 @@ def test_a_takeover_that_breaks_off_is_done_again_whole(tmp_path: Path) -> None:
         with following(tmp_path / "b", one.port, "?takeover=1&vbuckets=5") as other:
             other.wait(lambda: status(other).state == SourceState.STOPPED)
             assert len(keys(other)) == 50
+
+
+def test_a_takeover_from_the_command_line_ends_by_itself(tmp_path: Path) -> None:
+    """`logweir follow` takes the vbucket and ends with 0; once more there is nothing to do."""
+    with serve(tmp_path / "a") as one, KvClient(one.port) as client:
+        client.ask(store(b"k"))
+        url = f"tap://127.0.0.1:{one.port}/b?takeover=1&vbuckets=0"
+        for _ in range(2):
+            code, out, err = told("follow", url, tmp_path / "b", "--json")
+            assert (code, json.loads(out)["state"]) == (0, "stopped"), err
+        assert client.ask(Packet(Opcode.GET, b"k"))[0].status == Status.NOT_MY_VBUCKET
+    with logweir.open(tmp_path / "b") as log:
+        assert log.count("b") == 1
+        assert log.get("logweir_vbucket", ("b", 0)) == ("b", 0, VbucketState.ACTIVE)
 
 
 def test_a_recorded_takeover_is_taken(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from logweir.replication.bucket import Item, VbucketState
 from logweir.replication.tap.codec import Packet, PacketBuffer
 from logweir.replication.tap.commands import Executor
+from logweir.replication.tap.runs import packets_of
 from logweir.replication.tap.sasl import Credentials
 from logweir.replication.tap.session import Commands, Connected, ServerSession, Settings
 from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
@@ -138,7 +139,7 @@ class Server:
         """What is answered to some bytes."""
         for event in self.session.receive_data(data, now):
             if isinstance(event, Commands):
-                answers = [self.executor.execute(request) for request in event.requests]
+                answers = [self.executor.execute(request) for request in packets_of(event.requests)]
                 self.session.answer(event.slot, b"".join(answers))
             elif isinstance(event, Connected):
                 self.connected.append(event)

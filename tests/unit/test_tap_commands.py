@@ -20,7 +20,7 @@ from logweir.replication.tap.codec import (
     encode_request,
     encode_tap,
 )
-from logweir.replication.tap.commands import Pending
+from logweir.replication.tap.pending import Pending
 
 # Not compared: what is not the same everywhere. Behind the unknown VERBOSITY with a body,
 # memcached 1.6.18 does not answer until more comes, and the client had gone.
