@@ -263,6 +263,10 @@ TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
 TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
 
+TAP_OUTPUT_HIGH_BYTES: Final = 1024 * 1024
+"""Unsent bytes of one TAP stream from which on nothing more is produced for it; about as much as is
+produced in one step comes on top."""
+
 TAP_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a stream that may be without acknowledgement, where its consumer gives them."""
 
@@ -281,6 +285,18 @@ TAP_BACKOFF_SECONDS: Final = 5.0
 
 TAP_NOOP_SECONDS: Final = 20.0
 """An idle stream sends a sign of life so often. (ep-engine 1.8.1: 200.)"""
+
+SCRAM_ITERATIONS_MAX: Final = 1_000_000
+"""Iterations of SCRAM that a server may ask a client of ours for."""
+
+TAP_NOOPS_UNANSWERED: Final = 2
+"""Signs of life that a consumer which has answered one before may leave unanswered in a row."""
+
+TAP_SWEEP_SECONDS: Final = 60.0
+"""Pause between two walks over a bucket that remove what has expired."""
+
+TAP_SWEEP_ITEMS: Final = 500
+"""Items of a bucket that such a walk looks at in one go."""
 
 TAP_KEEPALIVE_SECONDS: Final = 3600.0
 """How long the position of a named stream is kept for a consumer that is away; that of a

@@ -12,6 +12,7 @@ Everything here runs in the event loop's thread, but `committed`, which may be c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -87,7 +88,8 @@ class Hub:
         """Rows became durable. From any thread; many calls before the loop turns count as one."""
         if not self._pending and self._readers:
             self._pending = True
-            self._loop.call_soon_threadsafe(self._wake)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows
+                self._loop.call_soon_threadsafe(self._wake)
 
     def reader(self, after: VClock) -> Reader:
         """Begin to read behind `after`. Raises `PositionUnavailable` at its first `take`."""

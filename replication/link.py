@@ -138,6 +138,11 @@ class Link(asyncio.Protocol):
         elif (deadline := session.next_deadline()) is not None:
             self._set_timer(deadline)
 
+    def limit_output(self, high_bytes: int) -> None:
+        """Have `writable` end at so many unsent bytes, and come back at a quarter of them."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
+
     def hold_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading` was called as often as this."""
         self._reading_holds += 1

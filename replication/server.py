@@ -43,9 +43,10 @@ from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tap.endpoint import TapService
+from logweir.replication.tap.options import read_listen_options
 from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
 from logweir.replication.tap.source import TapSource
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_seconds
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
 from logweir.wal.vclock import VClock
@@ -105,6 +106,7 @@ class Server:
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
         self.runners: list[Runner] = []
+        self.tap: list[TapService] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -140,7 +142,8 @@ class Server:
                     await self.listener.listen(*more, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
-                timing = Timing(stall_seconds=_STALL_SECONDS.get(url.scheme, STALL_SECONDS))
+                stall_seconds = _STALL_SECONDS.get(url.scheme, STALL_SECONDS)
+                timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
                 runner = Runner(source, metrics=self.metrics, timing=timing)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
@@ -156,6 +159,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.listener.close()
+        for service in self.tap:
+            service.close()
         if self.topics is not None:
             await self.topics.close()
         await self.iproto.retention.close()
@@ -207,6 +212,7 @@ class Server:
                 for gap in positions.gaps(self.log)[-STATUS_GAPS:]
             ],
             "topics": [] if self.topics is None else self.topics.status(),
+            "streams": [stream for service in self.tap for stream in service.status()],
             "replicas": [
                 {
                     "instance": str(one.instance),
@@ -230,7 +236,17 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
 
 
 def _tap(server: Server, url: Url) -> Service:
-    return TapService(server.iproto, url.path[0] if url.path else "")
+    options = read_listen_options(url)
+    service = TapService(
+        server.iproto,
+        url.path[0] if url.path else "",
+        options=options.stream,
+        encoding=options.encoding,
+        sweep_seconds=options.sweep_seconds,
+        names=server.tap[0].names if server.tap else None,
+    )
+    server.tap.append(service)
+    return service
 
 
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {

@@ -8,6 +8,7 @@ of 2.6.0, and rises with each change of a space or an index.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections import deque
@@ -35,6 +36,7 @@ _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
 _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
+_QUICK_BYTES: Final = 32 * 1024  # a larger change is left to the log's own thread
 _QUICK_SECONDS: Final = 0.002  # a change that takes longer is left to the log's own thread
 _ASIDE_SECONDS: Final = 0.05  # for so long
 
@@ -202,9 +204,9 @@ class Shared:
     def submit(self, job: Job, done: Callable[[Job], None]) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        What was put in line in one turn of the loop goes together. One change that is alone, with
-        none under way, is made at once in this thread, as long as the disk is quick: handing it to
-        another thread and back would take longer than the loop stands still.
+        What was put in line in one turn of the loop goes together. One small change that is alone,
+        with none under way, is made at once in this thread, as long as the disk is quick: handing
+        it to another thread and back would take longer than the loop stands still.
         """
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
@@ -213,7 +215,12 @@ class Shared:
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
         alone = len(fresh) == 1 and not self._in_line and not self.open_views
-        if alone and not self.log.is_busy and self._loop.time() >= self._aside_until:
+        if (
+            alone
+            and fresh[0][0].size <= _QUICK_BYTES
+            and not self.log.is_busy
+            and self._loop.time() >= self._aside_until
+        ):
             self._make_at_once(*fresh[0])
             return
         self._in_line += len(fresh)
@@ -256,7 +263,8 @@ class Shared:
             self._finished.append((job, done))
             if not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon_threadsafe(self._deliver)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    self._loop.call_soon_threadsafe(self._deliver)
 
         return finished
 

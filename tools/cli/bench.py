@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -140,12 +141,27 @@ def _tap(out: Output, folder: Path, rounds: int) -> None:
     if out.as_json:
         out.json({"suite": "tap", **tap.to_json(figures)})
         return
-    title = {"items": tap.ITEMS, "value_bytes": tap.VALUE_BYTES}
-    _show(out, "set", title, "items/s", figures.set)
-    _show(out, "get", title, "items/s", figures.get)
-    _show(out, "dump", title, "items/s", figures.dump)
+    out.line(f"baseline: {figures.baseline}, which keeps nothing; load {os.getloadavg()[0]:.1f}")
+    title = {
+        "items": tap.ITEMS,
+        "value_bytes": tap.VALUE_BYTES,
+        "connections": 1,
+        "in_flight": "all",
+        "durability": "fsync",
+    }
+    for name, results in (("set", figures.set), ("get", figures.get), ("dump", figures.dump)):
+        _show(out, name, title, "items/s", results)
+        told = ", ".join(f"{case} {value:.2f}" for case, value in figures.cpu_us[name].items())
+        out.line(f"{name}, CPU of the server, us/item: {told}\n")
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
-    out.line(f"latency, ms: {shown}")
+    out.line(f"live change to packet, ms, {tap.CHANGES} changes, durability fsync: {shown}")
+    shown = ", ".join(
+        f"{key.removesuffix(' bytes')} {human_bytes(int(value))}" if key.endswith("bytes")
+        else f"{key} {value:.2f}"
+        for key, value in figures.followers.items()
+    )  # fmt: skip
+    told = f"{tap.FOLLOWED} items of {tap.FOLLOWED_BYTES} bytes"
+    out.line(f"{tap.FOLLOWERS} followers, {told}, memory of the server: {shown}")
 
 
 def _synapse(out: Output, folder: Path, rounds: int) -> None:
