@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
+from logweir.replication.greenstack.endpoint import GreenstackService
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
 from logweir.replication.iproto.endpoint import IprotoService
@@ -88,6 +89,7 @@ class Server:
         )
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
+        self.greenstack: list[GreenstackService] = []
         self.runners: list[Runner] = []
         self.closers: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[SourceStatus]] = []
@@ -127,6 +129,8 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for service in self.greenstack:
+            service.close()
         await self.listener.close()
         for close in self.closers:
             close()
@@ -137,14 +141,17 @@ class Server:
 
     async def caught_up(self) -> None:
         """Wait until every upstream is followed to its end, or one of them has stopped."""
-        while any(
-            runner.status.state not in (SourceState.FOLLOWING, SourceState.STOPPED)
-            for runner in self.runners
-        ):
+        while not self.is_caught_up:
             await asyncio.wait(
                 [asyncio.ensure_future(runner.changed()) for runner in self.runners],
                 return_when=asyncio.FIRST_COMPLETED,
             )
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every upstream is followed to its end, or has stopped for good."""
+        done = (SourceState.FOLLOWING, SourceState.STOPPED)
+        return all(runner.status.state in done for runner in self.runners)
 
     def status(self) -> dict[str, Any]:
         """What an operator could wonder about, in plain values."""
@@ -201,11 +208,23 @@ def _tap(server: Server, url: Url) -> Service:
     return service
 
 
+def _greenstack(server: Server, url: Url) -> Service:
+    service = GreenstackService(
+        server.iproto,
+        ready=server.caught_up,
+        is_ready=lambda: server.is_caught_up,
+        plain=url.option("plain") == "1",
+    )
+    server.greenstack.append(service)
+    return service
+
+
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tarantool": lambda server, url: IprotoService(server.iproto),
     "tank": lambda server, url: server.tank(),
     "tap": _tap,
     "memcached": _tap,
+    "greenstack": _greenstack,
     "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
 }
 

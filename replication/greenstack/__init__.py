@@ -1,1 +1,1 @@
-"""Greenstack, Couchbase's protocol of 2015 for all traffic on one connection: served and followed."""
+"""Greenstack, Couchbase's protocol of 2015 for all its traffic: served and followed."""

@@ -113,9 +113,7 @@ def _req(name: str) -> Slot:
     return Slot(name, Kind.TEXT, required=True)
 
 
-_POSITION: Final = Table(
-    "Position", (Slot("origin", Kind.U32, 0), Slot("lsn", Kind.U64, 0))
-)
+_POSITION: Final = Table("Position", (Slot("origin", Kind.U32, 0), Slot("lsn", Kind.U64, 0)))
 
 
 def _positions(name: str) -> Slot:
