@@ -95,27 +95,27 @@ def _take(
     """Append what a row does to the bucket. `found`: what its transaction has done before."""
     kind = columns.type[row]
     timestamp = columns.timestamp[row]
-    place = {"origin": columns.replica_id[row], "lsn": columns.lsn[row]}
+    place = (columns.replica_id[row], columns.lsn[row])
     if columns.space_id[row] != space_id:
         data = columns.tuple_bytes(row)
         if data is not None and unpack(data)[0] == space_id:
-            found.append(Change(None, True, None, signature, timestamp, **place))
+            found.append(Change(None, True, None, signature, timestamp, False, *place))
     elif kind == RowType.DELETE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
         item = Item(key)
         if found and found[-1].item is not None and found[-1].item.key == key:
             item = found.pop().item or item  # its tombstone
-        found.append(Change(item, True, None, signature, timestamp, **place))
+        found.append(Change(item, True, None, signature, timestamp, False, *place))
     elif kind in _PUTS:
         data = columns.tuple_bytes(row)
         assert data is not None
-        found.append(Change(unpack_item(data), False, None, signature, timestamp, **place))
+        found.append(Change(unpack_item(data), False, None, signature, timestamp, False, *place))
     elif kind == RowType.UPDATE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
-        found.append(Change(Item(key), False, None, signature, timestamp, partial=True, **place))
+        found.append(Change(Item(key), False, None, signature, timestamp, True, *place))
     elif kind == RowType.UPSERT:
         item = unpack_item(columns.tuple_bytes(row) or b"\x90")
-        found.append(Change(item, False, None, signature, timestamp, partial=True, **place))
+        found.append(Change(item, False, None, signature, timestamp, True, *place))
 
 
 class Backfill:

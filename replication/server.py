@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
 from logweir.replication.greenstack.endpoint import GreenstackService
+from logweir.replication.greenstack.source import GreenstackSource
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
 from logweir.replication.iproto.endpoint import IprotoService
@@ -234,6 +235,7 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "synapse": lambda server, url: SynapseSource(url, server.log),
     "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
     "tap": lambda server, url: TapSource(server.iproto, url),
+    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}

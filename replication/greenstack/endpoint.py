@@ -56,8 +56,7 @@ from logweir.replication.iproto.access import ALL_BITS, GUEST_ID, Privilege
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET
-from logweir.replication.tap.endpoint import _Credentials as StoreCredentials
+from logweir.replication.tap.endpoint import DEFAULT_BUCKET, StoreCredentials
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.vclock import VClock
@@ -120,9 +119,7 @@ class GreenstackService:
             conversation.shutting_down()
 
     def _bucket_names(self) -> dict[str, int]:
-        names = [space.name for space in self.shared.log.schema]
-        found = [self.buckets.find(name) for name in names]
-        return {bucket.name: bucket.space_id for bucket in found if bucket is not None}
+        return {bucket.name: bucket.space_id for bucket in self.buckets.all()}
 
     def _committed(self) -> None:
         """In the committing thread."""
@@ -412,19 +409,15 @@ class Conversation:
 
     def readable(self) -> Sequence[Bucket]:
         """All buckets that this client may read."""
-        names = [space.name for space in self.service.shared.log.schema]
-        found = [self.service.buckets.find(name) for name in names]
-        return [one for one in found if one is not None and self.may_read(one)]
+        return [bucket for bucket in self.service.buckets.all() if self.may_read(bucket)]
 
     def _visible(self, user_id: int) -> list[str]:
-        found = []
-        for space in self.service.shared.log.schema:
-            bucket = self.service.buckets.find(space.name)
-            if bucket is not None and any(
-                self.may(user_id, bucket, wanted) for wanted in (Privilege.READ, Privilege.WRITE)
-            ):
-                found.append(bucket.name)
-        return sorted(found)
+        wanted = (Privilege.READ, Privilege.WRITE)
+        return sorted(
+            bucket.name
+            for bucket in self.service.buckets.all()
+            if any(self.may(user_id, bucket, one) for one in wanted)
+        )
 
     def _select(self, batch: Batch[str]) -> Answer:
         pending = batch.requests[0]
