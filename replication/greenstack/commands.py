@@ -163,8 +163,6 @@ class Executor:
     def execute(self, request: Frame) -> tuple[Status, bytes]:
         """Run one request of `STORE_OPCODES`. Returns the status and payload of its answer."""
         try:
-            if request.wrong_key() is not None:
-                raise _Failed(Status.INVALID_ARGUMENTS)
             vbucket = request.number(FlexKey.VBUCKET)
             if vbucket is None:
                 raise _Failed(Status.INVALID_ARGUMENTS)

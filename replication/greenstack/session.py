@@ -320,6 +320,8 @@ class ServerSession:
         feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
         if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
             self._answered(frame, Status.UNKNOWN_COMMAND, b"", events)
+        elif frame.flex and frame.wrong_key() is not None:
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
         elif opcode == Opcode.HELLO:
             self._hello(frame, events)
         elif not self.is_open:
