@@ -277,6 +277,9 @@ GREENSTACK_BUCKETS: Final = 10_000
 GREENSTACK_ID_BYTES: Final = 250
 """Longest id of a document. Source: memcached's limit."""
 
+GREENSTACK_LANE_BYTES: Final = 255
+"""Longest id of a lane."""
+
 GREENSTACK_LANES: Final = 64
 """Lanes of one connection, the root lane left out; a request in one more gets TooBusy."""
 

@@ -17,6 +17,8 @@ KERNELS = {
     "logweir.store.kernel": "store/kernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
+    "logweir.replication.greenstack.kernel": "replication/greenstack/kernel.py",
+    "logweir.replication.tap.kernel": "replication/tap/kernel.py",
 }
 
 

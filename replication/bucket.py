@@ -169,10 +169,19 @@ class CasClock:
 
     def after(self, old: int = 0) -> int:
         """A CAS that is none that was given, and not `old`."""
-        self._last = max(self._last + 1, int(self._clock() * 1_000_000))
+        self._last = self.next()
         if self._last == old:
             self._last += 1
         return self._last
+
+    def next(self) -> int:
+        """The CAS from which on none was given: for whoever gives several one behind the other,
+        and then says so with `reach`."""
+        return max(self._last + 1, int(self._clock() * 1_000_000))
+
+    def reach(self, after: int) -> None:
+        """All below `after` may have been given."""
+        self._last = max(self._last, after - 1)
 
 
 class ItemStore(Protocol):

@@ -132,45 +132,47 @@ class Backfill:
         self._bucket = bucket
         self._wanted = frozenset(vbuckets)
         self._clock = clock
-        self._after: tuple[int, bytes] | None = None
-        self._chunk_ends: list[tuple[int, bytes]] = []
+        self._after: bytes | None = None
+        self._chunk_ends: list[bytes] = []
         self._chunk_signatures: list[int] = []
         self.start = log.vclock
         self.end: VClock | None = None
 
+    @property
+    def wanted(self) -> bytes:
+        """One byte for each vbucket, 1 for those wanted."""
+        table = bytearray(65536)
+        for vbucket in self._wanted:
+            table[vbucket] = 1
+        return bytes(table)
+
     def take(self) -> list[Item]:
         """The next items; [] may come in between. `end` is set with the last ones."""
-        items: list[Item] = []
-        size = 0
         now = self._clock()
-        last = self._after
+        items = map(unpack_item, self.take_tuples())
+        return [item for item in items if item.vbucket in self._wanted and not item.is_expired(now)]
+
+    def take_tuples(self) -> list[bytes]:
+        """As `take`, but tuples, those of other vbuckets and those that are expired included."""
         with self._log.read_view() as view:
-            whole = True
-            for data in ViewItems(self._bucket, view, now).ordered(self._after):
-                item = unpack_item(data)
-                last = (item.vbucket, item.key)
-                size += len(data)
-                if item.vbucket in self._wanted and not item.is_expired(now):
-                    items.append(item)
-                if size >= BACKFILL_CHUNK_BYTES or len(items) >= BACKFILL_CHUNK_ITEMS:
-                    whole = False
-                    break
+            found, is_whole = ViewItems(self._bucket, view, self._clock()).by_key(
+                self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES
+            )
             vclock = view.vclock
-        if not whole and last is not None:
-            self._chunk_ends.append(last)
-            self._chunk_signatures.append(vclock.signature)
-            self._after = last
-        else:
-            self._chunk_signatures.append(vclock.signature)
+        self._chunk_signatures.append(vclock.signature)
+        if is_whole:
             self.end = vclock
-        return items
+        else:
+            self._after = unpack_item(found[-1]).key
+            self._chunk_ends.append(self._after)
+        return found
 
     def was_seen(self, change: Change) -> bool:
         """Whether a change of the log is in what was given already."""
         item = change.item
         if item is None:
             return change.signature <= self._chunk_signatures[0]
-        place = bisect_left(self._chunk_ends, (item.vbucket, item.key))
+        place = bisect_left(self._chunk_ends, item.key)
         return change.signature <= self._chunk_signatures[place]
 
 

@@ -74,6 +74,8 @@ class Group:
         self._blocks: list[bytes | bytearray] = []
         self._deferred: list[Callable[[], None]] = []
         self.deferred_bytes = 0
+        self.batch: object | None = None
+        """What `store.batch` has gathered and deferred, where that is all that is deferred."""
         self.touched = False
         """Whether anything changed, logged or not."""
 
@@ -131,6 +133,11 @@ class Group:
                 self._pending_bytes,
                 hint="divide it into several transactions",
             )
+
+    def log(self, kind: RowType, body: bytes, space: SpaceDef) -> None:
+        """Log a row whose effect is applied by somebody else, as part of the open transaction."""
+        self.touched = True
+        self._draft(int(kind), body, space.is_local)
 
     def mark(self) -> Mark:
         """A place in the open transaction to roll back to."""
@@ -289,9 +296,9 @@ class Group:
 
     def run_deferred(self) -> None:
         """Do what was deferred."""
-        for work in self._deferred:
-            work()
-        self._deferred = []
+        work, self._deferred, self.batch = self._deferred, [], None
+        for each in work:
+            each()
 
     @property
     def has_deferred(self) -> bool:

@@ -350,7 +350,8 @@ class Log(statements.Statements):
             raise
 
     def _apply(self, group: Group, job: Job) -> None:
-        group.run_deferred()  # this job must see what those before it did
+        if group.batch is None or not job.sees_batch:
+            group.run_deferred()  # this job must see what those before it did
         mark = group.mark()
         job.error = None
         try:

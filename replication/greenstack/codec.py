@@ -320,9 +320,20 @@ class FrameBuffer:
 
         After a problem nothing more may be fed.
         """
-        data = self._rest.join(data)
+        data = self.join(data)
         if not data:
             return (), None
+        return self.decode(data, 0)
+
+    def join(self, data: bytes) -> bytes:
+        """What was kept with `data` behind it; b"" while the next frame is not whole."""
+        return self._rest.join(data)
+
+    def decode(
+        self, data: bytes, at: int
+    ) -> tuple[Sequence[Frame], DecodeError | LimitExceeded | None]:
+        """As `feed`, of what `join` gave, from `at` on."""
+        data = data[at:] if at else data
         frames, taken, needed, problem = decode_frames(data, self._limit)
         if problem is None:
             self._rest.keep(data[taken:], needed)

@@ -27,7 +27,7 @@ from logweir.limits import (
 )
 from logweir.replication.bucketfeed import Changes
 from logweir.replication.bucketstore import STATES_SPACE, Bucket, Buckets, GroupItems, ViewItems
-from logweir.replication.greenstack.codec import Flag, FlexKey, Opcode, Status
+from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.commands import Executor
 from logweir.replication.greenstack.lanes import Batch, BatchKind, Lanes, Pending
 from logweir.replication.greenstack.messages import (
@@ -40,6 +40,7 @@ from logweir.replication.greenstack.messages import (
     encode_buckets,
     encode_opened,
 )
+from logweir.replication.greenstack.runs import MutationRun, execute_run
 from logweir.replication.greenstack.session import (
     Acknowledged,
     Authenticated,
@@ -70,6 +71,8 @@ _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_\-.%]{1,100}", re.ASCII)
 _TYPES: Final = range(3)
 
 Answer = tuple[Status, bytes]
+RunAnswer = tuple[bytes, int]
+"""The answers to a run, and how many have failed."""
 
 
 class GreenstackService:
@@ -245,7 +248,8 @@ class Conversation:
 
     def _put(self, pending: Pending) -> None:
         if not self.lanes.put(pending):
-            self.session.answer(pending.frame, Status.TOO_BUSY)
+            for frame in _frames(pending):
+                self.session.answer(frame, Status.TOO_BUSY)
             return
         self._unanswered_bytes += pending.frame.size_bytes
         if self._unanswered_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
@@ -272,8 +276,7 @@ class Conversation:
             return
         bucket = self.service.buckets.find(batch.lane.selected) if batch.lane.selected else None
         if bucket is None:
-            answers = [(one.refusal or Status.NO_BUCKET, b"") for one in batch.requests]
-            self._finish(batch, answers)
+            self._finish(batch, [(one.refusal or Status.NO_BUCKET, b"") for one in batch.requests])
             return
         requests = self._judge(batch.requests, bucket)
         reads_only = all(one.frame.opcode == Opcode.GET for one in requests)
@@ -324,7 +327,7 @@ class Conversation:
         service = self.service
         binds = batch.kind == BatchKind.TRANSACTION
 
-        def apply(group: Group) -> list[Answer]:
+        def apply(group: Group) -> Sequence[Answer | RunAnswer]:
             now = service.now()
             items = GroupItems(bucket, group, now)
             items.divides = not binds
@@ -337,11 +340,16 @@ class Conversation:
             )
             if binds:
                 return _together(group, executor, requests, now)
-            return [_alone(group, executor, one, now) for one in requests]
+            return [
+                self._run(group, executor, items, one, now)
+                if isinstance(one.frame, MutationRun) and one.refusal is None
+                else _alone(group, executor, one, now)
+                for one in requests
+            ]
 
         def done(job: Job) -> None:
             if job.error is None:
-                answers: list[Answer] = job.result
+                answers: Sequence[Answer | RunAnswer] = job.result
             else:
                 _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(job.error))
                 answers = [(Status.TMP_FAILURE, b"")] * len(requests)
@@ -350,19 +358,39 @@ class Conversation:
             self.link.flush()
 
         try:
-            service.shared.submit(Job(apply, batch.size_bytes), done)
+            has_runs = any(isinstance(one.frame, MutationRun) for one in requests)
+            service.shared.submit(Job(apply, batch.size_bytes, sees_batch=has_runs), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
             done(failed)
 
-    def _finish(self, batch: Batch[str], answers: Sequence[Answer]) -> None:
+    def _run(
+        self, group: Group, executor: Executor, items: GroupItems, one: Pending, now: float
+    ) -> RunAnswer:
+        """A run of MUTATIONs, each a transaction of its own."""
+        assert isinstance(one.frame, MutationRun)
+
+        def ordinary(frame: Frame) -> Answer:
+            return _alone(group, executor, replace(one, frame=frame), now)
+
+        return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
+
+    def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:
         """Answer a batch."""
-        failed = 0
-        for one, (status, payload) in zip(batch.requests, answers, strict=True):
-            failed += status != Status.SUCCESS
-            self.session.answer(one.frame, status, payload)
-        self.service.shared.metrics.answered("greenstack", len(answers) - failed, failed)
+        count = failed = 0
+        for one, (first, second) in zip(batch.requests, answers, strict=True):
+            if isinstance(first, bytes):
+                assert isinstance(one.frame, MutationRun)
+                assert isinstance(second, int)
+                self.session.put(first)
+                count, failed = count + one.frame.count, failed + second
+                continue
+            assert isinstance(second, bytes)
+            for frame in _frames(one):
+                self.session.answer(frame, first, second)
+                count, failed = count + 1, failed + (first != Status.SUCCESS)
+        self.service.shared.metrics.answered("greenstack", count - failed, failed)
         self._done(batch)
 
     # --- requests that run alone ------------------------------------------------------------------
@@ -370,6 +398,7 @@ class Conversation:
     def _single(self, batch: Batch[str]) -> None:
         pending = batch.requests[0]
         frame = pending.frame
+        assert isinstance(frame, Frame)
         if pending.answer is not None:
             self.session.put(pending.answer)
             self._done(batch)
@@ -421,6 +450,7 @@ class Conversation:
 
     def _select(self, batch: Batch[str]) -> Answer:
         pending = batch.requests[0]
+        assert isinstance(pending.frame, Frame)
         try:
             name = decode_bucket(pending.frame.payload)
         except LogweirError:
@@ -446,6 +476,7 @@ class Conversation:
 
     async def _defined(self, pending: Pending) -> Status:
         """Make or remove a bucket."""
+        assert isinstance(pending.frame, Frame)
         makes = pending.frame.opcode == Opcode.CREATE_BUCKET
         try:
             payload = pending.frame.payload
@@ -488,6 +519,7 @@ class Conversation:
 
     def _open_stream(self, batch: Batch[str]) -> None:
         frame = batch.requests[0].frame
+        assert isinstance(frame, Frame)
         name = frame.flex.get(FlexKey.DCP_ID, b"")
         try:
             asked = StreamOpen.decode(frame.payload)
@@ -560,9 +592,15 @@ def _drop(service: GreenstackService, bucket: Bucket) -> None:
         tx.drop_space(bucket.space_id)
 
 
+def _frames(pending: Pending) -> Sequence[Frame]:
+    frame = pending.frame
+    return frame.frames() if isinstance(frame, MutationRun) else (frame,)
+
+
 def _answer(executor: Executor, one: Pending, now: float) -> Answer:
     if one.refusal is not None:
         return one.refusal, b""
+    assert isinstance(one.frame, Frame)
     limit_ms = one.frame.number(FlexKey.EXPIRES_MS) if one.frame.flex else None
     if limit_ms and now - one.received_at > limit_ms / 1000:
         return Status.TMP_FAILURE, b""
@@ -571,6 +609,7 @@ def _answer(executor: Executor, one: Pending, now: float) -> Answer:
 
 def _alone(group: Group, executor: Executor, one: Pending, now: float) -> Answer:
     """One request as a transaction of its own."""
+    group.run_deferred()
     mark = group.mark()
     try:
         answer = _answer(executor, one, now)

@@ -38,6 +38,7 @@ from logweir.limits import (
     GREENSTACK_TRANSACTION_FRAMES,
 )
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.runs import MutationRun
 
 __all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
 
@@ -59,10 +60,10 @@ class BatchKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One request. `refusal`: it is not run but answered so; `answer`: its answer is known, and
-    is only sent in its turn; `user_id`: who asked; `received_at`: Unix seconds."""
+    """One request, or a run of them. `refusal`: it is not run but answered so; `answer`: its answer
+    is known, and is only sent in its turn; `user_id`: who asked; `received_at`: Unix seconds."""
 
-    frame: Frame
+    frame: Frame | MutationRun
     user_id: int = 0
     received_at: float = 0.0
     refusal: Status | None = None
@@ -140,6 +141,9 @@ class Lanes(Generic[Selected]):
         frame = pending.frame
         if lane.open is None and not frame.flags & Flag.MORE:
             lane.queue.append(pending)
+        elif isinstance(frame, MutationRun):
+            for each in frame.frames():
+                self.put(replace(pending, frame=each))
         else:
             self._bind(lane, pending)
         self._ready[lane] = None
@@ -225,6 +229,7 @@ def _refused(pending: Pending, status: Status) -> Pending:
     """The request as one that is refused, without its payload."""
     if pending.answer is not None or pending.refusal is not None:
         return pending
+    assert isinstance(pending.frame, Frame)
     return replace(pending, frame=replace(pending.frame, payload=b""), refusal=status)
 
 

@@ -8,7 +8,8 @@ LIST_BUCKETS. Before HELLO everything else gets InvalidState.
 =============  =====================================================================================
 event          when
 =============  =====================================================================================
-Pending        a request is to be run and answered, or only answered, in its turn
+Pending        a request is to be run and answered, or only answered, in its turn; or many alike
+               MUTATIONs are (`runs`), of which each is quiet or not
 Greeted        a HELLO was taken; its features are in force
 Authenticated  what comes behind it is asked by that user
 Acknowledged   a stream's client has taken so many bytes
@@ -39,6 +40,7 @@ from logweir.errors import DecodeError
 from logweir.limits import (
     FRAME_SECONDS,
     GREENSTACK_CREDIT_SECONDS,
+    GREENSTACK_LANE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
 )
 from logweir.replication.greenstack.codec import (
@@ -64,6 +66,7 @@ from logweir.replication.greenstack.messages import (
     encode_notice,
     encode_sasl_answer,
 )
+from logweir.replication.greenstack.runs import take_run
 from logweir.replication.greenstack.stream import Outgoing
 from logweir.replication.session import Outbox
 from logweir.replication.tap.sasl import Authentication, Credentials
@@ -97,6 +100,11 @@ _NAMES_OF_2017: Final = {
     "SCRAM-SHA256": "SCRAM-SHA-256",
     "SCRAM-SHA512": "SCRAM-SHA-512",
 }
+
+
+def _has_wrong_key(frame: Frame) -> bool:
+    is_long = len(frame.flex.get(FlexKey.LANE, b"")) > GREENSTACK_LANE_BYTES
+    return is_long or frame.wrong_key() is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +206,14 @@ class ServerSession:
         if self.close_reason:
             return ()
         self._now = now
-        frames, problem = self._frames.feed(data)
-        self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
         events: list[Event] = []
+        data = self._frames.join(data)
+        at = 0
+        while self.is_open and (run := take_run(data, at)) is not None:
+            events.append(Pending(run))
+            at = run.stop
+        frames, problem = self._frames.decode(data, at) if data else ((), None)
+        self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in frames:
             if frame.status is None:
                 self._take_request(frame, events)
@@ -320,7 +333,7 @@ class ServerSession:
         feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
         if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
             self._answered(frame, Status.UNKNOWN_COMMAND, b"", events)
-        elif frame.flex and frame.wrong_key() is not None:
+        elif frame.flex and _has_wrong_key(frame):
             self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
         elif opcode == Opcode.HELLO:
             self._hello(frame, events)

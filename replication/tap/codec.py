@@ -58,9 +58,10 @@ spymemcached 2.12.3; forms with private bytes from couchbase's headers.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
@@ -274,8 +275,18 @@ class PacketBuffer:
         After a problem there is nothing more to be found.
         """
         packets: list[Packet] = []
+        return packets, self._feed(data, packets)
+
+    def _feed(
+        self,
+        data: bytes,
+        found: list[Any],
+        take_run: Callable[[bytes, int], Any | None] | None = None,
+    ) -> DecodeError | LimitExceeded | None:
+        """`feed` into `found`. `take_run`: finds what is to be taken in one piece, `stop` is where
+        that ends."""
         if self._problem is not None:
-            return packets, self._problem
+            return self._problem
         if self._skip_bytes:
             skipped = min(self._skip_bytes, len(data))
             self._skip_bytes -= skipped
@@ -283,23 +294,32 @@ class PacketBuffer:
         data = self._kept.join(data)
         at = 0
         try:
-            at = self._split(data, packets)
+            at = self._split(data, found, take_run)
         except (DecodeError, LimitExceeded) as problem:
             self._problem = problem
             self._kept.clear()
-            return packets, problem
+            return problem
         if at < len(data) and not self._skip_bytes:
             needed = HEADER_BYTES
             if len(data) - at >= HEADER_BYTES:
                 needed += _U32.unpack_from(data, at + 8)[0]
             self._kept.keep(data[at:], needed)
-        return packets, None
+        return None
 
-    def _split(self, data: bytes, packets: list[Packet]) -> int:
+    def _split(
+        self,
+        data: bytes,
+        packets: list[Any],
+        take_run: Callable[[bytes, int], Any | None] | None,
+    ) -> int:
         """Append the whole packets of `data`; returns where the first that is not whole begins."""
         at, end = 0, len(data)
         unpack = _HEADER.unpack_from
         while end - at >= HEADER_BYTES:
+            if take_run is not None and (run := take_run(data, at)) is not None:
+                packets.append(run)
+                at = run.stop
+                continue
             magic, opcode, key_bytes, extras_bytes, datatype, vbucket, body, opaque, cas = unpack(
                 data, at
             )
