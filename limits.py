@@ -310,3 +310,52 @@ BACKFILL_CHUNK_ITEMS: Final = 4096
 
 BACKFILL_CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of tuples that are read for a follower from one read view, about."""
+
+# --- Greenstack -----------------------------------------------------------------------------------
+GREENSTACK_FRAME_BYTES: Final = 32 * 1024 * 1024
+"""Longest frame, its length field left out; one that claims more ends the connection."""
+
+GREENSTACK_BUCKETS: Final = 10_000
+"""Buckets that are listed, or that a stream can name."""
+
+GREENSTACK_ID_BYTES: Final = 250
+"""Longest id of a document. Source: memcached's limit."""
+
+GREENSTACK_LANE_BYTES: Final = 255
+"""Longest id of a lane."""
+
+GREENSTACK_LANES: Final = 64
+"""Lanes of one connection, the root lane left out; a request in one more gets TooBusy."""
+
+GREENSTACK_TRANSACTION_FRAMES: Final = 1000
+"""Frames that `more` may bind together."""
+
+GREENSTACK_TRANSACTION_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of such frames."""
+
+GREENSTACK_PIPELINE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of one connection's requests that may be unanswered; then it is not read until some are."""
+
+GREENSTACK_BATCH_BYTES: Final = 256 * 1024
+"""Bytes of one lane's requests that go into the commit queue together, about."""
+
+GREENSTACK_STREAMS: Final = 16
+"""Streams of one connection."""
+
+GREENSTACK_STREAM_NAME_BYTES: Final = 64
+"""Longest name of a stream."""
+
+GREENSTACK_WINDOW_MIN_BYTES: Final = 4096
+"""Smallest window of a stream; what asks for less gets this."""
+
+GREENSTACK_WINDOW_MAX_BYTES: Final = 16 * 1024 * 1024
+"""Largest window of a stream; what asks for more gets this."""
+
+GREENSTACK_CREDIT_SECONDS: Final = 300.0
+"""A stream whose client holds back credit for so long is ended as TooBusy."""
+
+GREENSTACK_SILENT_PERIODS: Final = 3
+"""Heartbeat times without a word after which a stream's other side counts as gone."""
+
+GREENSTACK_PATCH_STEPS: Final = 1000
+"""Operations of one JSON Patch."""

@@ -19,6 +19,7 @@ KERNELS = {
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
     "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",
     "logweir.replication.synapse.linekernel": "replication/synapse/linekernel.py",
+    "logweir.replication.greenstack.kernel": "replication/greenstack/kernel.py",
     "logweir.replication.tap.kernel": "replication/tap/kernel.py",
 }
 

@@ -38,7 +38,7 @@ class Change:
     bucket was emptied. `partial`: only its key is known, the change was made by operations.
 
     `position`: the log's behind the whole transaction, on its last change; `signature`: of the row;
-    `timestamp`: Unix seconds.
+    `timestamp`: Unix seconds; `origin`, `lsn`: replica id and lsn of the row.
     """
 
     item: Item | None
@@ -47,6 +47,8 @@ class Change:
     signature: int
     timestamp: float
     partial: bool = False
+    origin: int = 0
+    lsn: int = 0
 
 
 class Changes:
@@ -130,26 +132,27 @@ def _take(
     """Append what a row does to the bucket. `found`: what its transaction has done before."""
     kind = columns.type[row]
     timestamp = columns.timestamp[row]
+    place = (columns.replica_id[row], columns.lsn[row])
     if columns.space_id[row] != space_id:
         data = columns.tuple_bytes(row)
         if data is not None and unpack(data)[0] == space_id:
-            found.append(Change(None, True, None, signature, timestamp))
+            found.append(Change(None, True, None, signature, timestamp, False, *place))
     elif kind == RowType.DELETE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
         item = Item(key)
         if found and found[-1].item is not None and found[-1].item.key == key:
             item = found.pop().item or item  # its tombstone
-        found.append(Change(item, True, None, signature, timestamp))
+        found.append(Change(item, True, None, signature, timestamp, False, *place))
     elif kind in _PUTS:
         data = columns.tuple_bytes(row)
         assert data is not None
-        found.append(Change(unpack_item(data), False, None, signature, timestamp))
+        found.append(Change(unpack_item(data), False, None, signature, timestamp, False, *place))
     elif kind == RowType.UPDATE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
-        found.append(Change(Item(key), False, None, signature, timestamp, partial=True))
+        found.append(Change(Item(key), False, None, signature, timestamp, True, *place))
     elif kind == RowType.UPSERT:
         item = unpack_item(columns.tuple_bytes(row) or b"\x90")
-        found.append(Change(item, False, None, signature, timestamp, partial=True))
+        found.append(Change(item, False, None, signature, timestamp, True, *place))
 
 
 class Backfill:
@@ -171,6 +174,14 @@ class Backfill:
         self._chunk_signatures: list[int] = []
         self.start = log.vclock
         self.end: VClock | None = None
+
+    @property
+    def wanted(self) -> bytes:
+        """One byte for each vbucket, 1 for those wanted."""
+        table = bytearray(65536)
+        for vbucket in self._wanted:
+            table[vbucket] = 1
+        return bytes(table)
 
     def take(self) -> list[Item]:
         """The next items; [] may come in between. `end` is set with the last ones."""

@@ -260,12 +260,14 @@ class ViewItems(_Reader):
 
 
 class GroupItems(_Reader):
-    """One bucket in a group. `changes`: how many rows it has made so far."""
+    """One bucket in a group. `changes`: how many rows it has made so far; `divides`: whether what
+    it removes because it is expired is a transaction of its own."""
 
     def __init__(self, bucket: Bucket, group: Group, now: float) -> None:
         super().__init__(bucket, group.engine, now)
         self._group = group
         self.changes = 0
+        self.divides = True
 
     def _execute(self, request: Request) -> None:
         self._group.execute(request)
@@ -278,7 +280,8 @@ class GroupItems(_Reader):
             return None
         if found.is_expired(self._now):
             self._remove(found, 0)
-            self._group.divide()
+            if self.divides:
+                self._group.divide()
             return None
         return found
 

@@ -19,6 +19,8 @@ from typing import Any, Final, TypeVar
 from logweir.errors import ConfigError, LogweirError
 from logweir.limits import MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES, STATUS_GAPS
 from logweir.replication import positions
+from logweir.replication.greenstack.endpoint import GreenstackService
+from logweir.replication.greenstack.source import GreenstackSource
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
 from logweir.replication.iproto.endpoint import IprotoService
@@ -105,6 +107,7 @@ class Server:
         )
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
+        self.greenstack: list[GreenstackService] = []
         self.runners: list[Runner] = []
         self.tap: list[TapService] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -158,6 +161,8 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for service in self.greenstack:
+            service.close()
         await self.listener.close()
         for service in self.tap:
             service.close()
@@ -169,14 +174,17 @@ class Server:
 
     async def caught_up(self) -> None:
         """Wait until every upstream is followed to its end, or one of them has stopped."""
-        while any(
-            runner.status.state not in (SourceState.FOLLOWING, SourceState.STOPPED)
-            for runner in self.runners
-        ):
+        while not self.is_caught_up:
             await asyncio.wait(
                 [asyncio.ensure_future(runner.changed()) for runner in self.runners],
                 return_when=asyncio.FIRST_COMPLETED,
             )
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every upstream is followed to its end, or has stopped for good."""
+        done = (SourceState.FOLLOWING, SourceState.STOPPED)
+        return all(runner.status.state in done for runner in self.runners)
 
     def status(self) -> dict[str, Any]:
         """What an operator could wonder about, in plain values."""
@@ -249,11 +257,23 @@ def _tap(server: Server, url: Url) -> Service:
     return service
 
 
+def _greenstack(server: Server, url: Url) -> Service:
+    service = GreenstackService(
+        server.iproto,
+        ready=server.caught_up,
+        is_ready=lambda: server.is_caught_up,
+        plain=url.option("plain") == "1",
+    )
+    server.greenstack.append(service)
+    return service
+
+
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tarantool": lambda server, url: IprotoService(server.iproto),
     "tank": lambda server, url: server.tank(),
     "tap": _tap,
     "memcached": _tap,
+    "greenstack": _greenstack,
     "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
 }
 
@@ -263,6 +283,7 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "synapse": lambda server, url: SynapseSource(url, server.log),
     "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
     "tap": lambda server, url: TapSource(server.iproto, url),
+    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}

@@ -17,7 +17,8 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `stall=SECONDS` (an upstream that says nothing for so long
+(trust these certificates and no others), `plain=1` (Greenstack listeners: passwords unencrypted
+from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
 for TAP listeners `form`, `value`, `sweep`, `noop` (`logweir.replication.tap.options`), and those of
@@ -67,6 +68,7 @@ OPTIONS: Final = frozenset(
         *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
         *("form", "value", "sweep", "noop", "takeover", "vbuckets", "stall"),
+        *("plain",),
     ]
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -75,6 +77,7 @@ LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "synapse": frozenset(
         ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
     ),
+    "greenstack": frozenset(("plain",)),
 }
 """What may stand in the address of a listener, by scheme."""
 

@@ -9,6 +9,7 @@ mechanism      salt, iterations, stored, server
 =============  =====================================================================================
 SCRAM-SHA-1    RFC 5802: salt of 16 random bytes, 4096, StoredKey, ServerKey
 SCRAM-SHA-256
+SCRAM-SHA-512
 CRAM-MD5       "", 0, 32 bytes: MD5's state behind the block `key xor 36…`, then that behind the
                block `key xor 5c…` (key: the password, its MD5 if longer than 64 bytes, filled up
                with zeros to 64), each as four little-endian u32; ""
@@ -53,7 +54,11 @@ __all__ = [
 
 VERIFIERS_SPACE: Final = "logweir_verifier"
 CRAM: Final = "CRAM-MD5"
-SCRAM_HASHES: Final = {"SCRAM-SHA-1": "sha1", "SCRAM-SHA-256": "sha256"}
+SCRAM_HASHES: Final = {
+    "SCRAM-SHA-1": "sha1",
+    "SCRAM-SHA-256": "sha256",
+    "SCRAM-SHA-512": "sha512",
+}
 _FORMAT: Final = (
     ("user", "string"),
     ("mechanism", "string"),
@@ -81,7 +86,7 @@ class ScramVerifier:
 def scram_verifier(
     mechanism: str, password: str, salt: bytes, iterations: int = _ITERATIONS
 ) -> ScramVerifier:
-    """The verifier of a password for SCRAM-SHA-1 or SCRAM-SHA-256."""
+    """The verifier of a password for one of `SCRAM_HASHES`."""
     name = SCRAM_HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", name)

@@ -93,6 +93,11 @@ class Group:
         """The state after all transactions that were ended."""
         return VClock(dict(enumerate(self._lsns)))
 
+    @property
+    def last_lsn(self) -> int:
+        """Ours of the last row so far, where no row of the open transaction is local."""
+        return self._lsns[self.replica_id] + len(self._pending)
+
     # --- statements -------------------------------------------------------------------------------
 
     def execute(self, request: Request) -> tuple[bytes | None, bytes | None]:

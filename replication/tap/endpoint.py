@@ -79,7 +79,7 @@ from logweir.store.group import Group
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["DEFAULT_BUCKET", "SPACE_PREFIX", "TapService"]
+__all__ = ["DEFAULT_BUCKET", "SPACE_PREFIX", "StoreCredentials", "TapService"]
 
 _log = get_logger("logweir.replication.tap")
 
@@ -87,7 +87,7 @@ DEFAULT_BUCKET: Final = "default"
 SPACE_PREFIX: Final = "space:"
 
 
-class _Credentials:
+class StoreCredentials:
     """Users of the store. What needs more than the check of a password is offered once everybody
     who has a password has a verifier for it."""
 
@@ -158,7 +158,7 @@ class TapService:
         self.settings = Settings(
             version=f"1.6.18-logweir-{VERSION}".encode(),
             random=os.urandom,
-            credentials=_Credentials(shared),
+            credentials=StoreCredentials(shared),
             must_login=must_login,
         )
         self.streams: dict[Conversation, Streaming] = {}

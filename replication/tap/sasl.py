@@ -8,7 +8,7 @@ PLAIN        authzid NUL user NUL password; the        –
 CRAM-MD5     nothing; then user SP hex(hmac-md5(       challenge `<random@logweir>`
              password, challenge))
 SCRAM-SHA-1  RFC 5802 without channel binding          the same
-and -256
+-256, -512
 ===========  ========================================  ============================================
 
 CRAM-MD5 and SCRAM need a verifier of the user (`logweir.replication.verifiers`); PLAIN only a check
@@ -32,7 +32,7 @@ from logweir.replication.verifiers import CRAM, SCRAM_HASHES, ScramVerifier, cra
 
 __all__ = ["MECHANISMS", "Authentication", "Credentials", "Login"]
 
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN")
+MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN")
 
 
 class Credentials(Protocol):
