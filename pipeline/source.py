@@ -17,12 +17,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from logweir.errors import ConfigError
 from logweir.pipeline.columns import COLUMNS, check_columns, ddl
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from logweir.pipeline.plan import Split
+    from logweir.pipeline.sinks import LogweirStreamWriter, LogweirWriter
     from logweir.pipeline.streams import TailReader
 
 __all__ = ["FORMAT", "LogweirReader", "LogweirSource", "SplitPartition"]
@@ -47,6 +48,19 @@ class LogweirSource(DataSource):
         from logweir.pipeline.streams import TailReader
 
         return TailReader(with_schema(ScanOptions.parse(dict(self.options)), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogweirWriter:
+        """A batch writer for a DataFrame of this schema."""
+        from logweir.pipeline.sinks import LogweirWriter, sink_types
+
+        return LogweirWriter(SinkOptions.parse(dict(self.options)), sink_types(schema), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogweirStreamWriter:
+        """A stream's writer for a DataFrame of this schema."""
+        from logweir.pipeline.sinks import LogweirStreamWriter, sink_types
+
+        options = SinkOptions.parse(dict(self.options))
+        return LogweirStreamWriter(options, sink_types(schema), overwrite)
 
     def reader(self, schema: StructType) -> LogweirReader:
         """A batch reader of these columns."""

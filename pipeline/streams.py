@@ -176,9 +176,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         if not isinstance(partition, TailPartition):
             return
-        options = replace(
-            self._options, vclock_from=partition.start, vclock_to=partition.end
-        )
+        options = replace(self._options, vclock_from=partition.start, vclock_to=partition.end)
         yield from scan(partition.split, options, partition.spaces)
 
     def commit(self, end: dict[str, Any]) -> None:

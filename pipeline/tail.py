@@ -162,7 +162,9 @@ class Tail:
         segments = self._went.get((start, end))
         if segments is None:
             segments = self._walk(start, end)
-        numbers = {path: number for number, path in enumerate(dict.fromkeys(s.path for s in segments))}
+        numbers = {
+            path: number for number, path in enumerate(dict.fromkeys(s.path for s in segments))
+        }
         return [
             Split((self._range(segment, numbers[segment.path], start),)) for segment in segments
         ]
