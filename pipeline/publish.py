@@ -75,7 +75,7 @@ def publish(target: Target, parts: Sequence[Part]) -> Path | None:
         if target.batch and is_published(index, target.batch):
             return None
         kept = [part for part in parts if part.rows]
-        if not kept and not (target.layout.kind == "snap"):
+        if not kept and target.layout.kind != "snap":
             return None
         for part in kept:
             _check_part(part)

@@ -193,8 +193,8 @@ class Tail:
                         end,
                         start,
                         cursor.position,
-                        hint=f"{self._location} ends before what the checkpoint says was read: it is "
-                        "another folder, or its newest logs were removed",
+                        hint=f"{self._location} ends before what the checkpoint says was read: "
+                        "it is another folder, or its newest logs were removed",
                     )
                 self._extend(segments, block)
                 cursor.take()
