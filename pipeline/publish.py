@@ -41,7 +41,7 @@ from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
 
-__all__ = ["BATCH_KEY", "STAGE", "Target", "publish", "remove_stale_stages"]
+__all__ = ["BATCH_KEY", "STAGE", "Target", "part_rows", "publish", "remove_stale_stages"]
 
 BATCH_KEY: Final = "Logweir-Batch"
 STAGE: Final = ".logweir-stage-"
@@ -257,6 +257,14 @@ def _renumber(rows: bytes, replica_id: int, first: int) -> bytearray:
         starts=columns.body_offset,
         stops=columns.end_offset,
     )
+
+
+def part_rows(part: Part) -> Iterator[RowColumns]:
+    """The rows of a part, a block at a time. Raises `CorruptBlock`."""
+    if part.rows:
+        _check_part(part)
+        for _, payload, packed in _blocks(part):
+            yield RowColumns.scan(decompress(payload) if packed else payload)
 
 
 def _blocks(part: Part) -> Iterator[tuple[bytes, bytes, bool]]:

@@ -107,15 +107,16 @@ class _Writing:
             writer.abandon()
             raise
 
-    def commit(self, messages: Sequence[Any], batch: str) -> None:
-        """In the driver: everything, or an error and nothing."""
+    def commit(self, messages: Sequence[Any], batch: int | None = None) -> None:
+        """In the driver: everything, or an error and nothing. `batch`: of a stream."""
         parts = [message.part for message in messages if isinstance(message, PartMessage)]
         if self.options.url:
             from logweir.pipeline.landing import land
 
-            land(self.options, batch or f"batch/{uuid.uuid4().hex}", parts)
+            query = self.options.query if batch is not None else ""
+            land(self.options, query, batch or 0, parts)
         else:
-            self._publish(parts, batch)
+            self._publish(parts, "" if batch is None else f"{self.options.query}/{batch}")
         stages = {Path(part.path).parent for part in parts}
         for stage in stages:
             shutil.rmtree(stage, ignore_errors=True)
@@ -157,7 +158,7 @@ class LogweirWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """See `_Writing`."""
-        self._writing.commit(messages, "")
+        self._writing.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """See `_Writing`."""
@@ -176,7 +177,7 @@ class LogweirStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """See `_Writing`."""
-        self._writing.commit(messages, f"{self._writing.options.query}/{batchId}")
+        self._writing.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """See `_Writing`."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-
-from logweir.errors import ConfigError, PositionUnavailable, Unreachable
-from logweir.pipeline.options import ScanOptions
+from logweir.errors import ConfigError, PositionUnavailable, RequestError, Unreachable
+from logweir.pipeline.landing import land
+from logweir.pipeline.options import ScanOptions, SinkOptions
+from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.peersources import PeerReader, PeerStream, TopicReader, TopicStream
 from logweir.replication.tank.client import Client
 from logweir.replication.urls import parse_listen_url
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from logweir.wal.mp import pack
 
 
 def lsns(batches: Any) -> list[int]:
@@ -131,3 +136,87 @@ def test_a_topic_is_read_with_a_task_per_partition(tmp_path: Path) -> None:
             for one in batch.column("number").to_pylist()
         ]
         assert numbers == list(range(1, 11))
+
+
+def staged(folder: Path, batches: list[pa.RecordBatch]) -> list[Part]:
+    """One part per batch."""
+    layout = SinkLayout(kind="xlog", keeps=False, timestamp=1.0)
+    parts = []
+    for number, batch in enumerate(batches):
+        writer = PartWriter(folder / f"part-{number}", layout)
+        writer.add(batch)
+        parts.append(writer.finish())
+    return parts
+
+
+def changes(*rows: tuple[int, Any, Any]) -> pa.RecordBatch:
+    """Type, key or tuple, operations, in space 512."""
+    kinds = [row[0] for row in rows]
+    return pa.RecordBatch.from_pydict(
+        {
+            "type": pa.array(kinds, pa.int16()),
+            "space_id": pa.array([512] * len(rows), pa.int64()),
+            "key": pa.array([pack(row[1]) if row[0] in (4, 5) else None for row in rows]),
+            "tuple": pa.array([None if row[0] in (4, 5) else pack(row[1]) for row in rows]),
+            "ops": pa.array(
+                [None if row[2] is None else pack(row[2]) for row in rows], pa.binary()
+            ),
+        }
+    )
+
+
+CHANGES = [
+    changes((2, [1, "one", 1.0], None), (2, [2, "two", 2.0], None), (3, [3, "three", 3.0], None)),
+    changes((4, [1], [["=", 1, "ONE"]]), (5, [2], None), (9, [4, "four", 4.0], [["+", 2, 1]])),
+]
+RESULT = [[1, "ONE", 1.0], [3, "three", 3.0], [4, "four", 4.0]]
+
+
+def check_landing(url: str, tmp_path: Path, select: Callable[[], list[Any]]) -> None:
+    """Rows land in order and once; a batch that is repeated, or fails, changes nothing."""
+    options = SinkOptions.parse({"url": url, "query": "orders"})
+    parts = staged(tmp_path, CHANGES)
+    land(options, "orders", 0, parts)
+    assert select() == RESULT
+    land(options, "orders", 0, parts)
+    assert select() == RESULT
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    bad = staged(folder, [changes((3, [9, "nine", 9.0], None), (2, [1, "again", 0.0], None))])
+    with pytest.raises(RequestError, match="row 1"):
+        land(options, "orders", 1, bad)
+    assert select() == RESULT
+    folder = tmp_path / "more"
+    folder.mkdir()
+    land(options, "orders", 1, staged(folder, [changes((3, [9, "nine", 9.0], None))]))
+    assert select() == [*RESULT, [9, "nine", 9.0]]
+
+
+def test_batches_land_in_our_server_once(tmp_path: Path) -> None:
+    """By the function that the operator allowed, with the position in the same transaction."""
+    options = {"guest": "all", "functions": "logweir.pipeline.landing"}
+    with Serving(tmp_path / "data", **options) as server:
+        server.log.create_space("t", format=[("id", "unsigned"), ("s", "string"), ("d", "double")])
+        url = f"tarantool://127.0.0.1:{server.port}"
+        check_landing(url, tmp_path, lambda: [list(row) for row in server.log.select("t")])
+        assert server.log.get("logweir_position", ("spark", "orders", ""))[3] == {"batch": 1}
+
+
+def test_a_server_without_the_function_says_so(tmp_path: Path) -> None:
+    """The hint names the option to start it with."""
+    with Serving(tmp_path / "data", guest="all") as server:
+        options = SinkOptions.parse({"url": f"tarantool://127.0.0.1:{server.port}"})
+        with pytest.raises(RequestError, match=r"--functions logweir\.pipeline\.landing"):
+            land(options, "", 0, staged(tmp_path, CHANGES))
+
+
+@pytest.mark.tarantool
+def test_batches_land_in_a_real_tarantool_once(tmp_path: Path) -> None:
+    """By EVAL, byte for byte: a whole double stays a double."""
+    with RealTarantool(tmp_path / "box", listen="127.0.0.1:0") as box:
+        box.eval("box.schema.user.grant('guest', 'super')")
+        box.eval("box.schema.space.create('t'):create_index('pk')")
+        url = f"tarantool://127.0.0.1:{box.port}"
+        check_landing(url, tmp_path, lambda: list(box.eval("return box.space.t:select()")[0]))
+        raw = box.eval_raw("return box.space.t:get(3)")
+        assert pack([3, "three", 3.0]) in raw
