@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -306,6 +309,30 @@ def test_a_batch_is_published_once(tmp_path: Path) -> None:
         parts = stage(tmp_path, NEW, batch(list(range(10))))
         publish(Target(tmp_path, NEW, batch=f"query/{number}"), parts)
         assert len(ids_of(tmp_path)) == expected
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("place", ["before_rename", "after_rename"])
+def test_a_driver_killed_in_a_commit_publishes_all_or_nothing(tmp_path: Path, place: str) -> None:
+    """Killed on either side of the rename, and committed again by Spark's next run: the batch is
+    there once, and nothing of it was visible before."""
+    target = Target(tmp_path, NEW, batch="query/0")
+    parts = stage(tmp_path, NEW, batch(list(range(500))))
+    publishing = pickle.dumps((target, parts)).hex()
+    code = (
+        "import pickle; from logweir.pipeline.publish import publish; "
+        f"publish(*pickle.loads(bytes.fromhex('{publishing}')))"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "LOGWEIR_FAILPOINTS": f"pipeline.{place}=kill"},
+    )
+    assert killed.returncode == -signal.SIGKILL
+    visible = list(tmp_path.glob("*.xlog"))
+    assert len(visible) == (place == "after_rename")
+    publish(target, stage(tmp_path, NEW, batch(list(range(500)))))
+    assert ids_of(tmp_path) == list(range(500))
+    assert not list(tmp_path.glob("*.inprogress"))
 
 
 def test_a_part_that_changed_publishes_nothing(tmp_path: Path) -> None:
