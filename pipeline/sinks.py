@@ -149,8 +149,12 @@ class _Writing:
 class LogweirWriter(DataSourceArrowWriter):
     """A batch write: one new file, or one replay into a server."""
 
-    def __init__(self, options: SinkOptions, types: Mapping[str, str], overwrite: bool) -> None:
-        self._writing = _Writing(options, types, overwrite=overwrite, stream=False)
+    def __init__(
+        self, options: Mapping[str, str], types: Mapping[str, str], overwrite: bool
+    ) -> None:
+        self._writing = _Writing(
+            SinkOptions.parse(options), types, overwrite=overwrite, stream=False
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """See `_Writing`."""
@@ -168,8 +172,12 @@ class LogweirWriter(DataSourceArrowWriter):
 class LogweirStreamWriter(DataSourceStreamArrowWriter):
     """A stream's writer: one new file per batch, once, however often the batch is committed."""
 
-    def __init__(self, options: SinkOptions, types: Mapping[str, str], overwrite: bool) -> None:
-        self._writing = _Writing(options, types, overwrite=overwrite, stream=True)
+    def __init__(
+        self, options: Mapping[str, str], types: Mapping[str, str], overwrite: bool
+    ) -> None:
+        self._writing = _Writing(
+            SinkOptions.parse(options), types, overwrite=overwrite, stream=True
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """See `_Writing`."""

@@ -21,8 +21,9 @@ from logweir.pipeline.columns import COLUMNS, arrow_schema
 from logweir.pipeline.frames import scan_options
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
+from logweir.pipeline.readers import LogweirReader
 from logweir.pipeline.reading import scan
-from logweir.pipeline.source import LogweirReader, LogweirSource
+from logweir.pipeline.source import LogweirSource
 from logweir.pipeline.storage import UrlFileSystem, open_storage
 from logweir.wal.block import encode_block
 from logweir.wal.columns import encode_run
