@@ -12,10 +12,7 @@ from support import examples
 from logweir.tools import docs
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [
-    pytest.param(page, marks=pytest.mark.spark if page.name == "pipeline.md" else ())
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_documentation_is_complete() -> None:

@@ -17,9 +17,6 @@ from pathlib import Path
 
 _FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-PROGRAM_SECONDS = 300
-"""A program may start a JVM."""
-
 
 def examples(text: str) -> list[tuple[str, str]]:
     """The fences of a page that can be run: kind and text."""
@@ -76,7 +73,7 @@ def run_python(program: str, folder: Path) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=PROGRAM_SECONDS,
+        timeout=60,
     )
     return [f"{program}\n{done.stderr}"] if done.returncode else []
 
