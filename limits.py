@@ -254,3 +254,16 @@ BACKFILL_CHUNK_ITEMS: Final = 4096
 
 BACKFILL_CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of tuples that are read for a follower from one read view, about."""
+
+# --- Spark ----------------------------------------------------------------------------------------
+PIPELINE_SPLIT_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of files that one task reads, about. A task costs tens of milliseconds by itself."""
+
+PIPELINE_BATCH_BYTES: Final = 1024 * 1024
+"""Bytes of rows that are handed to Spark at a time, about (one larger block goes whole)."""
+
+PIPELINE_BATCH_ROWS: Final = 16_384
+"""Most rows of one batch."""
+
+PIPELINE_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""A task asks the disk for this much at a time."""

@@ -566,6 +566,51 @@ def packets(
     return at
 
 
+def walk(data: bytes, table: Table, capacity: int) -> int:
+    """Read the headers of the blocks that stand one behind the other from byte 0 of `data`.
+
+    Writes four columns of `capacity` numbers: where a block begins, how many payload bytes
+    follow its 19 bytes of header, their checksum, and 1 if they are compressed. Returns how many
+    blocks there are; the entry of the first column behind the last one tells where it stopped:
+    before the end of `data`, before what is not a header as Tarantool writes it, or when
+    capacity - 1 are in. The payload of the last one may pass the end of `data`.
+    """
+    raw = data
+    end = len(data)
+    at = 0
+    block = 0
+    while True:
+        table[block] = at
+        if block + 1 == capacity or at > end or end - at < 19:
+            return block
+        if raw[at] != 0xD5 or raw[at + 1] != 0xBA or raw[at + 2] != 0x0B:
+            return block
+        kind = raw[at + 3]
+        if kind != 0xAB and kind != 0xBA:
+            return block
+        head = at + 19
+        start = at + 4
+        for column in range(3):
+            stop = uint_end(raw, start, head)
+            if stop < 0:
+                return block
+            value = uint(raw, start, stop)
+            if value > 0xFFFFFFFF:
+                return block
+            if column == 0:
+                if value > 0x80000000:
+                    return block
+                table[capacity + block] = value
+            elif column == 2:
+                table[2 * capacity + block] = value
+            start = stop
+        if start != head and raw[start] != 0xA0 + head - start - 1:
+            return block
+        table[3 * capacity + block] = 1 if kind == 0xBA else 0
+        at = head + table[capacity + block]
+        block += 1
+
+
 def highest_lsns(table: Table, capacity: int, count: int, lsns: Table) -> int:
     """Raise `lsns`, one number per replica id, to the highest lsn that the rows have of each.
 
