@@ -184,7 +184,12 @@ class Folder:
                 data = _learn(data, tuples[row].as_py())
             else:
                 data = self._change(
-                    batch, row, kind, int(what[row]), data, tuples[row].as_py(),
+                    batch,
+                    row,
+                    kind,
+                    int(what[row]),
+                    data,
+                    tuples[row].as_py(),
                     operations[row].as_py(),
                 )
         return _Open(

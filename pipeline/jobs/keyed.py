@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from logweir.errors import CorruptBlock, DecodeError, RequestError
+from logweir.errors import CorruptBlock, DecodeError, ErrorCode, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.jobs.history import (
     POSITION_ROWS,
@@ -199,8 +199,7 @@ def key_space(space: SpaceDef) -> SpaceDef:
     """A space whose tuples are the keys of requests on `space`: the same parts in a row."""
     assert space.primary is not None
     parts = tuple(
-        replace(part, field_no=number, path=None)
-        for number, part in enumerate(space.primary.parts)
+        replace(part, field_no=number, path=None) for number, part in enumerate(space.primary.parts)
     )
     index = IndexDef(space.id, 0, space.primary.name, space.primary.type, parts)
     return SpaceDef(space.id, space.owner, space.name).with_indexes((index,))
@@ -264,6 +263,8 @@ class Keyer:
             try:
                 pieces.append(self._piece(batch, file, at, rows))
             except (RequestError, DecodeError) as error:
+                if isinstance(error, RequestError) and error.code == ErrorCode.UNSUPPORTED:
+                    raise  # a collation without its library, named in the error
                 raise self._cannot(file, at, rows, error) from error
         if not pieces:
             return None
@@ -282,6 +283,48 @@ class Keyer:
             plan = reader.keys if kind in _BY_KEY else reader.tuples
             with contextlib.suppress(RequestError):  # the task that reads the row says where it is
                 yield space_id, plan.key(data)[0]
+
+    def rekeyed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What the fold of a segment left, as rows in front of all of the next segment.
+
+        Raises `CorruptBlock` where a tuple has no key of the new kind.
+        """
+        numbers = batch.column("era").to_numpy()
+        for number in np.unique(numbers).tolist():
+            era = self._next_segment(self.history.eras[number])
+            tuples = batch.column("tuple").take(pa.array(np.flatnonzero(numbers == number)))
+            raw, bounds = packed(tuples)
+            reader = self._readers.setdefault(era.number, _Reader.of(era))
+            assert era.space is not None
+            try:
+                keys = reader.tuples.keys(raw, bounds_array(bounds))
+            except RequestError as error:
+                raise CorruptBlock(
+                    f"a tuple of space {era.space.name!r} has no key of the new primary index: "
+                    f"{error.message}.",
+                    path=self.plan.files[era.start[0]],
+                    offset=era.start[1] // POSITION_ROWS,
+                    hint="the log and the snapshot before it do not belong together",
+                ) from error
+            key = binary(keys.data, keys.bounds)
+            count = len(tuples)
+            made = [
+                self._parts(era.space.id, key),
+                pa.array(np.full(count, self.history.level(era), np.int32)),
+                pa.array(np.full(count, era.space.id, np.int32)),
+                key,
+                pa.array(np.full(count, -1, np.int32)),
+                pa.array(np.zeros(count, np.int64)),
+                pa.array(np.full(count, RowType.INSERT + 1024 * era.number, np.int32)),
+                tuples,
+                pa.nulls(count, pa.binary()),
+            ]
+            yield pa.RecordBatch.from_arrays(made, schema=KEYED_SCHEMA)
+
+    def _next_segment(self, era: Era) -> Era:
+        assert era.space is not None
+        eras = self.history.by_space[era.space.id]
+        return next(one for one in eras if one.keeps_rows and one.segment > era.segment)
 
     def _wanted(self, batch: pa.RecordBatch, file: int, at: Numbers) -> Numbers:
         """Which rows are not applied yet and stand in front of the end."""
@@ -352,15 +395,15 @@ class Keyer:
                 inside = inside & (at < eras[number + 1].start[1])
             if era.keeps_rows:
                 yield era, inside
-            elif not era.is_dead and inside.any() and (
-                era.space is None or era.space.primary is None
+            elif (
+                not era.is_dead
+                and inside.any()
+                and (era.space is None or era.space.primary is None)
             ):
                 raise self._no_space(file, int(at[np.flatnonzero(inside)[0]]), space_id)
             number += 1
 
-    def _piece(
-        self, batch: pa.RecordBatch, file: int, at: Numbers, rows: _Rows
-    ) -> list[pa.Array]:
+    def _piece(self, batch: pa.RecordBatch, file: int, at: Numbers, rows: _Rows) -> list[pa.Array]:
         """The columns of the result for rows of one era and kind."""
         reader = self._readers.get(rows.era.number)
         if reader is None:

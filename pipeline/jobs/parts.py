@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -44,9 +44,7 @@ class PartBlocks:
     level: int = 1
     rows: int = 0
 
-    def of(
-        self, space_id: int, raw: bytes, bounds: array[int], *, local: bool
-    ) -> Iterator[bytes]:
+    def of(self, space_id: int, raw: bytes, bounds: array[int], *, local: bool) -> Iterator[bytes]:
         """The blocks of these tuples of one space, in the order of its primary key."""
         ends = np.frombuffer(bounds, np.uint64)
         count = len(ends) - 1
@@ -100,7 +98,7 @@ def _encoded(
     spaces = whole.column("space_id").combine_chunks().to_numpy()
     tuples: Any = whole.column("tuple").combine_chunks()
     borders = [0, *(np.flatnonzero(np.diff(spaces)) + 1).tolist(), len(spaces)]
-    for first, last in zip(borders, borders[1:], strict=False):
+    for first, last in pairwise(borders):
         space_id = int(spaces[first])
         space = history.schema.space(space_id)
         raw, bounds = packed(tuples.slice(first, last - first))

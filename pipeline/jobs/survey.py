@@ -106,9 +106,7 @@ def survey(split: Split, options: ScanOptions, until: Until) -> Iterator[pa.Reco
             )
 
 
-def _range(
-    one: Range, options: ScanOptions, until: Until
-) -> Iterator[tuple[int, int, int, bytes]]:
+def _range(one: Range, options: ScanOptions, until: Until) -> Iterator[tuple[int, int, int, bytes]]:
     file = one.source.number
     is_log = one.source.kind == "XLOG"
     lsns = np.zeros(VCLOCK_COMPONENTS, np.int64)
@@ -172,9 +170,7 @@ def _stop(group: Group, until: Until) -> int | None:
     return int(before[-1]) + 1 if len(before) else 0
 
 
-def _told(
-    group: Group, at: Any, file: int, count: int
-) -> Iterator[tuple[int, int, int, bytes]]:
+def _told(group: Group, at: Any, file: int, count: int) -> Iterator[tuple[int, int, int, bytes]]:
     """The system rows of a group, and samples of the others."""
     columns = group.columns
     spaces = group.number("space_id")
