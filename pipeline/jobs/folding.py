@@ -35,6 +35,7 @@ from logweir.pipeline.jobs.survey import (
     judge,
     renumbered,
     survey,
+    wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions
@@ -93,7 +94,7 @@ def prepare(
     check_reached(judged, until, snaps[0].vclock)
     splits = renumbered(_of_file(options, base).splits, {base.path: 0})
     seen = look(splits, options, None)
-    seen.definitions += [row for row in found.definitions if row.file]
+    seen.definitions += wanted_definitions(found, judged)
     seen.samples += found.samples
     names = {0: Path(base.path).name} | {one.number: Path(one.path).name for one in logs[0]}
     paths_by_number = {0: base.path} | {one.number: one.path for one in logs[0]}
@@ -160,7 +161,8 @@ def _based(
         if base is None:
             raise _too_old(until, snaps)
         kept = _behind(logs[0], base.vclock)
-        return base, found, logs, judge(found, kept, base.vclock, until)
+        splits = renumbered(logs[1], {one.path: one.number for one in kept})
+        return base, found, (kept, splits), judge(found, kept, base.vclock, until)
     logs = _logs(options, base.vclock)
     found = look(logs[1], options, until)
     return base, found, logs, judge(found, logs[0], base.vclock, until)

@@ -83,6 +83,8 @@ class SystemRow(NamedTuple):
 
     file: int
     position: int
+    replica_id: int
+    lsn: int
     type: int
     space_id: int
     index_base: int

@@ -13,6 +13,7 @@ what is applied at the begin of each range, and whether a file is missing: the r
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -138,6 +139,7 @@ def _range(one: Range, options: ScanOptions, until: Until) -> Iterator[tuple[int
             "last": last,
             "cut": cut,
             "lsns": {i: int(lsn) for i, lsn in enumerate(reached.tolist()) if lsn},
+            "furthest": {i: int(lsn) for i, lsn in enumerate(lsns.tolist()) if lsn},
         }
         yield RANGE, file, first, msgpack.packb(told)
 
@@ -178,6 +180,8 @@ def _told(group: Group, at: Any, file: int, count: int) -> Iterator[tuple[int, i
     for row in system.tolist():
         if is_definition(int(spaces[row])):
             told = [
+                columns.replica_id[row],
+                columns.lsn[row],
                 columns.type[row],
                 columns.space_id[row],
                 columns.index_base[row],
@@ -201,11 +205,12 @@ def _told(group: Group, at: Any, file: int, count: int) -> Iterator[tuple[int, i
 @dataclass(frozen=True, slots=True)
 class Judged:
     """What is to be folded: rows in front of `end`, of which each `known` says which are applied
-    already; `vclock`: the state after them."""
+    already; `vclock`: the state after them; `furthest`: what the log has, wanted or not."""
 
     end: Place
     known: tuple[Known, ...]
     vclock: VClock
+    furthest: VClock
     rows: int
 
 
@@ -237,7 +242,23 @@ def judge(found: Found, sources: Sequence[Source], start: VClock, until: Until) 
     else:
         for number in [one for one in logs if one not in seen]:
             _check_border(logs[number], reached, until)
-    return Judged(end, tuple(known), reached, rows)
+    furthest = reached
+    for place, told in found.ranges:
+        furthest = furthest.merge(told["furthest"]) if place[0] in logs else furthest
+    return Judged(end, tuple(known), reached, furthest, rows)
+
+
+def wanted_definitions(found: Found, judged: Judged) -> list[SystemRow]:
+    """The rows of system spaces that are not applied yet and stand in front of the end."""
+    starts = [one.start for one in judged.known]
+    wanted = []
+    for row in found.definitions:
+        number = bisect_right(starts, row.place) - 1
+        if number >= 0 and row.place < judged.end:
+            reached = judged.known[number].vclock
+            if row.lsn > reached.lsn(row.replica_id):
+                wanted.append(row)
+    return wanted
 
 
 def _check_border(log: Source, reached: VClock, until: Until) -> None:
@@ -254,9 +275,9 @@ def _check_border(log: Source, reached: VClock, until: Until) -> None:
 
 def check_reached(judged: Judged, until: Until, oldest: VClock) -> None:
     """Raises `PositionUnavailable` where the log does not go as far as was asked."""
-    if isinstance(until, VClock) and not judged.vclock.covers(until):
+    if isinstance(until, VClock) and not judged.furthest.covers(until):
         raise PositionUnavailable(
-            until, oldest, judged.vclock, hint="name a position in between, or wait for the rows"
+            until, oldest, judged.furthest, hint="name a position in between, or wait for the rows"
         )
 
 
