@@ -28,18 +28,18 @@ from typing import NamedTuple
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
 from logweir.wal import kernel
 from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.filesystem import FileSystem, ReadFile, explain
 from logweir.wal.meta import FileKind
-from logweir.wal.reader import WalReader
+from logweir.wal.reader import Block, WalReader
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 
-__all__ = ["Plan", "Range", "Source", "Split", "Walked", "plan", "walk_blocks"]
+__all__ = ["Plan", "Range", "Source", "Split", "Walked", "plan", "space_ids", "walk_blocks"]
 
 _WALK_BLOCKS = 16_384
 
@@ -108,15 +108,35 @@ def plan(options: ScanOptions) -> Plan:
     `ConfigError` for a space name that no file defines.
     """
     sources: list[Source] = []
-    names: set[int] = {one for one in options.spaces if isinstance(one, int)}
     for location in options.paths:
         for folder in _folders(location, options.recursive):
-            found = _sources(folder, options, len(sources))
-            sources += found
-            names |= _space_ids(folder, options)
-    _check_names(options, names)
+            sources += _sources(folder, options, len(sources))
     ranges = [one for source in sources for one in _cut(source, options)]
-    return Plan(tuple(sources), tuple(_pack(ranges, options.split_bytes)), frozenset(names))
+    return Plan(tuple(sources), tuple(_pack(ranges, options.split_bytes)), space_ids(options))
+
+
+def space_ids(options: ScanOptions) -> frozenset[int]:
+    """The ids of `options.spaces`; names are looked up in the logs and snapshots.
+
+    Raises `ConfigError` for a name that none of them defines.
+    """
+    wanted = {one for one in options.spaces if isinstance(one, str)}
+    ids = {one for one in options.spaces if isinstance(one, int)}
+    found: set[str] = set()
+    for location in options.paths if wanted else ():
+        for folder in _folders(location, options.recursive):
+            for number, name in _names(folder).items():
+                if name in wanted:
+                    ids.add(number)
+                    found.add(name)
+    if found != wanted:
+        raise ConfigError(
+            "spaces",
+            f"{min(wanted - found)!r} is no space of this log.",
+            origin=ORIGIN,
+            hint="names are those of `logweir info`; a number is always taken",
+        )
+    return frozenset(ids)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -241,33 +261,19 @@ def _is_outside(file: LogFile, after: LogFile | None, options: ScanOptions) -> b
     return False
 
 
-def _space_ids(folder: _Folder, options: ScanOptions) -> set[int]:
-    """The ids of the spaces that are given by name."""
-    wanted = {one for one in options.spaces if isinstance(one, str)}
-    if not wanted:
-        return set()
-    index = scan_directory(folder.path.parent if folder.is_file else folder.path, folder.filesystem)
-    names = SpaceNames()
-    if index.files:
-        names = SpaceNames.before(index.files[-1].path, folder.filesystem)
-        with WalReader(
-            index.files[-1].path, filesystem=folder.filesystem, skip_damage=True
-        ) as reader:
-            for item in reader.blocks():
-                if hasattr(item, "columns"):
-                    names.learn(item.columns)
-    return {number for number, name in names.items() if name in wanted}
-
-
-def _check_names(options: ScanOptions, ids: set[int]) -> None:
-    given = [one for one in options.spaces if isinstance(one, str)]
-    if given and len(ids) < len(set(options.spaces)):
-        raise ConfigError(
-            "spaces",
-            f"not all of {', '.join(given)} are spaces of this log.",
-            origin="option",
-            hint="names are those of `logweir info`; a number is always taken",
-        )
+def _names(folder: _Folder) -> SpaceNames:
+    """The names of the folder's spaces, by id."""
+    path = folder.path.parent if folder.is_file else folder.path
+    index = scan_directory(path, folder.filesystem)
+    if not index.files:
+        return SpaceNames()
+    newest = index.files[-1].path
+    names = SpaceNames.before(newest, folder.filesystem)
+    with WalReader(newest, filesystem=folder.filesystem, skip_damage=True) as reader:
+        for item in reader.blocks():
+            if isinstance(item, Block):
+                names.learn(item.columns)
+    return names
 
 
 # --- ranges ---------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from logweir.pipeline.plan import Split
+    from logweir.pipeline.streams import TailReader
 
 __all__ = ["FORMAT", "LogweirReader", "LogweirSource", "SplitPartition"]
 
@@ -40,6 +41,12 @@ class LogweirSource(DataSource):
     def schema(self) -> str:
         """The columns that the options ask for."""
         return ddl(ScanOptions.parse(dict(self.options)).columns)
+
+    def streamReader(self, schema: StructType) -> TailReader:
+        """A stream reader of these columns."""
+        from logweir.pipeline.streams import TailReader
+
+        return TailReader(with_schema(ScanOptions.parse(dict(self.options)), schema))
 
     def reader(self, schema: StructType) -> LogweirReader:
         """A batch reader of these columns."""

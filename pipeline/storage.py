@@ -74,12 +74,18 @@ def _as_os_error(error: Exception, path: Path) -> OSError:
 
 
 class _UrlReadFile:
-    def __init__(self, file: Any, path: Path) -> None:
-        self._file = file
+    def __init__(self, filesystem: Any, path: Path) -> None:
         self.path = path
-        self._size = int(file.size())
+        self._filesystem = filesystem
+        self._file = filesystem.open_input_file(path.as_posix())
+        self._size = int(self._file.size())
 
     def size(self) -> int:
+        info = self._filesystem.get_file_info(self.path.as_posix())
+        if info.size is not None and info.size != self._size:
+            self._file.close()
+            self._file = self._filesystem.open_input_file(self.path.as_posix())
+            self._size = int(self._file.size())
         return self._size
 
     def read(self, count: int, offset: int) -> bytes:
@@ -101,7 +107,7 @@ class UrlFileSystem:
     def open_read(self, path: Path) -> ReadFile:
         """The file, which is read by ranges."""
         try:
-            return _UrlReadFile(self._filesystem.open_input_file(path.as_posix()), path)
+            return _UrlReadFile(self._filesystem, path)
         except OSError as error:
             raise _as_os_error(error, path) from error
 
