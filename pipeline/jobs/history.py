@@ -250,7 +250,11 @@ class History:
 
     def tuples(self, space_id: int) -> list[bytes]:
         """The tuples of a system space at the end, in the order of its primary key."""
-        return [data for _, data in self._memory.items(space_id, 0)]
+        return [data for _, data in self.pairs(space_id)]
+
+    def pairs(self, space_id: int) -> list[tuple[bytes, bytes]]:
+        """The same, each with its memcomparable key."""
+        return list(self._memory.items(space_id, 0))
 
     @property
     def system_spaces(self) -> list[SpaceDef]:
