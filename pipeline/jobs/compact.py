@@ -226,6 +226,9 @@ def publish(
         OS.sync_directory(target)
     except OSError as error:
         raise explain(error, str(temporary)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # nothing where it was renamed
     return Compacted(
         path=path,
         vclock=prepared.vclock,

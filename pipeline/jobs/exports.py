@@ -37,7 +37,7 @@ from logweir.wal.render import value_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["FORMATS", "Exported", "cdc", "changes", "export", "typed_changes"]
 

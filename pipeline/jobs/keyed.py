@@ -445,8 +445,8 @@ class Keyer:
             first = sum(one < space_id for one, _ in self.plan.cuts)
             inner = [cut[:_CUT_BYTES] for one, cut in self.plan.cuts if one == space_id]
             cuts = self._cuts[space_id] = (first, np.array(inner, dtype=f"S{_CUT_BYTES}"))
-        first, inner = cuts
-        if not len(inner):
+        first, borders = cuts
+        if not len(borders):
             return pa.array(np.full(len(keys), first, np.int32))
         raw, bounds = packed(keys)
         whole = np.frombuffer(raw + bytes(_CUT_BYTES), np.uint8)
@@ -454,7 +454,7 @@ class Keyer:
         places = bounds[:-1, None] + np.arange(_CUT_BYTES)[None, :]
         heads = np.where(np.arange(_CUT_BYTES)[None, :] < sizes[:, None], whole[places], 0)
         named = np.ascontiguousarray(heads.astype(np.uint8)).view(f"S{_CUT_BYTES}").ravel()
-        return pa.array((first + np.searchsorted(inner, named, side="right")).astype(np.int32))
+        return pa.array((first + np.searchsorted(borders, named, side="right")).astype(np.int32))
 
     def _learned(
         self, rows: _Rows, batch: pa.RecordBatch, file: int, at: Numbers, source: pa.Array

@@ -33,6 +33,14 @@ Batches = Iterator["pa.RecordBatch"]
 
 _BEGIN: Final = "logweir-error:"
 _MARK: Final = re.compile(re.escape(_BEGIN) + r"([A-Za-z0-9+/=]+):end")
+_TRACED: Final = re.compile(
+    r"logweir\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: Hint: (?P<hint>[^\n]*))?(?:\n|$)"
+)
+_IN_FILES: Final = ("WalError", "CorruptFile", "CorruptBlock", "ChainGap")
+_IN_FILE: Final = re.compile(r"(?P<path>/[^:]*?)(?: at byte (?P<offset>\d+))?: (?P<message>.*)")
+_POSITIONS: Final = re.compile(
+    r"position (?P<wanted>.*) is not in the log, which holds (?P<oldest>.*) to (?P<newest>.*)\."
+)
 _POLL_SECONDS: Final = 0.3
 
 
@@ -42,6 +50,7 @@ class TaskError(Exception):
 
 def _fields(error: LogweirError) -> dict[str, Any]:
     """What the error's class must be called with; "message" first where it takes one."""
+    own: dict[str, Any]
     if isinstance(error, errors.ChainGap):
         own = {"message": error.reason, "path": error.path}
         own |= {"expected": str(error.expected), "found": str(error.found)}
@@ -54,6 +63,9 @@ def _fields(error: LogweirError) -> dict[str, Any]:
     elif isinstance(error, errors.ConfigError):
         text = error.message.partition("): ")[2]
         own = {"key": error.key, "message": text, "origin": error.origin}
+    elif isinstance(error, errors.PositionUnavailable):
+        own = {"wanted": str(error.wanted), "oldest": str(error.oldest)}
+        own["newest"] = str(error.newest)
     elif isinstance(error, errors.RequestError):
         own = {"code": int(error.code), "message": error.message}
     else:
@@ -85,7 +97,7 @@ def _restored(told: dict[str, Any]) -> LogweirError:
         return errors.RequestError(ErrorCode(told.pop("code")), told.pop("message"), **told)
     if name in ("CorruptBlock", "CorruptFile", "WalError", "ChainGap"):
         return kind(told.pop("message"), **told)  # type: ignore[no-any-return]
-    if name in ("LimitExceeded", "DecodeError", "ConfigError"):
+    if name in ("LimitExceeded", "DecodeError", "ConfigError", "PositionUnavailable"):
         return kind(**told)  # type: ignore[no-any-return]
     return LogweirError(told["message"], hint=told["hint"])
 
@@ -99,10 +111,28 @@ def typed_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        found = _MARK.search(str(error))
-        if found is None:
+        text = str(error)
+        found = _MARK.search(text)
+        told = _read(text) if found is None else json.loads(base64.b64decode(found[1]))
+        if told is None:
             raise
-        raise _restored(json.loads(base64.b64decode(found[1]))) from None
+        raise _restored(told) from None
+
+
+def _read(text: str) -> dict[str, Any] | None:
+    """What a traceback says of an error of ours, which the data source raised."""
+    found = _TRACED.search(text)
+    if found is None:
+        return None
+    name, message, hint = found["name"], found["message"].strip(), (found["hint"] or "").strip()
+    if name == "PositionUnavailable" and (parts := _POSITIONS.fullmatch(message)):
+        return {"class": name, **parts.groupdict(), "hint": hint}
+    if name in _IN_FILES and (parts := _IN_FILE.fullmatch(message)):
+        own = {"class": name, "path": parts["path"], "message": parts["message"], "hint": hint}
+        if name == "ChainGap":
+            return {**own, "expected": "", "found": ""}
+        return {**own, "offset": int(parts["offset"]) if parts["offset"] else None}
+    return {"class": "LogweirError", "message": message, "hint": hint}
 
 
 def per_item(

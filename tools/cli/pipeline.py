@@ -172,9 +172,8 @@ def _verify(spark: SparkSession, call: _Call) -> int:
         with _progress(call, "Checking") as told:
             files = checks.quick_check(spark, *call.paths, told=told)
         if call.out.as_json:
-            call.out.json(
-                {"ok": all(one.ok for one in files), "files": [_checked(f) for f in files]}
-            )
+            shown = [_checked(one) for one in files]
+            call.out.json({"ok": all(one.ok for one in files), "files": shown})
         else:
             columns = ("file", "size", "blocks", "end", "bad at", "reason")
             rows = [
@@ -190,9 +189,8 @@ def _verify(spark: SparkSession, call: _Call) -> int:
         if call.out.as_json:
             call.out.json(report.to_json())
             continue
-        columns = ("file", "size", "blocks", "rows", "from", "up to", "end")
         call.out.table(
-            columns,
+            ("file", "size", "blocks", "rows", "from", "up to", "end"),
             [
                 (
                     *(one.path.name, human_bytes(one.size), one.blocks, one.rows),
@@ -305,11 +303,10 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
 
 def _state(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
-    from logweir.pipeline.jobs.work import typed_errors
+    from logweir.pipeline.jobs.work import typed_errors, watched
 
     given = {name: call.options[name] for name in ("snapshot", "parts")}
-    with _progress(call, "Folding") as told, typed_errors():
-        told(0, 1)
+    with _progress(call, "Folding") as told, watched(spark, told), typed_errors():
         rows = pipeline.state(spark, call.paths, until=call.until, **given)
         if call.space is not None:
             column = "space_id" if call.space.isdecimal() else "space"
@@ -323,11 +320,11 @@ def _state(spark: SparkSession, call: _Call) -> int:
 
 def _diff(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
-    from logweir.pipeline.jobs.work import typed_errors
+    from logweir.pipeline.jobs.work import typed_errors, watched
 
     first, second = _exactly(call, 2)
     differs = False
-    with typed_errors():
+    with _progress(call, "Comparing") as told, watched(spark, told), typed_errors():
         rows = pipeline.diff(spark, first, second, first_until=call.until)
         for row in rows.toLocalIterator():
             differs = True
@@ -349,10 +346,9 @@ def _exactly(call: _Call, count: int) -> Sequence[str]:
 
 def _stats(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
-    from logweir.pipeline.jobs.work import typed_errors
+    from logweir.pipeline.jobs.work import typed_errors, watched
 
-    with _progress(call, "Counting") as told, typed_errors():
-        told(0, 1)
+    with _progress(call, "Counting") as told, watched(spark, told), typed_errors():
         rows = [row.asDict() for row in pipeline.stats(spark, *call.paths).collect()]
     if call.out.as_json:
         for row in rows:
