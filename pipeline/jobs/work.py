@@ -81,11 +81,9 @@ def carrying(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[A
         try:
             yield from function(*given)
         except LogweirError as error:
-            name = type(error).__name__
-            told = json.dumps({"class": name, **_fields(error)}, default=str).replace(
-                "}", "\\u007d"
-            )
-            raise TaskError(f"{error} {_BEGIN}{told[:-6]}}}:end") from error
+            told = {"class": type(error).__name__, **_fields(error)}
+            text = base64.b64encode(json.dumps(told, default=str).encode()).decode("ascii")
+            raise TaskError(f"{error} {_BEGIN}{text}:end") from error
 
     return run
 
