@@ -37,12 +37,14 @@ _MICROSECONDS: Final = 2.0**63 / 1e6
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a group comes from. `name`: what the column `file` holds; `path`: for errors."""
+    """Where a group comes from. `name`: what the column `file` holds; `path`: for errors;
+    `has_blocks`: it is a file, not a connection."""
 
     name: str
     path: str
     number: int
     is_log: bool
+    has_blocks: bool = True
 
 
 class Group:
@@ -230,11 +232,15 @@ class _Taken:
     def block_offset(self) -> pa.Array:
         """Of the row's block."""
         group = self._group
+        if not group.place.has_blocks:
+            return pa.nulls(len(self._rows), pa.int64())
         return pa.array(group.offsets[self._take(group.block)].astype(np.int64))
 
     def row_in_block(self) -> pa.Array:
         """From 0."""
         group = self._group
+        if not group.place.has_blocks:
+            return pa.nulls(len(self._rows), pa.int32())
         return pa.array((self._rows - group.firsts[self._take(group.block)]).astype(np.int32))
 
     def span(self, name: str) -> Numbers:

@@ -6,9 +6,12 @@ option that is not known is refused: a mistyped bound must not silently widen a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 import urllib.parse
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -24,7 +27,7 @@ from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns
 from logweir.wal.selection import parse_time, parse_type
 from logweir.wal.vclock import VClock
 
-__all__ = ["ORIGIN", "ScanOptions", "parse_boolean", "parse_count", "parse_vclock"]
+__all__ = ["ORIGIN", "ScanOptions", "SinkOptions", "parse_boolean", "parse_count", "parse_vclock"]
 
 ORIGIN: Final = "option"
 
@@ -239,6 +242,100 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where and how to write. Made by `parse`.
+
+    `sink_mode`: `xlog` or `snap`; `positions`: `keep`, `new`, or `auto`: kept where the DataFrame
+    has replica_id and lsn; `replica_id`: of new positions; `vclock`: of a snapshot, what it
+    contains, of the first log of a folder, where it begins; `query`: the stream's name, which with
+    the batch's number makes a batch known again; `staging`: folder that tasks and driver share,
+    for a live server.
+    """
+
+    path: str = ""
+    url: str = ""
+    sink_mode: str = "xlog"
+    positions: str = "auto"
+    replica_id: int = 1
+    vclock: VClock | None = None
+    instance: uuid.UUID | None = None
+    query: str = ""
+    staging: str = ""
+    compress_level: int = 1
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Read the options as Spark gives them. Raises `ConfigError`."""
+        values: dict[str, Any] = {}
+        for given, text in options.items():
+            key = given.lower()
+            if key in _SPARKS_OWN:
+                continue
+            if key not in _SINK_READERS:
+                known = ", ".join(_SINK_READERS)
+                raise _refuse(given, "is no option of a logweir sink.", f"options are {known}")
+            values[key] = _SINK_READERS[key](key, text)
+        values.setdefault("query", _query_name(options))
+        parsed = cls(**values)
+        if bool(parsed.path) == bool(parsed.url):
+            raise _refuse("path", "give either a path or a url", "save(PATH) or option url")
+        if parsed.path and is_url(parsed.path):
+            raise _refuse("path", f"{parsed.path!r} is no local folder: logs are written to one")
+        return parsed
+
+
+_SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
+
+
+def _query_name(options: Mapping[str, str]) -> str:
+    """A stream's name for itself: that of its checkpoint, which stays the same when restarted."""
+    for key, text in options.items():
+        if key.lower() == "checkpointlocation":
+            return hashlib.sha256(text.rstrip("/").encode()).hexdigest()[:16]
+    return ""
+
+
+def _uuid(key: str, text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise _refuse(key, f"{text!r} is no UUID") from error
+
+
+def _level(key: str, text: str) -> int:
+    level = parse_count(key, text, 1)
+    if level > 22:
+        raise _refuse(key, f"{level} is not in 1 … 22")
+    return level
+
+
+def _name(key: str, text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", text) is None:
+        raise _refuse(key, f"{text!r} is not 1 to 100 letters, digits, or _ . : -")
+    return text
+
+
+def _own_replica(key: str, text: str) -> int:
+    if (replica_id := _replica(key, text)) == 0:
+        raise _refuse(key, "0 is for rows that are not replicated")
+    return replica_id
+
+
+_SINK_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "path": lambda key, text: text,
+    "url": lambda key, text: text,
+    "sink_mode": _one_of(KINDS),
+    "positions": _one_of(("auto", "keep", "new")),
+    "replica_id": _own_replica,
+    "vclock": parse_vclock,
+    "instance": _uuid,
+    "query": _name,
+    "staging": lambda key, text: text,
+    "compress_level": _level,
+}
 
 
 def is_url(path: str) -> bool:

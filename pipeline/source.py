@@ -13,17 +13,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from logweir.errors import ConfigError
 from logweir.pipeline.columns import COLUMNS, check_columns, ddl
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, SinkOptions
+from logweir.pipeline.peersources import (
+    TOPIC_COLUMNS,
+    PeerReader,
+    PeerStream,
+    TopicReader,
+    TopicStream,
+    is_topic,
+)
+from logweir.pipeline.streams import TailReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from logweir.pipeline.plan import Split
-    from logweir.pipeline.streams import TailReader
+    from logweir.pipeline.sinks import LogweirStreamWriter, LogweirWriter
 
 __all__ = ["FORMAT", "LogweirReader", "LogweirSource", "SplitPartition"]
 
@@ -40,17 +54,39 @@ class LogweirSource(DataSource):
 
     def schema(self) -> str:
         """The columns that the options ask for."""
-        return ddl(ScanOptions.parse(dict(self.options)).columns)
+        options = ScanOptions.parse(dict(self.options))
+        if is_topic(options):
+            return TOPIC_COLUMNS
+        return ddl(options.columns)
 
-    def streamReader(self, schema: StructType) -> TailReader:
-        """A stream reader of these columns."""
-        from logweir.pipeline.streams import TailReader
-
-        return TailReader(with_schema(ScanOptions.parse(dict(self.options)), schema))
-
-    def reader(self, schema: StructType) -> LogweirReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader of these columns."""
-        return LogweirReader(with_schema(ScanOptions.parse(dict(self.options)), schema))
+        options = ScanOptions.parse(dict(self.options))
+        if is_topic(options):
+            return TopicReader(options)
+        options = with_schema(options, schema)
+        return PeerReader(options) if options.url else LogweirReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream reader of these columns."""
+        options = ScanOptions.parse(dict(self.options))
+        if is_topic(options):
+            return TopicStream(options)
+        options = with_schema(options, schema)
+        return PeerStream(options) if options.url else TailReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogweirWriter:
+        """A batch writer for a DataFrame of this schema."""
+        from logweir.pipeline.sinks import LogweirWriter, sink_types
+
+        return LogweirWriter(SinkOptions.parse(dict(self.options)), sink_types(schema), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogweirStreamWriter:
+        """A stream's writer for a DataFrame of this schema."""
+        from logweir.pipeline.sinks import LogweirStreamWriter, sink_types
+
+        options = SinkOptions.parse(dict(self.options))
+        return LogweirStreamWriter(options, sink_types(schema), overwrite)
 
 
 def with_schema(options: ScanOptions, schema: StructType) -> ScanOptions:

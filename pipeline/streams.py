@@ -1,10 +1,9 @@
 """Stream readers: the tail of a folder, a running server, a topic of Tank.
 
 An offset of a log is ``{"vclock": {"1": 441274}}``: keys are strings in ascending number, since the
-engine compares offsets as JSON text. One of a topic is ``{"numbers": {"0": 17}}``: the number that
-comes next, per partition. `initialOffset` is asked on a fresh checkpoint only; a batch whose offsets
-are logged is read again after a restart, by `partitions` alone; `commit` comes late and
-changes nothing. Source: Spark 4.3.0, observed.
+engine compares offsets as JSON text. `initialOffset` is asked on a fresh checkpoint only; a batch
+whose offsets are logged is read again after a restart, by `partitions` alone; `commit` comes late
+and changes nothing. Source: Spark 4.3.0, observed.
 """
 
 from __future__ import annotations
@@ -176,9 +175,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         if not isinstance(partition, TailPartition):
             return
-        options = replace(
-            self._options, vclock_from=partition.start, vclock_to=partition.end
-        )
+        options = replace(self._options, vclock_from=partition.start, vclock_to=partition.end)
         yield from scan(partition.split, options, partition.spaces)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -162,7 +162,9 @@ class Tail:
         segments = self._went.get((start, end))
         if segments is None:
             segments = self._walk(start, end)
-        numbers = {path: number for number, path in enumerate(dict.fromkeys(s.path for s in segments))}
+        numbers = {
+            path: number for number, path in enumerate(dict.fromkeys(s.path for s in segments))
+        }
         return [
             Split((self._range(segment, numbers[segment.path], start),)) for segment in segments
         ]
@@ -191,8 +193,8 @@ class Tail:
                         end,
                         start,
                         cursor.position,
-                        hint=f"{self._location} ends before what the checkpoint says was read: it is "
-                        "another folder, or its newest logs were removed",
+                        hint=f"{self._location} ends before what the checkpoint says was read: "
+                        "it is another folder, or its newest logs were removed",
                     )
                 self._extend(segments, block)
                 cursor.take()
