@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from interop.realtarantool import RealTarantool
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_the_example_follows_a_running_tarantool(
     assert "31 changes of orders so far" in first
     assert "62 changes of orders so far" in second
     assert orders == 58
-    assert "Lima: 29 orders, 290 in all" in second
+    assert "Lima: 30 orders, 300 in all" in second
     picture = (out / "rows.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 5000
