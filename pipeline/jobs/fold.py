@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logweir.errors import CorruptBlock, DecodeError, RequestError
+from logweir.errors import CorruptBlock, DecodeError, ErrorCode, RequestError
 from logweir.pipeline.jobs.history import POSITION_ROWS, Era, History
 from logweir.pipeline.jobs.keyed import LEARN
 from logweir.store.bulk import KeyPlan
@@ -44,8 +44,8 @@ STATE_SCHEMA: Final = pa.schema(
     ]
 )
 STATE_DDL: Final = "space_id INT, key BINARY, era INT, tuple BINARY"
-_FULL: Final = (RowType.INSERT, RowType.REPLACE, RowType.DELETE)
-_STORED: Final = (RowType.INSERT, RowType.REPLACE)
+_FULL: Final = frozenset(map(int, (RowType.INSERT, RowType.REPLACE, RowType.DELETE)))
+_STORED: Final = frozenset(map(int, (RowType.INSERT, RowType.REPLACE)))
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Folder:
         starts, last = starts[:-1], int(starts[-1])
         closing = ends[:-1] - 1
         kinds = what[closing] & 31
-        whole = np.isin(kinds, _STORED)
+        whole = (kinds == RowType.INSERT) | (kinds == RowType.REPLACE)
         folded = np.flatnonzero(~whole & (kinds != RowType.DELETE))
         places, tuples = closing[whole], batch.column("data")
         result = pa.RecordBatch.from_arrays(
@@ -168,14 +168,15 @@ class Folder:
         self, batch: pa.RecordBatch, what: Any, start: int, end: int, before: _Open | None
     ) -> _Open:
         """The rows start … end - 1, of one key, on top of what it had before."""
-        kinds = what[start:end] & 31
-        full = np.flatnonzero(np.isin(kinds, _FULL))
-        begin = start + int(full[-1]) if len(full) else start
-        data = None if before is None or len(full) else before.data
-        era = int(what[end - 1]) >> 10
+        told = what[start:end].tolist()
+        begin = end - 1
+        while begin > start and told[begin - start] & 31 not in _FULL:
+            begin -= 1
+        data = None if before is None else before.data
+        era = told[-1] >> 10
         tuples, operations = batch.column("data"), batch.column("ops")
         for row in range(begin, end):
-            kind = int(what[row]) & 31
+            kind = told[row - start] & 31
             if kind in _STORED:
                 data = tuples[row].as_py()
             elif kind == RowType.DELETE:
@@ -187,7 +188,7 @@ class Folder:
                     batch,
                     row,
                     kind,
-                    int(what[row]),
+                    told[row - start],
                     data,
                     tuples[row].as_py(),
                     operations[row].as_py(),
@@ -247,8 +248,6 @@ class Folder:
 
 
 def _other_key(name: str) -> RequestError:
-    from logweir.errors import ErrorCode
-
     return RequestError(
         ErrorCode.CANT_UPDATE_PRIMARY_KEY,
         f"Attempt to modify a tuple field which is part of the primary index in space '{name}'",

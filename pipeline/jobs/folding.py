@@ -12,7 +12,7 @@ change: what the rows before it leave is keyed anew and goes in front of the row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,6 +86,8 @@ def prepare(
     the newest that is not too new; `parts`: into how many parts of keys the result is cut. Raises
     `WalError` and its kinds, `PositionUnavailable`, `ConfigError`.
     """
+    if isinstance(until, Mapping) and not isinstance(until, VClock):
+        until = VClock(until)
     options = ScanOptions(paths=tuple(str(path) for path in paths), columns=SCAN_COLUMNS)
     if split_bytes is not None:
         options = replace(options, split_bytes=split_bytes)

@@ -58,6 +58,9 @@ __all__ = [
 POSITION_ROWS: Final = 2**25
 """Rows of one block that a position can number."""
 
+ERAS: Final = 2**21
+"""Eras that a keyed row can number."""
+
 Place = tuple[int, int]
 _START: Final[Place] = (0, -1)
 _APPLIED: Final = frozenset(
@@ -364,6 +367,8 @@ class History:
         step = 0
         if space is not None and space.sequence is not None and not space.sequence.path:
             step = self.schema.sequence(space.sequence.sequence_id).step
+        if len(self.eras) >= ERAS:
+            raise LimitExceeded("ERAS", ERAS, len(self.eras) + 1)
         era = Era(start, len(self.eras), space, segment, step=step)
         self.eras.append(era)
         eras.append(era)

@@ -416,6 +416,8 @@ class Keyer:
         count = len(rows.where)
         kinds = batch.column("type").to_numpy(zero_copy_only=False)[rows.where].astype(np.int32)
         bases = batch.column("index_base").to_numpy(zero_copy_only=False)[rows.where]
+        if int(bases.max()) > 31:
+            raise DecodeError(f"index base {int(bases.max())} is not 0 or 1")
         what = kinds + 32 * bases.astype(np.int32) + 1024 * rows.era.number
         space = rows.era.space
         assert space is not None

@@ -14,7 +14,7 @@ what is applied at the begin of each range, and whether a file is missing: the r
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ from logweir.wal.xrow import FLAG_COMMIT, RowType
 
 __all__ = ["SURVEY_DDL", "SURVEY_SCHEMA", "Found", "Until", "cuts_of", "judge", "survey"]
 
-Until = VClock | float | None
+Until = Mapping[int, int] | float | None
 """Up to where: a vclock, a time in seconds since the epoch, or the end."""
 
 SURVEY_SCHEMA: Final = pa.schema(
@@ -155,7 +155,7 @@ def _stop(group: Group, until: Until) -> int | None:
     """The first row of the first transaction that is not wanted."""
     if until is None:
         return None
-    if isinstance(until, VClock):
+    if isinstance(until, Mapping):
         upto = np.zeros(VCLOCK_COMPONENTS, np.int64)
         for replica_id, lsn in until.items():
             upto[replica_id] = lsn
@@ -262,7 +262,7 @@ def wanted_definitions(found: Found, judged: Judged) -> list[SystemRow]:
 
 
 def _check_border(log: Source, reached: VClock, until: Until) -> None:
-    if reached.covers(log.vclock) or (isinstance(until, VClock) and reached.covers(until)):
+    if reached.covers(log.vclock) or (isinstance(until, Mapping) and reached.covers(until)):
         return
     raise ChainGap(
         f"the log begins at {log.vclock}, what is before it ends at {reached}.",
@@ -275,7 +275,7 @@ def _check_border(log: Source, reached: VClock, until: Until) -> None:
 
 def check_reached(judged: Judged, until: Until, oldest: VClock) -> None:
     """Raises `PositionUnavailable` where the log does not go as far as was asked."""
-    if isinstance(until, VClock) and not judged.furthest.covers(until):
+    if isinstance(until, Mapping) and not judged.furthest.covers(until):
         raise PositionUnavailable(
             until, oldest, judged.furthest, hint="name a position in between, or wait for the rows"
         )

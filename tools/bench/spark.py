@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,7 @@ def _wall(run: Callable[[], object]) -> float:
 
 def _make_store(path: Path, rows: int) -> None:
     pick = random.Random(5)  # noqa: S311 - a workload, no secret
-    with open_log(path, durability="none", checkpoint_interval=0) as log:
+    with open_log(path, durability="write", checkpoint_interval=0) as log:
         log.create_space("rows", format=[("id", "unsigned"), ("n", "unsigned"), ("s", "string")])
         for _ in range(rows // _BLOCK_ROWS):
             with log.transaction() as tx:
@@ -194,7 +195,7 @@ def _scans(
     }
     for run in cases.values():
         run()  # warm
-    listed = [Case(name, lambda run=run: _spent(run), count) for name, run in cases.items()]
+    listed = [Case(name, partial(_spent, run), count) for name, run in cases.items()]
     return compare(listed, rounds=rounds)
 
 

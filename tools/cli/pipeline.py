@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,8 +41,7 @@ class _Call:
 
     @property
     def target(self) -> Path:
-        if self.to is None:
-            raise ConfigError("--to", "is missing", hint="name the folder to write")
+        assert self.to is not None
         return self.to
 
     @property
@@ -125,10 +124,26 @@ def command(
             "primary": primary,
         },
     )
+    _check(job, call)
     if job == "import" and format == "tank":
         return _import_tank(call)
     with _session(master) as spark:
         return _JOBS[job](spark, call)
+
+
+def _check(job: Job, call: _Call) -> None:
+    """Refuse what cannot be before Spark is started."""
+    if job in ("compact", "export", "cdc", "import") and call.to is None:
+        raise ConfigError("--to", "is missing", hint="name the folder to write")
+    if job == "cdc" and call.options["checkpoint"] is None:
+        raise ConfigError("--checkpoint", "is missing", hint="name a folder that stays")
+    if job == "import" and call.format != "tank" and call.space is None:
+        raise ConfigError("--space", "is missing", hint="name the space to fill")
+    wanted = {"cdc": 1, "diff": 2}.get(job)
+    if wanted is not None and len(call.paths) != wanted:
+        raise ConfigError("PATH", f"this job takes {wanted}, not {len(call.paths)}")
+    if job in ("export", "cdc") and call.format == "tank":
+        raise ConfigError("--format", "tank is for import")
 
 
 def _until(vclock: str | None, time: str | None) -> Until:
@@ -276,16 +291,12 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
     from logweir.pipeline.jobs.work import typed_errors
 
-    checkpoint = call.options["checkpoint"]
-    if checkpoint is None:
-        raise ConfigError("--checkpoint", "is missing", hint="name a folder that stays")
-    (path,) = _exactly(call, 1)
     with typed_errors():
         query = pipeline.cdc(
             spark,
-            path,
+            call.paths[0],
             call.target,
-            checkpoint,
+            call.options["checkpoint"],
             format=call.format,
             space=call.wanted_space,
             integers=call.options["integers"],
@@ -322,7 +333,7 @@ def _diff(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
     from logweir.pipeline.jobs.work import typed_errors, watched
 
-    first, second = _exactly(call, 2)
+    first, second = call.paths
     differs = False
     with _progress(call, "Comparing") as told, watched(spark, told), typed_errors():
         rows = pipeline.diff(spark, first, second, first_until=call.until)
@@ -336,12 +347,6 @@ def _diff(spark: SparkSession, call: _Call) -> int:
                     parts.append(f'"{name}": {value_json(bytes(row[name]))}')
             call.out.line("{" + ", ".join(parts) + "}")
     return 1 if differs else 0
-
-
-def _exactly(call: _Call, count: int) -> Sequence[str]:
-    if len(call.paths) != count:
-        raise ConfigError("PATH", f"this job takes {count}, not {len(call.paths)}")
-    return call.paths
 
 
 def _stats(spark: SparkSession, call: _Call) -> int:
@@ -367,14 +372,12 @@ def _stats(spark: SparkSession, call: _Call) -> int:
 def _import(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
 
-    if call.space is None:
-        raise ConfigError("--space", "is missing", hint="name the space to fill")
     with _progress(call, "Importing") as told:
         done = pipeline.import_rows(
             spark,
             call.paths,
             call.target,
-            call.space,
+            call.space or "",
             format=call.format,
             primary=call.options["primary"],
             told=told,
