@@ -67,6 +67,7 @@ for kind in sorted({row["type_name"] for row in counted}):
     axes.bar(starts, heights, bottom=bottom, width=0.8 * bucket_seconds / 86400, label=kind)
     bottom = [low + more for low, more in zip(bottom, heights, strict=True)]
 axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S"))
+axes.set_ylim(0, 1.05 * max(bottom))
 axes.set_xlabel("time (UTC)")
 axes.set_ylabel("rows per minute" if bucket_seconds == 60 else f"rows per {bucket_seconds} s")
 axes.set_title(f"{sum(bottom)} rows in the log of {folder.name}")
