@@ -19,15 +19,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 from logweir import store
 from logweir.store import append as appending
 from logweir.store.commit import Job
+from logweir.store.cursor import LogCursor
 from logweir.store.log import Log
 from logweir.store.request import Request
 from logweir.store.schema import Schema
@@ -195,21 +198,21 @@ class AsyncLog(_AsyncStatements):
 
         forget = self.sync.on_commit(wake)
         self._waiting.add(grown)
-        position = None if after is None else VClock(after)
+        pieces = _Pieces(self.sync, after)
         try:
             while True:
                 grown.clear()
-                batch = await asyncio.to_thread(_some_rows, self.sync, position)
-                for transaction, reached in batch:
-                    position = reached
+                piece = await asyncio.to_thread(pieces.take)
+                for transaction in piece:
                     yield transaction
-                if not batch:
+                if not piece:
                     if not follow or self.sync.is_closed:
                         return
                     await grown.wait()
         finally:
             forget()
             self._waiting.discard(grown)
+            await asyncio.to_thread(pieces.close)
 
     async def run(self, call: Callable[[Log], Any]) -> Any:
         """Anything else of `logweir.Log`, in a thread: `await log.run(lambda log:
@@ -217,22 +220,38 @@ class AsyncLog(_AsyncStatements):
         return await asyncio.to_thread(call, self.sync)
 
 
-_BATCH = 1000
+_PIECE = 1000
 
 
-def _some_rows(log: Log, after: VClock | None) -> list[tuple[LoggedTransaction, VClock]]:
-    """At most `_BATCH` transactions behind a position, each with the position behind it."""
-    found: list[tuple[LoggedTransaction, VClock]] = []
-    position = log.oldest_position if after is None else after
-    if log.is_closed:
-        return found
-    for transaction in log.rows(position):
-        for row in transaction.rows:
-            position = position.with_lsn(row.replica_id, row.lsn)
-        found.append((transaction, position))
-        if len(found) == _BATCH:
-            break
-    return found
+class _Pieces:
+    """A cursor read by threads, one piece at a time. Whoever was to get a piece may be gone when it
+    is ready, so closing waits for the one that is being read."""
+
+    def __init__(self, log: Log, after: Mapping[int, int] | None) -> None:
+        self._log = log
+        self._after = after
+        self._cursor: LogCursor | None = None
+        self._ready: Iterator[LoggedTransaction] = iter(())
+        self._lock = threading.Lock()
+
+    def take(self) -> list[LoggedTransaction]:
+        """At most `_PIECE` transactions; none where there are no more yet."""
+        with self._lock:
+            if self._log.is_closed:
+                return []
+            if self._cursor is None:
+                self._cursor = self._log.cursor(self._after)
+            piece = list(islice(self._ready, _PIECE))
+            if not piece:
+                self._ready = self._cursor.ready()
+                piece = list(islice(self._ready, _PIECE))
+            return piece
+
+    def close(self) -> None:
+        """Close the file that is being read."""
+        with self._lock:
+            if self._cursor is not None:
+                self._cursor.close()
 
 
 def _resolver(

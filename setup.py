@@ -34,9 +34,9 @@ def extensions() -> list[Extension]:
         if os.path.exists(source):
             types.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path(source).with_suffix(".pxd"), types)
-    return cythonize(
+    found = cythonize(
         [
-            Extension(name, [source], optional=True, extra_compile_args=["-O3"])
+            Extension(name, [source], extra_compile_args=["-O3"])
             for name, source in KERNELS.items()
             if os.path.exists(source)
         ],
@@ -44,6 +44,9 @@ def extensions() -> list[Extension]:
         language_level=3,
         build_dir="build/cython",
     )
+    for extension in found:
+        extension.optional = True  # `cythonize` makes new ones, which do not keep it
+    return found
 
 
 class WithoutSetup(build_py):

@@ -67,7 +67,7 @@ def parse_vclock(key: str, text: str) -> VClock:
         return VClock({int(replica): lsn for replica, lsn in given.items()})
     except DecodeError as error:
         raise _refuse(key, error.message) from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _refuse(key, f"{text[:80]!r} is no vclock: {error}") from error
 
 
@@ -75,7 +75,7 @@ def parse_paths(key: str, text: str) -> tuple[str, ...]:
     """Read `paths`: a JSON array of strings. Raises `ConfigError`."""
     try:
         paths = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refuse(key, f"{text[:80]!r} is no JSON array: {error}") from error
     if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
         raise _refuse(key, "is not an array of paths")

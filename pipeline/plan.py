@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
 from logweir.wal import kernel
 from logweir.wal.block import FIXHEADER_BYTES
+from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.filesystem import FileSystem, ReadFile, explain
 from logweir.wal.meta import FileKind
@@ -77,9 +78,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads, in this order."""
+    """What one task reads, in this order. `damage`: files that cannot be read, to be listed."""
 
     ranges: tuple[Range, ...]
+    damage: tuple[Damage, ...] = ()
 
     @property
     def size(self) -> int:
@@ -108,11 +110,17 @@ def plan(options: ScanOptions) -> Plan:
     `ConfigError` for a space name that no file defines.
     """
     sources: list[Source] = []
+    damage: list[Damage] = []
     for location in options.paths:
         for folder in _folders(location, options.recursive):
-            sources += _sources(folder, options, len(sources))
+            index, wanted = _index(folder, options)
+            sources += _sources(folder, index, wanted, options, len(sources))
+            damage += index.damage
     ranges = [one for source in sources for one in _cut(source, options)]
-    return Plan(tuple(sources), tuple(_pack(ranges, options.split_bytes)), space_ids(options))
+    splits = list(_pack(ranges, options.split_bytes))
+    if damage and options.on_error == "report":
+        splits.append(Split((), tuple(damage)))
+    return Plan(tuple(sources), tuple(splits), space_ids(options))
 
 
 def space_ids(options: ScanOptions) -> frozenset[int]:
@@ -186,7 +194,7 @@ def _below(location: str, filesystem: FileSystem, path: Path) -> Iterator[_Folde
 def _index(folder: _Folder, options: ScanOptions) -> tuple[DirectoryIndex, list[LogFile]]:
     """The index of the folder, and those of its files that are of the wanted kinds."""
     if folder.is_file:
-        index = scan_directory(folder.path.parent, folder.filesystem)
+        index = replace(scan_directory(folder.path.parent, folder.filesystem), damage=[])
         wanted = [file for file in index.files if file.path.name == folder.path.name]
         if not wanted:
             wanted = [_single(folder)]
@@ -218,8 +226,13 @@ def _single(folder: _Folder) -> LogFile:
         )
 
 
-def _sources(folder: _Folder, options: ScanOptions, first: int) -> list[Source]:
-    index, wanted = _index(folder, options)
+def _sources(
+    folder: _Folder,
+    index: DirectoryIndex,
+    wanted: list[LogFile],
+    options: ScanOptions,
+    first: int,
+) -> list[Source]:
     following = dict(zip((log.path for log in index.xlogs), index.xlogs[1:], strict=False))
     found: list[Source] = []
     for file in wanted:

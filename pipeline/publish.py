@@ -35,6 +35,7 @@ from logweir.wal.columns import RowColumns, encode_columns
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.directory import DirectoryIndex, scan_directory
+from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.reader import WalReader
@@ -306,7 +307,9 @@ def _write(path: Path, meta: Meta, chunks: Iterator[list[bytes]]) -> Path:
         file.write([EOF_MARKER])
         file.sync()
         file.close()
+        failpoint("pipeline.before_rename")
         OS.rename(temporary, path)
+        failpoint("pipeline.after_rename")
         OS.sync_directory(path.parent)
     except BaseException as error:
         if file is not None:

@@ -67,6 +67,9 @@ def scan(
                     yield builder.damage(place, item.offset, f"{item.kind}: {item.message}")
             else:
                 yield from builder.build(item)
+    for damage in split.damage:
+        place = Place(Path(damage.file).name, damage.file, -1, damage.file.endswith(".xlog"))
+        yield builder.damage(place, damage.offset, f"{damage.kind}: {damage.message}")
 
 
 def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logweir.errors import CorruptFile, WalError
-from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
+from logweir.limits import DAMAGED_PLACES
 from logweir.recovery.report import FileReport
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
@@ -114,7 +114,7 @@ def scan_log(
     any more.
     """
     start = log.vclock if vclock is None else vclock
-    lsns = array("Q", (start.lsn(i) for i in range(VCLOCK_COMPONENTS)))
+    lsns = array("Q", start.lsns())
     counts = _Counts(signature=start.signature)
     reader = _open(log, filesystem, log.meta if header_is_lost else None)
     if isinstance(reader, LogScan):

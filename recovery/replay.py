@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from logweir.errors import ChainGap, CorruptBlock
-from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
+from logweir.limits import DAMAGED_PLACES
 from logweir.recovery.policy import RecoveryPlan
 from logweir.recovery.report import FileReport, Hole, LogPosition
 from logweir.wal.damage import TAIL_KINDS, Damage, FileEnd
@@ -122,7 +122,7 @@ def walk(
             vclock = vclock.merge(log.vclock)
             yield hole
         yield from (hole for hole in Hole.in_header(log.meta) if hole.before is None)
-        lsns = array("Q", map(vclock.lsn, range(VCLOCK_COMPONENTS)))
+        lsns = array("Q", vclock.lsns())
         for item in _walk_log(plan, number, lsns, until):
             if item is None:
                 return

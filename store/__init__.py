@@ -52,6 +52,7 @@ def open(
     Raises `RecoveryRefused` where opening would lose rows, `DirectoryLocked` where another
     process has the folder, `ConfigError` for an option, and other `WalError`.
     """
+    _check_path(path)
     modes = get_args(Durability)
     if durability not in modes:
         raise ConfigError(
@@ -91,6 +92,14 @@ def open(
             log.snapshot()
         stack.pop_all()
     return log
+
+
+def _check_path(path: object) -> None:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigError(
+            "path", f"{path!r} names no folder; give the path of one", origin="argument"
+        )
 
 
 def _check_numbers(**options: int | None) -> None:

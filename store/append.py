@@ -17,7 +17,7 @@ from logweir.store.bulk import split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.group import Group
-from logweir.store.request import Request
+from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
@@ -27,18 +27,12 @@ __all__ = ["append_job", "pack_tuples", "store_run"]
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
     """Tuples as one MsgPack array. Raises `RequestError` ILLEGAL_PARAMS."""
-    try:
+    with packing("a tuple"):
         rows = list(tuples)
         try:
             return packer(strict_text=True)(rows)
         except UnicodeEncodeError:  # text that came as bytes which are not UTF-8
             return packer()(rows)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"a tuple cannot be stored: {error}",
-            hint="MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID",
-        ) from error
 
 
 def append_job(
@@ -51,6 +45,12 @@ def append_job(
     Raises, when it runs or at once, `RequestError` for a malformed tuple, one that does not fit
     the space, or a key that is taken or comes twice; then none is inserted.
     """
+    if not isinstance(packed, bytes):
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"packed tuples are bytes, not {type(packed).__name__}",
+            hint="give `bytes(…)` of a buffer; Python values are for `append`",
+        )
     bounds = split_tuples(packed, is_array=is_array)
     if one_transaction and len(packed) > TRANSACTION_BYTES:
         raise LimitExceeded(

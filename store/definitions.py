@@ -7,14 +7,14 @@ indexes from the last to the first, its truncate counter, its grants, itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Engine
-from logweir.store.request import Request
+from logweir.store.request import Request, pack_value
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
@@ -29,6 +29,7 @@ __all__ = [
     "create_space",
     "drop_index",
     "drop_space",
+    "fields_of",
     "truncate",
     "use_sequence",
 ]
@@ -64,8 +65,19 @@ class SpaceSpec:
     if_not_exists: bool
 
 
+def fields_of(format: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
+    """The fields of a format. Raises ILLEGAL_PARAMS for what is none."""
+    if isinstance(format, Iterable) and not isinstance(format, str | bytes | Mapping):
+        return tuple(format)
+    raise RequestError(
+        ErrorCode.ILLEGAL_PARAMS,
+        f"the format is {format!r}, not a list of fields",
+        hint='write it as [("name", "type"), …]',
+    )
+
+
 def _insert(space: SystemSpace, values: Sequence[Any]) -> Request:
-    return Request(RowType.INSERT, space, tuple=pack(list(values)))
+    return Request(RowType.INSERT, space, tuple=pack_value(list(values), "the definition"))
 
 
 def _delete(space: SystemSpace, *key: Any) -> Request:
@@ -80,10 +92,20 @@ def _read(engine: Engine, space: SystemSpace, *key: Any) -> list[Any] | None:
 
 def create_space(engine: Engine, spec: SpaceSpec) -> Plan:
     """A new space and its indexes. The second result is its id."""
+    name: object = spec.name
+    if not isinstance(name, str):
+        text = f"the name of a space is text, not {name!r}"
+        raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
     existing = engine.schema.get(spec.name)
     if existing is not None and spec.if_not_exists:
         return [], existing.id
     engine.schema.check_new_space(spec.name)
+    if not isinstance(spec.indexes, Mapping):
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"the indexes are {spec.indexes!r}, not a map",
+            hint='write them as {"name": ["field", …]}; `primary` has the primary key',
+        )
     requests: list[Request] = []
     space_id = spec.space_id
     if space_id is None:
@@ -160,7 +182,9 @@ def _part(spec: PartSpec, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     elif isinstance(spec, int | str):
         part = {"field": spec}
     else:
-        part = dict(zip(("field", "type"), spec, strict=False))
+        part = dict(
+            zip(("field", "type"), spec if isinstance(spec, Sequence) else (), strict=False)
+        )
     field = part.get("field")
     if isinstance(field, str):
         names = [one["name"] for one in fields]
@@ -190,8 +214,10 @@ def create_index(
     """A new index. The second result is its id."""
     found = engine.schema.space(space)
     existing = found.index(name)
-    if existing is not None and if_not_exists:
-        return [], existing.id
+    if existing is not None:
+        if if_not_exists:
+            return [], existing.id
+        raise RequestError(ErrorCode.INDEX_EXISTS, f"Index '{name}' already exists")
     index_id = max((index.id for index in found.indexes), default=-1) + 1
     fields = [field.to_map() for field in found.fields]
     row = _index_row(found.id, index_id, name, spec, fields)
@@ -249,7 +275,14 @@ def alter_space(
         ops.append(["=", 6, [_field(engine, one) for one in fields]])
     if not ops:
         return [], 0
-    return [Request(RowType.UPDATE, SystemSpace.SPACE, key=pack([found.id]), ops=pack(ops))], 0
+    return [
+        Request(
+            RowType.UPDATE,
+            SystemSpace.SPACE,
+            key=pack([found.id]),
+            ops=pack_value(ops, "the definition"),
+        )
+    ], 0
 
 
 _SEQUENCE_OPTIONS: Final = {

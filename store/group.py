@@ -64,7 +64,7 @@ class Group:
         self.replica_id = replica_id
         self.now = now
         self.changed_schema = False
-        self._lsns = [vclock.lsn(i) for i in range(VCLOCK_COMPONENTS)]
+        self._lsns = vclock.lsns()
         self._pending: list[tuple[int, bytes, bool]] = []  # type, body, local
         self._pending_bytes = 0
         self._borders: list[int] = []  # in `_pending`: where transactions end

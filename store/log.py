@@ -32,6 +32,7 @@ from logweir.errors import (
 from logweir.store import append, statements
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.commit import CommitQueue, Job
+from logweir.store.cursor import LogCursor
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
@@ -571,6 +572,18 @@ class Log(statements.Statements):
         """The spaces, by id; `system`: those of Tarantool's own definitions too."""
         return [space for space in self._schema if system or not space.is_system]
 
+    def cursor(self, after: Mapping[int, int] | None = None) -> LogCursor:
+        """A reader behind a position that is asked for what is there, and asked again: `rows`
+        for who waits in a way of their own. Raises `PositionUnavailable`."""
+        start = self.oldest_position if after is None else _position(after)
+        if not self._vclock.covers(start):
+            raise PositionUnavailable(
+                start, self.oldest_position, self._vclock, hint="that position is not reached yet"
+            )
+        return LogCursor(
+            Follower(self.path, start, filesystem=self._filesystem, durable=lambda: self._durable)
+        )
+
     def rows(
         self,
         after: Mapping[int, int] | None = None,
@@ -584,24 +597,11 @@ class Log(statements.Statements):
         instead of stopping, until the log is closed or `stop` is set. Only durable rows are given.
         Raises `PositionUnavailable` where the log no longer holds that position.
         """
-        start = self.oldest_position if after is None else _position(after)
-        if not self._vclock.covers(start):
-            raise PositionUnavailable(
-                start, self.oldest_position, self._vclock, hint="that position is not reached yet"
-            )
-        follower = Follower(
-            self.path, start, filesystem=self._filesystem, durable=lambda: self._durable
-        )
-        with follower:
+        with self.cursor(after) as cursor:
             while not (follow and self._closed):
                 self._check_open()
                 seen = self._vclock
-                for block in follower.poll():
-                    known = follower.vclock
-                    for transaction in block.transactions():
-                        last = transaction.rows[-1]
-                        if last.lsn > known.lsn(last.replica_id):
-                            yield transaction
+                yield from cursor.ready()
                 if not follow or (stop is not None and stop.is_set()):
                     return
                 with self._grown:

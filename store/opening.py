@@ -6,7 +6,8 @@
    opening does not depend on the length of the log. `recovery.plan` refuses what would lose rows.
 4. Without a state the newest whole snapshot is loaded: primary keys in bulk, other indexes after.
 5. The rows behind it are applied, in large transactions, each with its position.
-6. The log's writer goes on where recovery says.
+6. The log's writer goes on where recovery says; where rows were lost at the end, behind every lsn
+   that they may have had, in a new file.
 
 A fresh folder gets a snapshot of the 513 rows that a fresh Tarantool 2.6.0 has, with UUIDs of its
 own.
@@ -42,7 +43,7 @@ from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import WalWriter, WriterOptions
+from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
 __all__ = ["Opened", "bootstrap", "open_folder"]
 
@@ -97,6 +98,7 @@ def open_folder(
             bootstrap(path, filesystem=filesystem, timestamp=clock())
             report, position = examine(path, filesystem=filesystem), None
         decided = plan(report, force=force_recovery)
+        applied = position
         position = _checked(state, position, decided, force_recovery)
         _check_cut(position, decided)
         decided.prepare()
@@ -104,11 +106,15 @@ def open_folder(
         schema, vclock = _recovered(state, position, decided, plans)
         _empty_temporary(state, schema)
         instance = _instance(report)
-        writer = WalWriter(
-            path, instance, decided.append_point, options=options, filesystem=filesystem
-        )
         with state.read() as txn:
             replica_id = _replica_id(txn, schema, instance)
+        append_point = decided.append_point
+        free = _first_free(vclock, replica_id, decided, None if position else applied)
+        if free != vclock:
+            vclock = free
+            append_point = AppendPoint(vclock, append_point.prev_vclock)
+            _set_position(state, vclock)
+        writer = WalWriter(path, instance, append_point, options=options, filesystem=filesystem)
         return Opened(
             path=path,
             filesystem=filesystem,
@@ -121,8 +127,37 @@ def open_folder(
             plans=plans,
             vclock=vclock,
             writer=writer,
-            needs_snapshot=decided.needs_snapshot or _is_unlogged(position),
+            needs_snapshot=(
+                decided.needs_snapshot
+                or append_point is not decided.append_point
+                or _is_unlogged(position)
+            ),
         )
+
+
+def _first_free(
+    vclock: VClock, replica_id: int, decided: RecoveryPlan, given_up: Position | None
+) -> VClock:
+    """The state from which on we write: behind every lsn of ours that a lost row may have had.
+
+    Somebody may have got such a row, and would take another one with its lsn for the same (trap
+    14). `given_up`: a position whose newest rows are no longer in the log.
+    """
+    lsn = vclock.lsn(replica_id) + decided.lsn_reserve
+    if given_up is not None and not given_up.unlogged:
+        lsn = max(lsn, given_up.vclock.lsn(replica_id))
+    return vclock.with_lsn(replica_id, lsn)
+
+
+def _set_position(state: State, vclock: VClock) -> None:
+    """Of a state that holds all there is; where that ends in the log is not said."""
+    txn = state.begin()
+    try:
+        txn.set_position(Position(vclock))
+        txn.commit()
+    except BaseException:
+        txn.abort()
+        raise
 
 
 def _is_unlogged(position: Position | None) -> bool:
@@ -211,8 +246,15 @@ def _checked(
 def _check_cut(position: Position | None, decided: RecoveryPlan) -> None:
     """Never cut off what is applied: the invariant behind every answer that was given."""
     at = decided.append_point
-    if position is not None and at.path is not None and at.path.name == position.file:
-        assert at.size >= position.offset, f"{at.path} would be cut at byte {at.size}"
+    if position is None or at.path is None or at.path.name != position.file:
+        return
+    if at.size < position.offset:
+        raise WalError(
+            f"the log ends before byte {position.offset}, up to which it is applied.",
+            path=str(at.path),
+            offset=at.size,
+            hint=f"keep a copy of the folder; without its folder {STATE_NAME!r} it is read anew",
+        )
 
 
 def _recovered(

@@ -7,12 +7,35 @@ are not zero; the operations of an UPDATE stand under key 21, of an UPSERT under
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from logweir.wal.mp import encode_uint
+from logweir.errors import ErrorCode, RequestError
+from logweir.wal.mp import Value, encode_uint, pack
 from logweir.wal.xrow import Key, RowType
 
-__all__ = ["Request", "encode_body"]
+__all__ = ["Request", "encode_body", "pack_value", "packing"]
+
+
+@contextlib.contextmanager
+def packing(what: str) -> Iterator[None]:
+    """Around the packing of a program's values: what has no MsgPack form is ILLEGAL_PARAMS."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"{what} cannot be stored: {error}",
+            hint="MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID",
+        ) from error
+
+
+def pack_value(value: Value, what: str) -> bytes:
+    """One value as MsgPack. Raises `RequestError` ILLEGAL_PARAMS that names what cannot be
+    stored."""
+    with packing(what):
+        return pack(value)
 
 
 @dataclass(frozen=True, slots=True)

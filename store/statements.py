@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import definitions
 from logweir.store.engine import Engine
-from logweir.store.request import Request
+from logweir.store.request import Request, pack_value
 from logweir.store.schema import Schema
-from logweir.wal.mp import Value, pack, unpack
+from logweir.wal.mp import Value, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "as_row",
     "delete_request",
     "key_bytes",
-    "pack_value",
     "put_request",
     "result_of",
     "stored",
@@ -32,19 +31,6 @@ __all__ = [
 ]
 
 Row = tuple[Value, ...]
-
-
-def pack_value(value: Value, what: str) -> bytes:
-    """One value as MsgPack. Raises `RequestError` ILLEGAL_PARAMS that names what cannot be
-    stored."""
-    try:
-        return pack(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"{what} cannot be stored: {error}",
-            hint="MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID",
-        ) from error
 
 
 def key_bytes(key: Value) -> bytes:
@@ -209,7 +195,7 @@ class Statements(ABC):
         """
         spec = definitions.SpaceSpec(
             name,
-            tuple(format),
+            definitions.fields_of(format),
             primary=primary,
             indexes=indexes or {},
             space_id=id,
@@ -237,7 +223,7 @@ class Statements(ABC):
         format: Iterable[definitions.FieldSpec] | None = None,
     ) -> None:
         """Give a space another name or format. What is stored must fit the new format."""
-        fields = None if format is None else list(format)
+        fields = None if format is None else definitions.fields_of(format)
         self.define(lambda engine: definitions.alter_space(engine, space, name, fields))
 
     def create_index(

@@ -92,6 +92,18 @@ compiled_kernels() {
     done
 }
 
+# What compiles the kernels, where it is missing and Debian packages can be installed.
+setup_compiler() {
+    local packages=""
+    if [ "${LOGWEIR_PURE:-}" = 1 ] || ! can_apt; then return 0; fi
+    command -v cc >/dev/null 2>&1 || packages="gcc libc6-dev"
+    "$LOGWEIR_VENV/bin/python" -c 'import os, sysconfig
+raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' \
+        || packages="$packages python3-dev"
+    # shellcheck disable=SC2086
+    if [ -n "$packages" ]; then apt_install $packages || true; fi
+}
+
 logweir_setup() {
     local want now extra extras target missing=""
     now="$(fingerprint)"
@@ -109,6 +121,7 @@ logweir_setup() {
     done
     # A kernel that fails to compile is left out without a word: never let an old one stay.
     compiled_kernels | while IFS= read -r so; do rm -f -- "$so"; done
+    setup_compiler
     target="."
     if [ -n "$extras" ]; then target=".[$(printf '%s' "$extras" | tr ' ' ,)]"; fi
     say "Installing logweir and what it needs${extras:+ (with: $extras)} …"

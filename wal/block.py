@@ -158,7 +158,9 @@ def _has_zero_sector(payload: Buffer, offset: int) -> bool:
         tail = bytes(payload[-last:])
         if tail.count(0) == last:
             return True
-    return len(payload) >= _SECTOR_BYTES and _ZEROS in bytes(payload)
+    if len(payload) < _SECTOR_BYTES:
+        return False
+    return _ZEROS in (bytes(payload) if isinstance(payload, memoryview) else payload)
 
 
 def encode_block(

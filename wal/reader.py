@@ -156,7 +156,7 @@ class WalReader:
         """How the file ends; None until `blocks` or another iterator has run to its end."""
         self.end_offset = self.first_block
         """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
-        self._lsns = array("Q", map(self.meta.vclock.lsn, range(VCLOCK_COMPONENTS)))
+        self._lsns = array("Q", self.meta.vclock.lsns())
         self._newest: RowColumns | None = None
 
     def __enter__(self) -> WalReader:

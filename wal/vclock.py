@@ -103,6 +103,13 @@ class VClock(Mapping[int, int]):
         """The lsn of one replica; 0 where it is not set."""
         return self._lsns.get(replica_id, 0)
 
+    def lsns(self) -> list[int]:
+        """All components, by replica id: as many as a vclock can have."""
+        found = [0] * VCLOCK_COMPONENTS
+        for replica_id, lsn in self._lsns.items():
+            found[replica_id] = lsn
+        return found
+
     @property
     def signature(self) -> int:
         """The sum of all components, id 0 included."""

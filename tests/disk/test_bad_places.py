@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import errno
 import os
 import resource
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.logs import INSTANCE, SPACE_ROW, insert, transaction, write_snapshot
+from support.places import few_files, mounted, remount_read_only
 
 from logweir.errors import RecoveryRefused, WalError, WriteFailed
 from logweir.recovery import RecoveryReport, examine, plan, repair, replay
@@ -30,25 +29,11 @@ DISK_BYTES = 512 * 1024
 LOG = f"{0:020d}.xlog"
 
 
-def mount(source: str, target: Path, flags: int, options: str = "") -> bool:
-    """Mount a tmpfs; whether that worked."""
-    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-    done = libc.mount(source.encode(), str(target).encode(), b"tmpfs", flags, options.encode())
-    return int(done) == 0
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of half a MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if not mount("tmpfs", folder, 0, f"size={DISK_BYTES}"):
-        pytest.skip("this user may not mount a tmpfs")
-    try:
+    with mounted(tmp_path / "small", DISK_BYTES) as folder:
         yield folder
-    finally:
-        libc = ctypes.CDLL(ctypes.util.find_library("c"))
-        libc.umount2(str(folder).encode(), 2)
 
 
 def rows(lsn: int, size: int = 50) -> bytes:
@@ -181,9 +166,7 @@ def test_a_read_only_folder_can_be_examined_and_not_written(small_disk: Path) ->
     writer = open_writer(small_disk)
     writer.write([rows(1)], VClock({1: 1}))
     writer.abandon()
-    read_only, remount = 1, 32
-    if not mount("tmpfs", small_disk, read_only | remount):
-        pytest.skip("this user may not remount a tmpfs")
+    remount_read_only(small_disk)
     report = examine(small_disk)
     assert report.ok
     assert lsns(report) == [1]
@@ -272,23 +255,9 @@ def refused_with_permission(folder: Path) -> bool:
 
 def test_too_many_open_files_is_an_error_with_a_hint(folder: Path) -> None:
     """EMFILE while examining: nothing is taken for missing or empty."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, hard))
-    taken = []
-    try:
-        while True:
-            try:
-                taken.append(os.dup(0))
-            except OSError:
-                break
-        with pytest.raises(WalError, match="too many open files") as caught:
-            plan(examine(folder))
-        assert "ulimit" in caught.value.hint
-    finally:
-        for fd in taken:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with few_files(0), pytest.raises(WalError, match="too many open files") as caught:
+        plan(examine(folder))
+    assert "ulimit" in caught.value.hint
     assert lsns(examine(folder)) == [1, 2, 3, 4, 5]
 
 

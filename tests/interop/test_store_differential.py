@@ -3,7 +3,8 @@
 Compared: result bytes or error number of every change, result bytes and order of every selection,
 and at the end all tuples of all indexes, also after our state was rebuilt from the log.
 Not compared: error texts; the order of a HASH index (not defined; compared as a set, and without
-limit and offset); GT on a HASH index (goes on in that order).
+limit and offset); GT on a HASH index (goes on in that order); selections by keys that Lua cannot
+hold, binary strings and whole floats (the order of such keys is compared as tuples of an index).
 """
 
 from __future__ import annotations

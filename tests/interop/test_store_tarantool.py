@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from samples import damaged
 
 import logweir
 from interop.realtarantool import RealTarantool, TarantoolDied, TarantoolError
@@ -169,3 +170,15 @@ def test_a_running_tarantool_locks_us_out_and_we_lock_it_out(tmp_path: Path) -> 
         with pytest.raises((TarantoolError, TarantoolDied), match=r"(?i)lock|already"):
             box.__enter__()
         assert not box.is_running
+
+
+def test_tarantool_boots_where_rows_were_given_up(tmp_path: Path) -> None:
+    """Behind a forced opening our lsns jump; a real one takes that, and what was written then."""
+    shutil.copytree(damaged("g-zeroed-tail").folder, tmp_path / "data")
+    with logweir.open(tmp_path / "data", force_recovery=True) as log:
+        log.create_space("after", [("id", "unsigned")])
+        log.append("after", [(number,) for number in range(10)])
+        kept, vclock = contents(log), log.vclock
+    with RealTarantool(copied(tmp_path / "data", tmp_path / "theirs")) as box:
+        assert their_contents(box, sorted(kept)) == kept
+        assert box.eval("return box.info.vclock") == [dict(vclock)]

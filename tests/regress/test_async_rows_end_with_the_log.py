@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from logweir import aio
+from logweir.wal.filesystem import OsFileSystem, ReadFile
 
 
 def test_following_rows_ends_when_the_log_is_closed(tmp_path: Path) -> None:
@@ -31,3 +32,35 @@ def test_following_rows_ends_when_the_log_is_closed(tmp_path: Path) -> None:
         return await asyncio.wait_for(following, 20)
 
     assert asyncio.run(scenario()) == 2
+
+
+def test_following_rows_reads_each_block_once(tmp_path: Path) -> None:
+    """Every piece had begun at the first byte of the file again: following was quadratic."""
+    reads = 0
+
+    class Counting(OsFileSystem):
+        def open_read(self, path: Path) -> ReadFile:
+            nonlocal reads
+            reads += path.suffix == ".xlog"
+            return super().open_read(path)
+
+    async def scenario() -> list[int]:
+        nonlocal reads
+        log = await aio.open(tmp_path, filesystem=Counting())
+        await log.run(lambda sync: sync.create_space("event", format=[("id", "unsigned")]))
+        rows = [(number,) for number in range(2500)]
+        await log.run(lambda sync: sync.append("event", rows, one_transaction=False))
+        reads = 0
+        lsns = []
+        async for transaction in log.rows(follow=True):
+            lsns.append(transaction.rows[-1].lsn)
+            if len(lsns) == 2502:
+                break
+            if len(lsns) == 2501:
+                await log.insert("event", (2500,))
+        await log.close()
+        return lsns
+
+    lsns = asyncio.run(scenario())
+    assert lsns == sorted(set(lsns))
+    assert 0 < reads <= 3

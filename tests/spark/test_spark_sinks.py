@@ -78,3 +78,26 @@ def test_a_repeated_batch_is_published_once(spark: SparkSession, tmp_path: Path)
     expected = [row for path in sorted(source.glob("*.xlog")) for row in rows_of(path)]
     assert rows_of(target) == expected
     assert not list(target.glob(".logweir-stage*"))
+
+
+def test_a_task_that_is_tried_again_writes_its_rows_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first attempt of every task fails behind its rows: one copy of them is published."""
+
+    def fails_at_first(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        yield from batches
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() == 0:
+            raise OSError("the first attempt fails")
+
+    fill(tmp_path / "from", 0, 30)
+    rows = pipeline.scan(spark, tmp_path / "from", spaces=512, split_bytes=500)
+    tried = rows.mapInArrow(fails_at_first, rows.schema)
+    assert rows.rdd.getNumPartitions() > 2
+    tried.write.format("logweir").mode("append").save(str(tmp_path / "to"))
+    found = [row.decoded()["tuple"][0] for row in logweir.read(tmp_path / "to")]
+    assert found == list(range(30))
+    assert not list((tmp_path / "to").glob(".logweir-stage*"))

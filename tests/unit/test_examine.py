@@ -515,3 +515,42 @@ def test_a_file_that_is_removed_meanwhile_is_looked_for_again(folder: Path) -> N
     report = examine(folder, filesystem=Removing(OS))
     assert report.ok
     assert name(0) not in [file.path.name for file in report.files if file.kind == "xlog"]
+
+
+def test_the_report_says_in_a_sentence_what_opening_would_lose(tmp_path: Path) -> None:
+    """Nothing for a whole folder; else how much, the file, the byte and the lsn before it."""
+    write_snapshot(tmp_path, {280: [SPACE_ROW]})
+    path = write_raw(tmp_path, VClock(), singles(1, 9))
+    assert examine(tmp_path).lost == ""
+    offset = path.read_bytes().index(MAGIC_PLAIN, 400)
+    flip(path, offset + 25)
+    flip(path, len(path.read_bytes()) - 10)
+    said = examine(tmp_path).lost
+    assert f"{path} at byte" in said
+    assert "would be lost or doubted" in said
+    assert "after lsn" in said
+
+
+def test_a_row_of_a_snapshot_that_is_no_insert_is_damage(tmp_path: Path) -> None:
+    """A state has nothing to delete: such a snapshot is not what it says."""
+    write_snapshot(tmp_path, {280: [SPACE_ROW]})
+    path = tmp_path / name(0, "snap")
+    meta = path.read_bytes().split(b"\n\n")[0] + b"\n\n"
+    row = encode_row(Row(type=RowType.DELETE, lsn=0, timestamp=1.0, body=b"\x80"))
+    path.write_bytes(meta + b"".join(encode_block(row)) + EOF_MARKER)
+    report = examine(tmp_path)
+    assert report.snapshot is None
+    assert [(one.kind, "no INSERT" in one.message) for one in report.damage] == [
+        (DamageKind.ROWS, True)
+    ]
+
+
+def test_a_log_that_does_not_come_after_the_one_before_is_named(tmp_path: Path) -> None:
+    """Signatures rise, vclocks do not: two histories in one folder."""
+    write_snapshot(tmp_path, {280: [SPACE_ROW]})
+    write_raw(tmp_path, VClock(), singles(1, 4))
+    stray = write_raw(tmp_path, VClock({2: 9}), [])
+    late = write_raw(tmp_path, VClock({1: 5, 2: 8}), [])
+    damage = examine(tmp_path).damage
+    assert (DamageKind.ORDER, str(late)) in [(one.kind, one.file) for one in damage]
+    assert str(stray) in next(one.message for one in damage if one.file == str(late))

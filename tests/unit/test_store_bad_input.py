@@ -35,6 +35,20 @@ CASES: dict[str, tuple[Callable[[Log], Any], ErrorCode]] = {
     "append": (lambda log: log.append("kv", 5), ErrorCode.ILLEGAL_PARAMS),
     "sequence": (lambda log: log.create_sequence("s", step="x"), ErrorCode.ILLEGAL_PARAMS),
     "format": (lambda log: log.create_space("a", [5]), ErrorCode.ILLEGAL_PARAMS),
+    "format 5": (lambda log: log.create_space("a", 5), ErrorCode.ILLEGAL_PARAMS),
+    "format map": (lambda log: log.create_space("a", {"id": "str"}), ErrorCode.ILLEGAL_PARAMS),
+    "format object": (lambda log: log.create_space("a", [("x", set())]), ErrorCode.ILLEGAL_PARAMS),
+    "name": (lambda log: log.create_space(["a"]), ErrorCode.ILLEGAL_PARAMS),
+    "indexes": (lambda log: log.create_space("a", indexes=["id"]), ErrorCode.ILLEGAL_PARAMS),
+    "part": (lambda log: log.create_index("kv", "i", [1.5]), ErrorCode.ILLEGAL_PARAMS),
+    "alter format": (lambda log: log.alter_space("kv", format=5), ErrorCode.ILLEGAL_PARAMS),
+    "alter object": (lambda log: log.alter_space("kv", name=set()), ErrorCode.ILLEGAL_PARAMS),
+    "packed text": (lambda log: log.append_packed("kv", "abc"), ErrorCode.ILLEGAL_PARAMS),
+    "packed None": (lambda log: log.append_packed("kv", None), ErrorCode.ILLEGAL_PARAMS),
+    "packed bytes": (lambda log: log.append_packed("kv", b"\xc1"), ErrorCode.INVALID_MSGPACK),
+    "space": (lambda log: log.insert(["kv"], (2, "a")), ErrorCode.NO_SUCH_SPACE),
+    "space to append": (lambda log: log.append(["kv"], [(2, "a")]), ErrorCode.NO_SUCH_SPACE),
+    "space to drop": (lambda log: log.drop_space(["kv"]), ErrorCode.NO_SUCH_SPACE),
 }
 
 
@@ -51,6 +65,14 @@ def test_a_wrong_argument_is_a_request_error_and_changes_nothing(name: str, tmp_
         assert caught.value.code == code
         assert log.vclock == before
         assert log.select("kv", limit=2**70) == [(1, "a")]
+
+
+@pytest.mark.parametrize("path", ["", b"bytes", 5, None, "a\0b"], ids=repr)
+def test_what_names_no_folder_is_a_config_error(path: Any) -> None:
+    """An empty path, as an unset variable of a shell gives, is not the current folder."""
+    with pytest.raises(ConfigError) as caught:
+        logweir.open(path)
+    assert caught.value.key == "path"
 
 
 @pytest.mark.parametrize(

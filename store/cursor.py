@@ -1,0 +1,38 @@
+"""Reading the log of a store piece by piece: what is there now, and later what came since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from logweir.wal.follow import Follower
+from logweir.wal.xrow import Transaction
+
+__all__ = ["LogCursor"]
+
+
+class LogCursor:
+    """A place in the log of a store. A context manager; for one thread at a time."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    def __enter__(self) -> LogCursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file that is being read."""
+        self._follower.close()
+
+    def ready(self) -> Iterator[Transaction]:
+        """The durable transactions behind the last one given, oldest first; ends where there are
+        no more yet. To be used up before it is asked for again. Raises `CorruptBlock`, `ChainGap`,
+        `PositionUnavailable`."""
+        for block in self._follower.poll():
+            known = self._follower.vclock
+            for transaction in block.transactions():
+                last = transaction.rows[-1]
+                if last.lsn > known.lsn(last.replica_id):
+                    yield transaction

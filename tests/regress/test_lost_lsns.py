@@ -1,0 +1,76 @@
+"""After rows were given up at the end of a log, no lsn that one may have had comes again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from samples import DAMAGED, damaged
+
+import logweir
+from logweir.errors import RecoveryRefused
+from logweir.recovery import examine, plan
+
+
+def names_of_cases() -> list[str]:
+    """The damaged samples that a forced opening takes with rows lost behind the last one."""
+    found = []
+    for name in DAMAGED:
+        report = examine(damaged(name).folder)
+        try:
+            if plan(report, force=True).lsn_reserve:
+                found.append(name)
+        except RecoveryRefused:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("name", names_of_cases())
+def test_lsns_go_on_behind_all_that_may_be_lost(name: str, tmp_path: Path) -> None:
+    """Forced open, write, close, open as usual: the row is there, behind the reserve."""
+    folder = tmp_path / "data"
+    shutil.copytree(damaged(name).folder, folder)
+    decided = plan(examine(folder), force=True)
+    with logweir.open(folder, force_recovery=True) as log:
+        before = log.vclock.lsn(log.replica_id)
+        assert before == decided.vclock.lsn(log.replica_id) + decided.lsn_reserve
+        log.create_space("after", [("id", "unsigned")])
+        log.insert("after", [1])
+        written = log.vclock
+    report = examine(folder)
+    assert not report.blocking
+    assert report.vclock == written
+    with logweir.open(folder) as log:
+        assert log.vclock == written
+        assert log.select("after") == [(1,)]
+
+
+def test_there_are_such_cases() -> None:
+    """At least the log whose tail was zeroed is one, else the test above would test nothing."""
+    assert "g-zeroed-tail" in names_of_cases()
+
+
+def test_rows_applied_and_gone_from_the_log_keep_their_lsns(tmp_path: Path) -> None:
+    """The log's file was cut behind our back: the state knows which lsns were given out."""
+    with logweir.open(tmp_path, compress_threshold=None) as log:
+        log.create_space("s", [("id", "unsigned")])
+        log.insert("s", [1])
+        short = log.vclock
+        (path,) = tmp_path.glob("*.xlog")
+        size = path.stat().st_size
+        for number in range(2, 12):
+            log.insert("s", [number])
+        given_out = log.vclock
+    with path.open("r+b") as file:
+        file.truncate(size)
+    with pytest.raises(RecoveryRefused, match="the newest rows are gone"):
+        logweir.open(tmp_path)
+    with logweir.open(tmp_path, force_recovery=True) as log:
+        assert log.select("s") == [(1,)]
+        log.insert("s", [2])
+        assert log.vclock.lsn(log.replica_id) == given_out.lsn(log.replica_id) + 1
+        assert log.vclock.signature > short.signature
+        written = log.vclock
+    with logweir.open(tmp_path) as log:
+        assert (log.vclock, log.select("s")) == (written, [(1,), (2,)])

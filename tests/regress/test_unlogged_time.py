@@ -1,0 +1,30 @@
+"""What durability "none" leaves out of the log is a gap that nobody is led across in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logweir
+from logweir.errors import ChainGap
+
+
+def test_a_time_without_a_log_is_a_gap_for_whoever_reads_on(tmp_path: Path) -> None:
+    """What was logged before is given, then an error; behind the gap one can go on."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("kv", [("id", "unsigned")])
+        log.insert("kv", (1,))
+        logged = log.vclock
+    with logweir.open(tmp_path, "none") as log:
+        log.insert("kv", (2,))
+        unlogged = log.vclock
+    with logweir.open(tmp_path) as log:
+        log.insert("kv", (3,))
+        assert log.select("kv") == [(1,), (2,), (3,)]
+        given: list[int] = []
+        with pytest.raises(ChainGap):
+            given.extend(one.rows[-1].lsn for one in log.rows())
+        assert given[-1] == logged.lsn(log.replica_id)
+        (after,) = log.rows(after=unlogged)
+        assert after.rows[-1].lsn == log.vclock.lsn(log.replica_id)
