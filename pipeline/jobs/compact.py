@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import time
 import uuid
 import zlib
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Compacted", "Part", "compact", "publish", "stage_part"]
 
-STAGE: Final = ".logweir-stage-"
+STAGE: Final = ".logweir-compact-"
+_DAY_SECONDS: Final = 86_400.0
 _PARTS_DDL: Final = "part INT, name STRING, rows BIGINT, size BIGINT, crc BIGINT"
 _PARTS_SCHEMA: Final = pa.schema(
     [
@@ -111,7 +113,7 @@ def compact(
         prepared.history.refuse_other_engines()
         _check_free(target, prepared.vclock)
         _sweep(target)
-        stage = target / f"{STAGE}{uuid.uuid4().hex}"
+        stage = target / stage_name()
         timestamp = time.time()
         try:
             OS.make_directory(stage)
@@ -148,10 +150,18 @@ def _check_free(target: Path, vclock: VClock) -> None:
         )
 
 
+def stage_name() -> str:
+    """A name that says whose it is: `STAGE`, host, process, and a number of its own."""
+    return f"{STAGE}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
 def _sweep(target: Path) -> None:
-    """Remove what a killed driver left."""
+    """Remove what a killed driver left: of a process of this host that is gone, or a day old."""
     for left in target.glob(STAGE + "*"):
-        shutil.rmtree(left, ignore_errors=True)
+        host, _, rest = left.name.removeprefix(STAGE).rpartition("-")[0].rpartition("-")
+        is_gone = host == socket.gethostname() and not Path("/proc", rest).exists()
+        if is_gone or left.stat().st_mtime < time.time() - _DAY_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _staged(spark: SparkSession, prepared: Prepared, stage: Path, timestamp: float) -> list[Part]:

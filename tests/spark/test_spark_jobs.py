@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,7 +188,8 @@ def test_a_driver_killed_while_publishing_shows_nothing(
         finally:
             disarm()
         assert list(target.glob("*.snap")) == []
-        (target / f"{STAGE}left").mkdir(exist_ok=True)  # a killed driver cannot tidy up
+        left = f"{STAGE}{socket.gethostname()}-999999999-left"
+        (target / left).mkdir(exist_ok=True)  # a killed driver cannot tidy up
     done = pipeline.compact(spark, folder, target)
     assert [path.name for path in target.iterdir()] == [done.path.name]
     assert differences(folder, done.path, tmp_path / "scratch") == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -174,7 +173,7 @@ class Workload:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Path:
     """A folder with a snapshot in the middle, several logs, and changed definitions."""
     with logweir.open(tmp_path / "data", **OPTIONS) as log:
         work = Workload(log, 20)
@@ -189,7 +188,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         work.run(60)
         log.snapshot()
         work.run(40)
-    yield tmp_path / "data"
+    return tmp_path / "data"
 
 
 @pytest.mark.parametrize("split_bytes", [400, 4000, 10**9])
