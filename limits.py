@@ -267,3 +267,9 @@ PIPELINE_BATCH_ROWS: Final = 16_384
 
 PIPELINE_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """A task asks the disk for this much at a time."""
+
+PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
+"""Rows of system spaces that a job gathers in the driver."""
+
+PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of logs and snapshots per part of a job's output, about."""

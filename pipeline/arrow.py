@@ -322,6 +322,7 @@ _MAKERS: Final[dict[str, Callable[[_Taken], pa.Array]]] = {
     "kind": lambda one: one.constant(_kind(one._group.place), pa.string()),
     "file_seq": lambda one: one.constant(one._group.place.number, pa.int32()),
     "group_id": lambda one: one.number("group_id", "group_id", "int32"),
+    "index_id": lambda one: one.number("index_id", "index_id", "int32"),
     "time": _Taken.time,
     "type_name": _Taken.type_name,
     "header": _Taken.header,

@@ -65,6 +65,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "kind": "STRING",
     "file_seq": "INT",
     "group_id": "INT",
+    "index_id": "INT",
     "time": "TIMESTAMP",
     "type_name": "STRING",
     "header": "BINARY",

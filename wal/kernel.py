@@ -24,6 +24,7 @@ row_offset      where the row begins in the block; entry i + 1 is where row i en
 body_offset     where its body map begins; where the row ends if it is a NOP
 key, tuple,     body keys 20, 21, 28: where the value begins, and 2^32 x where it ends; 0 where
 ops             absent
+index_id        body key 11; 0 where absent
 ==============  ================================================================================
 
 A key that stands twice counts as its last one does. What is accepted is what `wal.xrow.decode_row`
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags"),
-    *("space_id", "index_base", "row_offset", "body_offset", "key", "tuple", "ops"),
+    *("space_id", "index_base", "row_offset", "body_offset", "key", "tuple", "ops", "index_id"),
 )
 
 # Numbers of columns, and of the fields of one row; C does not see them in the tuple above.
@@ -250,7 +251,7 @@ def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[in
 def read_body(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> int:
     """Read the body at `at` into fields `SPACE_ID` … `OPS`. Where it ends; -1: malformed."""
     fields[SPACE_ID] = ONES
-    fields[INDEX_BASE] = fields[KEY] = fields[TUPLE] = fields[OPS] = 0
+    fields[INDEX_BASE] = fields[KEY] = fields[TUPLE] = fields[OPS] = fields[INDEX_ID] = 0
     fields[BODY_OFFSET] = at
     if fields[TYPE] == NOP:
         return at
@@ -307,7 +308,7 @@ def scan(data: bytes, table: Table, capacity: int) -> int:
         if at >= 0:
             at = read_body(raw, at, end, fields, owed)
         if at >= 0:
-            for column in range(14):
+            for column in range(15):
                 table[column * capacity + row] = fields[column]
             row += 1
     return row

@@ -118,6 +118,7 @@ def expected(data: bytes) -> list[list[int]]:
                 _span(data, body_at, body.key, 0x20),
                 _span(data, body_at, body.tuple, 0x21),
                 _span(data, body_at, body.ops, 0x28),
+                body.index_id,
             ]
         )
         at = end
