@@ -359,3 +359,22 @@ GREENSTACK_SILENT_PERIODS: Final = 3
 
 GREENSTACK_PATCH_STEPS: Final = 1000
 """Operations of one JSON Patch."""
+
+# --- Spark ----------------------------------------------------------------------------------------
+PIPELINE_SPLIT_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of files that one task reads, about. A task costs tens of milliseconds by itself."""
+
+PIPELINE_BATCH_BYTES: Final = 1024 * 1024
+"""Bytes of rows that are handed to Spark at a time, about (one larger block goes whole)."""
+
+PIPELINE_BATCH_ROWS: Final = 16_384
+"""Most rows of one batch."""
+
+PIPELINE_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""A task asks the disk for this much at a time."""
+
+PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
+"""Rows of system spaces that a job gathers in the driver."""
+
+PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of logs and snapshots per part of a job's output, about."""

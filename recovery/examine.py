@@ -29,7 +29,7 @@ row behind it in the logs. Sources: Tarantool 2.6.0, observed; `recovery.cc`, `m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -46,10 +46,14 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
 
-__all__ = ["Progress", "examine"]
+__all__ = ["Progress", "Scans", "examine"]
 
 Progress = Callable[[int, int], None]
 """Called with the bytes read so far and the bytes there are."""
+
+Scans = Callable[[Sequence[LogFile], Sequence[LogFile]], list[LogScan]]
+"""Reads snapshots and logs, as `scan_snapshot` and `scan_log` do, all of the first, then all of the
+others: for whoever can read many files at a time."""
 
 _ATTEMPTS: Final = 5
 _FORCE_HINT: Final = (
@@ -65,6 +69,7 @@ def examine(
     filesystem: FileSystem = OS,
     progress: Progress | None = None,
     headerless: bool = False,
+    scans: Scans | None = None,
 ) -> RecoveryReport:
     """Read a folder and say what it holds. Never writes.
 
@@ -75,7 +80,7 @@ def examine(
     cannot be listed.
     """
     for attempt in range(_ATTEMPTS):
-        examination = _Examination(Path(directory), since, filesystem, progress, headerless)
+        examination = _Examination(Path(directory), since, filesystem, progress, headerless, scans)
         try:
             return examination.run()
         except WalError as error:
@@ -94,6 +99,7 @@ class _Examination:
     filesystem: FileSystem
     progress: Progress | None
     headerless: bool
+    scans: Scans | None
     index: DirectoryIndex = field(init=False)
     snaps: list[LogScan] = field(default_factory=list)
     logs: list[LogScan] = field(default_factory=list)
@@ -113,6 +119,17 @@ class _Examination:
         snaps = self.index.snaps if self.since is None else []
         self.all_bytes = sum(file.size for file in [*logs, *snaps])
         self.all_bytes -= self.since.offset if self.since else 0
+        if self.scans is not None:
+            found = self.scans(snaps, logs)
+            self.snaps, self.logs = found[: len(snaps)], found[len(snaps) :]
+        else:
+            self._scan(snaps, logs)
+        self.borders = [self._border(older, newer) for older, newer in pairwise(self.logs)]
+        self._judge_tails()
+        return self._report()
+
+    def _scan(self, snaps: list[LogFile], logs: list[LogFile]) -> None:
+        """Read the files one after the other."""
         self.snaps = [scan_snapshot(snap, self.filesystem, self._read) for snap in snaps]
         for number, log in enumerate(logs):
             since = self.since if number == 0 else None
@@ -126,9 +143,6 @@ class _Examination:
             )
             self.logs.append(scan)
         self._adopt(None)
-        self.borders = [self._border(older, newer) for older, newer in pairwise(self.logs)]
-        self._judge_tails()
-        return self._report()
 
     def _adopt(self, before: int | None) -> None:
         """Read the logs without usable header whose name is in front of `before`, None for all."""

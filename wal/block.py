@@ -249,13 +249,21 @@ def encode_pieces(
     return (encode_fixheader("plain", len(rows), crc, unsynced_bytes), *rows.parts)
 
 
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """This thread's: making one costs as much as unpacking a small block."""
+    made = getattr(_local, "decompressor", None)
+    if made is None:
+        _local.decompressor = made = zstandard.ZstdDecompressor()
+    return made
+
+
 def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:
     """Unpack one zstd payload.
 
     Streaming, so that what a frame says of its size is not believed. Raises `LimitExceeded` when
     more than `limit_bytes` come out, `DecodeError` for anything that is not one whole frame.
     """
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    unpacker = _decompressor().decompressobj()
     parts: list[bytes] = []
     size = 0
     try:

@@ -208,7 +208,7 @@ class RowColumns:
         Such a row found nothing: one that is found by another index is logged by its primary key
         (Tarantool 2.6.0, observed).
         """
-        return decode_body(self.body_bytes(index)).index_id
+        return int(self.column("index_id")[index])
 
     def ops_bytes(self, index: int) -> bytes | None:
         """The stored bytes of the operations: body key 28, for an UPDATE key 21 first."""

@@ -94,3 +94,7 @@ cpdef Py_ssize_t packets(
 @cython.locals(row=Py_ssize_t, odd=Py_ssize_t, replica_id=u64, lsn=u64)
 cpdef Py_ssize_t highest_lsns(
     u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, u64[::1] lsns) except? -2
+
+@cython.locals(raw=Source, end=Py_ssize_t, at=Py_ssize_t, block=Py_ssize_t, kind=Py_ssize_t,
+               head=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t, column=Py_ssize_t, value=u64)
+cpdef Py_ssize_t walk(bytes data, u64[::1] table, Py_ssize_t capacity) except? -2

@@ -24,6 +24,7 @@ row_offset      where the row begins in the block; entry i + 1 is where row i en
 body_offset     where its body map begins; where the row ends if it is a NOP
 key, tuple,     body keys 20, 21, 28: where the value begins, and 2^32 x where it ends; 0 where
 ops             absent
+index_id        body key 11; 0 where absent
 ==============  ================================================================================
 
 A key that stands twice counts as its last one does. What is accepted is what `wal.xrow.decode_row`
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags"),
-    *("space_id", "index_base", "row_offset", "body_offset", "key", "tuple", "ops"),
+    *("space_id", "index_base", "row_offset", "body_offset", "key", "tuple", "ops", "index_id"),
 )
 
 # Numbers of columns, and of the fields of one row; C does not see them in the tuple above.
@@ -250,7 +251,7 @@ def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[in
 def read_body(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> int:
     """Read the body at `at` into fields `SPACE_ID` … `OPS`. Where it ends; -1: malformed."""
     fields[SPACE_ID] = ONES
-    fields[INDEX_BASE] = fields[KEY] = fields[TUPLE] = fields[OPS] = 0
+    fields[INDEX_BASE] = fields[KEY] = fields[TUPLE] = fields[OPS] = fields[INDEX_ID] = 0
     fields[BODY_OFFSET] = at
     if fields[TYPE] == NOP:
         return at
@@ -307,7 +308,7 @@ def scan(data: bytes, table: Table, capacity: int) -> int:
         if at >= 0:
             at = read_body(raw, at, end, fields, owed)
         if at >= 0:
-            for column in range(14):
+            for column in range(15):
                 table[column * capacity + row] = fields[column]
             row += 1
     return row
@@ -573,6 +574,51 @@ def packets(
         to[head] = 0xCE
         put_number(to, head + 1, at - head - PACKET_BYTES, 4)
     return at
+
+
+def walk(data: bytes, table: Table, capacity: int) -> int:
+    """Read the headers of the blocks that stand one behind the other from byte 0 of `data`.
+
+    Writes four columns of `capacity` numbers: where a block begins, how many payload bytes
+    follow its 19 bytes of header, their checksum, and 1 if they are compressed. Returns how many
+    blocks there are; the entry of the first column behind the last one tells where it stopped:
+    before the end of `data`, before what is not a header as Tarantool writes it, or when
+    capacity - 1 are in. The payload of the last one may pass the end of `data`.
+    """
+    raw = data
+    end = len(data)
+    at = 0
+    block = 0
+    while True:
+        table[block] = at
+        if block + 1 == capacity or at > end or end - at < 19:
+            return block
+        if raw[at] != 0xD5 or raw[at + 1] != 0xBA or raw[at + 2] != 0x0B:
+            return block
+        kind = raw[at + 3]
+        if kind != 0xAB and kind != 0xBA:
+            return block
+        head = at + 19
+        start = at + 4
+        for column in range(3):
+            stop = uint_end(raw, start, head)
+            if stop < 0:
+                return block
+            value = uint(raw, start, stop)
+            if value > 0xFFFFFFFF:
+                return block
+            if column == 0:
+                if value > 0x80000000:
+                    return block
+                table[capacity + block] = value
+            elif column == 2:
+                table[2 * capacity + block] = value
+            start = stop
+        if start != head and raw[start] != 0xA0 + head - start - 1:
+            return block
+        table[3 * capacity + block] = 1 if kind == 0xBA else 0
+        at = head + table[capacity + block]
+        block += 1
 
 
 def highest_lsns(table: Table, capacity: int, count: int, lsns: Table) -> int:

@@ -135,7 +135,7 @@ class WalReader:
                 # Not through the window: an index of many files reads nothing but their headers.
                 self.meta, self.first_block = decode_meta(self._file.read(META_BYTES, 0))
             else:
-                first = self._find_block(0)
+                first = self.find_block(0)
                 self.meta, self.first_block = header, self._size if first is None else first
         except OSError as error:
             self._file.close()
@@ -206,7 +206,7 @@ class WalReader:
                     self.end = end
                 if end is not FileEnd.TRAILING_BYTES:
                     return
-                behind = self._find_block(at + 4)
+                behind = self.find_block(at + 4)
                 after = None if behind is None else self._block_or_none(behind)
                 yield self._with_neighbours(self._trailing(at, behind), after)
                 if not self._skip_damage or behind is None:
@@ -368,7 +368,7 @@ class WalReader:
             return self._tail(
                 DamageKind.ZERO_TAIL, at, f"only zeros follow, {size - at} bytes"
             ), None
-        following = self._find_block(at + 1)
+        following = self.find_block(at + 1)
         closed = bytes(self._bytes(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at
         resume = following if following is not None else size - 4 if closed else None
         stop = size if resume is None else resume
@@ -426,7 +426,7 @@ class WalReader:
                     return False
                 following = found.end
             if following >= self._size or not isinstance(self.block_at(following), Block):
-                following = self._find_block(following + 1)
+                following = self.find_block(following + 1)
         return True
 
     def _has_missing_piece(self, at: int, stop: int, *, last: bool) -> bool:
@@ -452,8 +452,9 @@ class WalReader:
             start += len(piece)
         return False
 
-    def _find_block(self, start: int) -> int | None:
-        """The next place from `start` on where a valid block begins, or None."""
+    def find_block(self, start: int) -> int | None:
+        """The next place from `start` on where a valid block begins, or None. Not sure: a stored
+        value may hold a whole block."""
         while start < self._size - FIXHEADER_BYTES:
             piece = bytes(self._bytes(start, READ_WINDOW_BYTES))
             at = piece.find(MAGIC_PLAIN[:3])

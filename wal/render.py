@@ -267,7 +267,7 @@ def row_line(block: Block, number: int, names: Mapping[int, str], *, raw: bool =
     `number`: of the row in the block, from 0; `names`: of spaces by id.
     """
     columns = block.columns
-    kind, replica_id, group_id, lsn, _, tsn, flags, space_id, base, _, _, *spans = (
+    kind, replica_id, group_id, lsn, _, tsn, flags, space_id, base, _, _, *spans, _ = (
         column[number] for column in _numbers(columns)
     )
     line = (

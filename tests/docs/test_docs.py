@@ -20,7 +20,13 @@ def test_documentation_is_complete() -> None:
     assert docs.check(ROOT) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.spark] * (page.name == "pipeline.md"))
+        for page in PAGES
+    ],
+)
 def test_examples_of_the_page_run(page: Path, tmp_path: Path) -> None:
     """Programs and sessions shown on a page do what the page says."""
     assert examples.run_page(page, tmp_path) == []

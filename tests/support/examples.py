@@ -73,7 +73,7 @@ def run_python(program: str, folder: Path) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
     )
     return [f"{program}\n{done.stderr}"] if done.returncode else []
 
@@ -90,7 +90,7 @@ def run_console(session: str, folder: Path) -> list[str]:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "PATH": path},
-            timeout=60,
+            timeout=400,
         )
         printed = done.stdout.splitlines()
         if done.returncode and "echo $?" not in command:

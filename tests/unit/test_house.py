@@ -16,14 +16,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FLOORS = {
+FLOORS: dict[str, float] = {
     "errors": 0,
     "limits": 0,
     "wal": 1,
     "recovery": 2,
     "store": 3,
     "replication": 4,
-    "pipeline": 4,
+    "pipeline": 4.2,  # beside replication, but for the clients that reach running servers
     "tools": 5,
 }
 FACE = 4.5

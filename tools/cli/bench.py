@@ -28,6 +28,7 @@ class Suite(StrEnum):
     FOLLOW = "follow"
     TAP = "tap"
     SYNAPSE = "synapse"
+    SPARK = "spark"
 
 
 class Mode(StrEnum):
@@ -44,7 +45,7 @@ def command(
         int, typer.Option(help="How often each case runs, in turn with the others.", min=1)
     ] = 7,
     rows: Annotated[
-        int, typer.Option(help="Rows of `scan`, `recover`, `join` and `relay`.", min=10_000)
+        int, typer.Option(help="Rows of `scan`, `recover`, `join`, `relay`, `spark`.", min=10_000)
     ] = 300_000,
     durability: Annotated[
         Mode, typer.Option(help="When a change of `append`, `serve`, `follow` is done.")
@@ -74,6 +75,8 @@ def command(
             _tap(out, Path(folder), rounds)
         elif suite is Suite.SYNAPSE:
             _synapse(out, Path(folder), rounds)
+        elif suite is Suite.SPARK:
+            _spark(out, Path(folder), rows, rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
@@ -177,6 +180,26 @@ def _synapse(out: Output, folder: Path, rounds: int) -> None:
     for name in ("ingest_cpu", "latency_ms", "followers", "stuck"):
         values = getattr(figures, name)
         out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
+
+
+def _spark(out: Output, folder: Path, rows: int, rounds: int) -> None:
+    from logweir.tools.bench import spark
+
+    figures = spark.run_spark(folder, rows=rows, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "spark", **spark.to_json(figures)})
+        return
+    title = {"rows": figures.rows, "log_bytes": figures.log_bytes}
+    _show(out, "scan", title, "rows/CPU s", figures.scan)
+    for name, rate in figures.checks.items():
+        out.line(f"{name}: {human_bytes(round(rate))}/CPU s")
+    lists = {
+        "compaction, in scans of CPU": figures.compaction_scans,
+        "one file in eight splits to eight files, wall": figures.splits,
+        "one core to two, wall": figures.scaling,
+    }
+    for name, values in lists.items():
+        out.line(f"{name}: " + ", ".join(f"{value:.2f}" for value in values))
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:

@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "user": "Manage users, roles and their rights.",
     "topic": "List, make, configure and delete Tank topics.",
     "import": "Take another system's data folder into a store.",
+    "pipeline": "Run a job over an archive on Spark.",
     "crashtest": "Kill a writing process again and again, and check what it left.",
     "bench": "Measure appends, scans, recovery and Tank next to peers.",
 }

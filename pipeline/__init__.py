@@ -1,0 +1,75 @@
+"""Logs and snapshots as Spark DataFrames, at the size of a cluster. `docs/pipeline.md` tells how.
+
+::
+
+    from logweir import pipeline
+
+    spark = pipeline.session()                              # finds Java, registers the format
+    rows = pipeline.scan(spark, "data", spaces="orders")    # a DataFrame
+    for batch in pipeline.batches("data"): ...              # Arrow batches without Spark
+
+Nothing of Spark or Arrow is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from logweir.pipeline.frames import batches, scan
+    from logweir.pipeline.jobs.checks import quick_check, verify
+    from logweir.pipeline.jobs.compact import compact
+    from logweir.pipeline.jobs.exports import cdc, changes, export
+    from logweir.pipeline.jobs.imports import import_frame, import_rows
+    from logweir.pipeline.jobs.states import diff, state, stats, table
+    from logweir.pipeline.sessions import find_java, register, session
+
+__all__ = [
+    "batches",
+    "cdc",
+    "changes",
+    "compact",
+    "diff",
+    "export",
+    "find_java",
+    "import_frame",
+    "import_rows",
+    "quick_check",
+    "register",
+    "scan",
+    "session",
+    "state",
+    "stats",
+    "table",
+    "verify",
+]
+
+_HOMES: Final = {
+    "batches": "logweir.pipeline.frames",
+    "cdc": "logweir.pipeline.jobs.exports",
+    "changes": "logweir.pipeline.jobs.exports",
+    "compact": "logweir.pipeline.jobs.compact",
+    "diff": "logweir.pipeline.jobs.states",
+    "export": "logweir.pipeline.jobs.exports",
+    "find_java": "logweir.pipeline.sessions",
+    "import_frame": "logweir.pipeline.jobs.imports",
+    "import_rows": "logweir.pipeline.jobs.imports",
+    "quick_check": "logweir.pipeline.jobs.checks",
+    "register": "logweir.pipeline.sessions",
+    "scan": "logweir.pipeline.frames",
+    "session": "logweir.pipeline.sessions",
+    "state": "logweir.pipeline.jobs.states",
+    "stats": "logweir.pipeline.jobs.states",
+    "table": "logweir.pipeline.jobs.states",
+    "verify": "logweir.pipeline.jobs.checks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__` that is not loaded yet."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'logweir.pipeline' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,121 @@
+"""The columns of the Spark format `logweir`: names, types, and what each holds.
+
+All may be null. The first fourteen are what a reader gets that names no columns; the others appear
+where `columns=` or a user's schema asks for them.
+
+====================  ===========  ===========================================================
+column                type         holds
+====================  ===========  ===========================================================
+file                  STRING       name of the file, without its folder; of a peer: its address
+block_offset          BIGINT       where the row's block begins in the file, in bytes
+row_in_block          INT          number of the row in its block, from 0
+type                  SMALLINT     2 insert, 3 replace, 4 update, 5 delete, 9 upsert, 12 nop
+replica_id            INT          0 in snapshots and for rows that are not replicated
+lsn, tsn              BIGINT       place of the row, and of its transaction, among those of
+                                   its replica; in a snapshot a row number from 0
+ts                    DOUBLE       seconds since the epoch
+flags                 SMALLINT     bit 0: last row of its transaction, or the only one
+space_id              BIGINT       null where the row names none
+index_base            SMALLINT     what field numbers in `ops` count from
+key, tuple, ops       BINARY       MsgPack as stored; `ops` are the operations of update and
+                                   upsert, whatever body key they stand under
+kind                  STRING       `xlog` or `snap`
+file_seq              INT          number of the file in the order of reading
+group_id              INT          1: replica-local
+index_id              INT          of an update or delete that found nothing by that index
+time                  TIMESTAMP    `ts`, to the microsecond; null where none can hold it
+type_name             STRING       `INSERT` …; the number where it has no name
+header, body          BINARY       the row's two MsgPack maps: nothing is ever lost
+key_json, tuple_json  STRING       the same as JSON (`wal.render` says how)
+ops_json              STRING
+crc_ok                BOOLEAN      false: no row but a damaged place (`on_error=report`)
+damage                STRING       what is wrong there
+====================  ===========  ===========================================================
+
+A number that a column cannot hold (a type over 32767) is an error that names the row: it is never
+cut. `header` and `body` carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from logweir.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "arrow_schema", "check_columns", "ddl"]
+
+COLUMNS: Final[Mapping[str, str]] = {
+    "file": "STRING",
+    "block_offset": "BIGINT",
+    "row_in_block": "INT",
+    "type": "SMALLINT",
+    "replica_id": "INT",
+    "lsn": "BIGINT",
+    "tsn": "BIGINT",
+    "ts": "DOUBLE",
+    "flags": "SMALLINT",
+    "space_id": "BIGINT",
+    "index_base": "SMALLINT",
+    "key": "BINARY",
+    "tuple": "BINARY",
+    "ops": "BINARY",
+    "kind": "STRING",
+    "file_seq": "INT",
+    "group_id": "INT",
+    "index_id": "INT",
+    "time": "TIMESTAMP",
+    "type_name": "STRING",
+    "header": "BINARY",
+    "body": "BINARY",
+    "key_json": "STRING",
+    "tuple_json": "STRING",
+    "ops_json": "STRING",
+    "crc_ok": "BOOLEAN",
+    "damage": "STRING",
+}
+"""Type of each column, as Spark's DDL names it."""
+
+DEFAULT_COLUMNS: Final = tuple(COLUMNS)[:14]
+
+
+def check_columns(names: Sequence[str], *, origin: str = "option") -> tuple[str, ...]:
+    """The names, if each is a column and stands once. Raises `ConfigError`."""
+    for name in names:
+        if name not in COLUMNS:
+            raise ConfigError(
+                "columns",
+                f"{name!r} is no column.",
+                origin=origin,
+                hint="columns are " + ", ".join(COLUMNS),
+            )
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(
+            "columns", f"{', '.join(names)!r} names none, or one twice", origin=origin
+        )
+    return tuple(names)
+
+
+def ddl(names: Sequence[str]) -> str:
+    """The schema of these columns as Spark reads it."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
+
+
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """The schema of these columns as Spark wants it in batches: every field may be null."""
+    import pyarrow as pa
+
+    types = {
+        "STRING": pa.string(),
+        "BIGINT": pa.int64(),
+        "INT": pa.int32(),
+        "SMALLINT": pa.int16(),
+        "DOUBLE": pa.float64(),
+        "BINARY": pa.binary(),
+        "BOOLEAN": pa.bool_(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema([pa.field(name, types[COLUMNS[name]]) for name in names])

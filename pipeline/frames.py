@@ -1,0 +1,59 @@
+"""Scans as one call: a DataFrame in Spark, or Arrow batches without it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from logweir.pipeline.options import ScanOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["batches", "option_text", "scan", "scan_options"]
+
+Path = str | os.PathLike[str]
+
+
+def scan(spark: SparkSession, *paths: Path, **options: object) -> DataFrame:
+    """A DataFrame of the rows in folders or files of logs and snapshots.
+
+    `paths`: local, or URLs; `options`: those of the format, as values or text:
+    `columns=["lsn", "tuple"]`, `spaces="orders"`, `vclock_from={1: 5}`.
+    Raises `ConfigError` for an option that is not known or does not fit; damage is raised by the
+    first action, as Spark wraps it.
+    """
+    parsed = scan_options(*paths, **options)
+    return spark.read.format("logweir").options(**parsed.to_text()).load()
+
+
+def batches(*paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
+    """The Arrow batches of a scan in the order of the log, read here, without Spark.
+
+    `paths`, `options`: as `scan`. Raises `ConfigError`, `WalError`.
+    """
+    from logweir.pipeline.reading import batches as read
+
+    return read(scan_options(*paths, **options))
+
+
+def scan_options(*paths: Path, **options: object) -> ScanOptions:
+    """Options given as Python values. Raises `ConfigError`."""
+    given = {key: option_text(value) for key, value in options.items() if value is not None}
+    if paths:
+        given["paths"] = json.dumps([os.fspath(path) for path in paths])
+    return ScanOptions.parse(given)
+
+
+def option_text(value: object) -> str:
+    """A value as the text of an option."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {lsn}" for key, lsn in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(str(item) for item in value)
+    return str(value)

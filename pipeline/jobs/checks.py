@@ -1,0 +1,177 @@
+"""`verify`: every file of an archive checked, a task per file; what the files mean, in the driver.
+
+Tasks do what `logweir.recovery.logscan` does, and the driver judges as `recovery.examine` judges,
+so the report is the one that `logweir verify` gives, byte for byte. `level="crc"` does less, as
+fast as memory goes: block headers, checksums, endings and the chain of headers; rows stay packed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from logweir.errors import WalError
+from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.plan import Range, Source, plan, walk_blocks
+from logweir.pipeline.storage import open_storage
+from logweir.recovery.examine import examine
+from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
+from logweir.recovery.report import RecoveryReport
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES
+from logweir.wal.crc32c import checksum
+from logweir.wal.directory import LogFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Checked", "check_blocks", "quick_check", "verify"]
+
+_SCAN_DDL: Final = "number INT, scan BINARY"
+_CHECK_DDL: Final = "number INT, blocks BIGINT, end BIGINT, bad BIGINT, reason STRING"
+
+
+def verify(spark: SparkSession, path: str | Path, *, told: Told | None = None) -> RecoveryReport:
+    """The report on a folder that `recovery.examine` gives, made by a task per file.
+
+    Raises `WalError` if the folder cannot be listed.
+    """
+    filesystem, folder = open_storage(str(path))
+
+    def every(snaps: Sequence[LogFile], logs: Sequence[LogFile]) -> list[LogScan]:
+        files = [*snaps, *logs]
+        location = str(path)
+
+        def work(number: int) -> Iterator[pa.RecordBatch]:
+            opened, _ = open_storage(location)
+            scan = scan_snapshot if number < len(snaps) else scan_log
+            found = scan(files[number], opened, _nothing)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([number], pa.int32()), pa.array([pickle.dumps(found)], pa.binary())],
+                names=["number", "scan"],
+            )
+
+        if not files:
+            return []
+        with watched(spark, told), typed_errors():
+            rows = per_item(spark, range(len(files)), work, _SCAN_DDL).collect()
+        # What our own tasks packed a moment ago.
+        found = {row[0]: pickle.loads(bytes(row[1])) for row in rows}  # noqa: S301
+        return [found[number] for number in range(len(files))]
+
+    return examine(folder, filesystem=filesystem, scans=every)
+
+
+def _nothing(count: int) -> None:
+    """Progress of one file is not told."""
+
+
+# --- checksums only -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One file after a quick check. `end`: how it ends (clean, unclosed), "" where it is bad;
+    `offset`: of the first bad block, None if there is none; `reason`: what is wrong."""
+
+    file: str
+    blocks: int
+    size: int
+    end: str
+    offset: int | None
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.reason
+
+
+def quick_check(
+    spark: SparkSession,
+    *paths: str | Path,
+    told: Told | None = None,
+    **options: Any,
+) -> list[Checked]:
+    """Checksums of all blocks, ends of all files, and the chain of headers. Reads each byte once.
+
+    Finds flipped bits, torn ends and missing files; not what only rows tell (an lsn twice, a
+    snapshot's rows): that is `verify`. Raises `WalError` and its kinds for headers.
+    """
+    given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
+    wanted = ScanOptions(paths=tuple(map(str, paths)), split_mode="exact", **given)
+    planned = plan(wanted)
+    ranges = [one for split in planned.splits for one in split.ranges]
+
+    def work(one: Range) -> Iterator[pa.RecordBatch]:
+        blocks, end, bad, reason = check_blocks(one)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([one.source.number], pa.int32()),
+                pa.array([blocks], pa.int64()),
+                pa.array([end], pa.int64()),
+                pa.array([bad], pa.int64()),
+                pa.array([reason], pa.string()),
+            ],
+            names=["number", "blocks", "end", "bad", "reason"],
+        )
+
+    with watched(spark, told), typed_errors():
+        rows = per_item(spark, ranges, work, _CHECK_DDL).collect() if ranges else []
+    return [
+        _checked(source, [tuple(row)[1:] for row in rows if row[0] == source.number])
+        for source in planned.sources
+    ]
+
+
+def _checked(source: Source, found: list[tuple[Any, ...]]) -> Checked:
+    blocks = sum(one[0] for one in found)
+    bad = min((one for one in found if one[3] is not None), key=lambda one: one[2], default=None)
+    if bad is not None:
+        return Checked(source.path, blocks, source.size, "", bad[2], bad[3])
+    reached = max((one[1] for one in found), default=source.first_block)
+    if reached == source.size - len(EOF_MARKER):
+        return Checked(source.path, blocks, source.size, "clean", None, "")
+    if reached == source.size:
+        newest = source.kind == "XLOG" and source.following is None
+        why = "" if newest else "there is no EOF marker, and it is not the newest log"
+        return Checked(
+            source.path, blocks, source.size, "unclosed", None if newest else reached, why
+        )
+    return Checked(source.path, blocks, source.size, "", reached, "no block begins here")
+
+
+def check_blocks(one: Range) -> tuple[int, int, int | None, str | None]:
+    """The checksums of one range: how many blocks are whole, where they end, the first bad one and
+    why. Raises `WalError` where the file cannot be read."""
+    filesystem, _ = open_storage(one.source.location)
+    try:
+        file = filesystem.open_read(Path(one.source.path))
+    except OSError as error:
+        raise WalError(f"{error.strerror}.", path=one.source.path) from error
+    blocks, at = 0, one.start
+    try:
+        for walked in walk_blocks(file, one.start, one.end, whole=True):
+            window = memoryview(walked.window)
+            columns = [walked.column(number).tolist() for number in range(3)]
+            for offset, size, crc in zip(*columns, strict=True):
+                start = offset + FIXHEADER_BYTES
+                found = checksum(window[start : start + size])
+                if found != crc:
+                    reason = f"block checksum is {found:08x}, its header says {crc:08x}"
+                    return blocks, at, walked.at + offset, reason
+                blocks += 1
+                at = walked.at + start + size
+        if at < one.end:
+            head = bytes(file.read(len(EOF_MARKER), at))
+            is_end = head == EOF_MARKER and at + len(head) == one.source.size
+            if not is_end:
+                return blocks, at, at, "no whole block begins here"
+    finally:
+        file.close()
+    return blocks, at, None, None

@@ -1,0 +1,266 @@
+"""`compact`: snapshot + logs → a new snapshot that logweir and a real Tarantool open.
+
+Tasks write parts (runs of blocks) into a folder of their own beside the target; the driver puts the
+file together under a temporary name, syncs and renames it. So nothing is visible before all of it
+is there; a task that is run twice leaves a second part that nobody names; a driver that is killed
+leaves a temporary file and a folder that the next run into the same place removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from logweir.errors import ConfigError, WalError
+from logweir.limits import READ_WINDOW_BYTES
+from logweir.pipeline.jobs.fold import Folder
+from logweir.pipeline.jobs.folding import Prepared, looking, prepare, sorted_rows
+from logweir.pipeline.jobs.keyed import keyer_of
+from logweir.pipeline.jobs.parts import encode_part, system_blocks
+from logweir.pipeline.jobs.survey import Until
+from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.wal.block import EOF_MARKER
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import OS, explain
+from logweir.wal.meta import Meta
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Compacted", "Part", "compact", "publish", "stage_part"]
+
+STAGE: Final = ".logweir-compact-"
+_DAY_SECONDS: Final = 86_400.0
+_PARTS_DDL: Final = "part INT, name STRING, rows BIGINT, size BIGINT, crc BIGINT"
+_PARTS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("part", pa.int32()),
+        pa.field("name", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("size", pa.int64()),
+        pa.field("crc", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A staged part. `name`: of its file; `crc`: CRC-32 of all of it."""
+
+    part: int
+    name: str
+    rows: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The new snapshot. `rows`: tuples in it, of system spaces too; `read_rows`: rows that it was
+    made of; `parts`: how many tasks wrote it."""
+
+    path: Path
+    vclock: VClock
+    rows: int
+    read_rows: int
+    size: int
+    parts: int
+
+
+def compact(
+    spark: SparkSession,
+    paths: Sequence[str | Path] | str | Path,
+    to: str | Path,
+    *,
+    until: Until = None,
+    snapshot: str | None = None,
+    parts: int | None = None,
+    split_bytes: int | None = None,
+    told: Told | None = None,
+) -> Compacted:
+    """Write the state of an archive as one snapshot into the folder `to`.
+
+    `paths`: folders of one instance; `to`: a folder that the driver and all workers see, which may
+    be one of them; `until`: a vclock or time to stop at, else the end of the log; `snapshot`,
+    `parts`: as of `folding.prepare`; `told`: progress. Raises `WalError` and its kinds for damage
+    and for rows that are missing, `RequestError` 5 for a space whose rows are elsewhere,
+    `PositionUnavailable`, `ConfigError`.
+    """
+    folders = [paths] if isinstance(paths, str | Path) else list(paths)
+    target = _target(to)
+    with watched(spark, told):
+        prepared = prepare(
+            looking(spark),
+            folders,
+            until=until,
+            snapshot=snapshot,
+            parts=parts,
+            split_bytes=split_bytes,
+        )
+        prepared.history.refuse_other_engines()
+        _check_free(target, prepared.vclock)
+        _sweep(target)
+        stage = target / stage_name()
+        timestamp = time.time()
+        try:
+            OS.make_directory(stage)
+            staged = _staged(spark, prepared, stage, timestamp)
+            return publish(prepared, staged, stage, target, timestamp)
+        except OSError as error:
+            raise explain(error, str(target)) from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def _target(to: str | Path) -> Path:
+    if "://" in str(to):
+        raise ConfigError(
+            "to",
+            f"{to} is a URL; a snapshot is renamed into its place, which needs a file system.",
+            hint="name a folder that driver and workers see, then copy the file",
+        )
+    target = Path(to)
+    try:
+        OS.make_directory(target)
+    except OSError as error:
+        raise explain(error, str(target)) from error
+    return target
+
+
+def _check_free(target: Path, vclock: VClock) -> None:
+    path = target / file_name(vclock, "snap")
+    if path.exists():
+        raise ConfigError(
+            "to",
+            f"{path} is there already.",
+            hint="nothing came after that snapshot, or name another folder",
+        )
+
+
+def stage_name() -> str:
+    """A name that says whose it is: `STAGE`, host, process, and a number of its own."""
+    return f"{STAGE}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _sweep(target: Path) -> None:
+    """Remove what a killed driver left: of a process of this host that is gone, or a day old."""
+    for left in target.glob(STAGE + "*"):
+        host, _, rest = left.name.removeprefix(STAGE).rpartition("-")[0].rpartition("-")
+        is_gone = host == socket.gethostname() and not Path("/proc", rest).exists()
+        if is_gone or left.stat().st_mtime < time.time() - _DAY_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _staged(spark: SparkSession, prepared: Prepared, stage: Path, timestamp: float) -> list[Part]:
+    text = prepared.plan.to_text()
+    folder = str(stage)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from stage_part(text, batches, Path(folder), timestamp)
+
+    with typed_errors():
+        rows = sorted_rows(spark, prepared).mapInArrow(carrying(write), _PARTS_DDL).collect()
+    return sorted((Part(*row) for row in rows), key=lambda one: one.part)
+
+
+def stage_part(
+    plan_text: str, batches: Iterable[pa.RecordBatch], stage: Path, timestamp: float
+) -> Iterator[pa.RecordBatch]:
+    """Write one part from its sorted rows; yields a row that describes it, nothing for no rows."""
+    keyer = keyer_of(plan_text)
+    incoming = (batch for batch in batches if batch.num_rows)
+    first = next(incoming, None)
+    if first is None:
+        return
+    number = first.column("part")[0].as_py()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from incoming
+
+    name = f"part-{number}-{uuid.uuid4().hex}"
+    folded = Folder(keyer.history, keyer.plan.files).fold(rows())
+    size = crc = count = 0
+    try:
+        with open(stage / name, "wb") as file:
+            for block, count in encode_part(number, folded, keyer.history, timestamp):  # noqa: B007
+                file.write(block)
+                size += len(block)
+                crc = zlib.crc32(block, crc)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise explain(error, str(stage / name)) from error
+    told = Part(number, name, count, size, crc)
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([getattr(told, one.name)], one.type) for one in _PARTS_SCHEMA],
+        schema=_PARTS_SCHEMA,
+    )
+
+
+def publish(
+    prepared: Prepared, staged: list[Part], stage: Path, target: Path, timestamp: float
+) -> Compacted:
+    """Put the parts together as the snapshot, durably. Raises `WalError`."""
+    path = target / file_name(prepared.vclock, "snap")
+    temporary = path.with_name(path.name + INPROGRESS)
+    meta = Meta(kind="SNAP", vclock=prepared.vclock, instance=prepared.instance, program=PROGRAM)
+    blocks, system_rows = system_blocks(prepared.history, timestamp)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            OS.remove(temporary)  # of a driver that was killed here
+        with contextlib.closing(create_file(OS, temporary)) as file:
+            file.write([meta.encode(), blocks])
+            for part in staged:
+                for piece in _pieces(stage, part):
+                    file.write([piece])
+            failpoint("compact.before_end")
+            file.write([EOF_MARKER])
+            file.sync()
+            size = file.size()
+        failpoint("compact.before_rename")
+        OS.rename(temporary, path)
+        OS.sync_directory(target)
+    except OSError as error:
+        raise explain(error, str(temporary)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # nothing where it was renamed
+    return Compacted(
+        path=path,
+        vclock=prepared.vclock,
+        rows=system_rows + sum(part.rows for part in staged),
+        read_rows=prepared.rows,
+        size=size,
+        parts=len(staged),
+    )
+
+
+def _pieces(stage: Path, part: Part) -> Iterator[bytes]:
+    """A part's bytes, compared with what its task said of them."""
+    size = crc = 0
+    with open(stage / part.name, "rb") as file:
+        while piece := file.read(READ_WINDOW_BYTES):
+            yield piece
+            size += len(piece)
+            crc = zlib.crc32(piece, crc)
+    if (size, crc) != (part.size, part.crc):
+        raise WalError(
+            f"the part has {size} bytes with CRC {crc:08x}, its task wrote {part.size} with "
+            f"{part.crc:08x}.",
+            path=str(stage / part.name),
+            hint="the folder is not the same for driver and workers, or its disk lost something",
+        )

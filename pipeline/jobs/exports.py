@@ -1,0 +1,336 @@
+"""`export` and `cdc`: rows or states out into Parquet, JSON lines, CSV and Delta tables.
+
+Two things can be exported: the *changes* (rows of the log as they stand) or the *state* (the tuples
+that are left). With a space's name the columns are typed from its format (`typed`); without one,
+JSON lines are those of `logweir cat`, and the other formats have the columns of the scan with
+values as JSON.
+
+An export appears under its name when all of it is there: Spark writes into a folder beside it,
+which is then renamed. A `cdc` goes on where its checkpoint says, each row once: by the file sink's
+own log of batches, or, in a Delta table, by a transaction identifier (checkpoint, batch) that is
+committed with the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from logweir.errors import ConfigError
+from logweir.pipeline.frames import scan, scan_options
+from logweir.pipeline.jobs.folding import looking, prepare
+from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
+from logweir.pipeline.jobs.survey import Until
+from logweir.pipeline.jobs.typed import TypedColumns, json_line
+from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.store.definition import SpaceDef
+from logweir.wal.filesystem import explain
+from logweir.wal.render import value_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["FORMATS", "Exported", "cdc", "changes", "export", "typed_changes"]
+
+FORMATS: Final = ("parquet", "json", "csv", "delta")
+STAGE: Final = ".logweir-stage-"
+
+_ROW_COLUMNS: Final = ("type_name", "replica_id", "lsn", "tsn", "time", "space_id")
+_CHANGE_DDL: Final = "op STRING, replica_id INT, lsn BIGINT, time TIMESTAMP, "
+_LINE_COLUMNS: Final = (
+    *("file", "block_offset", "row_in_block", "type_name", "replica_id", "lsn", "ts", "tsn"),
+    *("flags", "group_id", "space_id", "index_base", "key_json", "tuple_json", "ops_json", "body"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written. `files`: how many data files; `size`: bytes in them."""
+
+    path: str
+    format: str
+    files: int
+    size: int
+
+
+# --- what is exported -----------------------------------------------------------------------------
+
+
+def changes(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
+    """Rows of a log, values as JSON: type_name, replica_id, lsn, tsn, time, space_id, key_json,
+    tuple_json, ops_json. `options`: of the scan."""
+    columns = [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]
+    return scan(spark, *paths, **{"kinds": "xlog", **options, "columns": columns})
+
+
+def lines(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
+    """Rows as lines of `logweir cat`, in one column; names of spaces are left out."""
+    rows = scan(spark, *paths, **{**options, "columns": list(_LINE_COLUMNS)})
+
+    def show(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            shown = [json_line(row, {}) for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_arrays([pa.array(shown, pa.string())], names=["value"])
+
+    return rows.mapInArrow(carrying(show), "value STRING")
+
+
+def typed_changes(rows: DataFrame, space: SpaceDef, integers: str = "decimal") -> DataFrame:
+    """Rows of one space of a scan, batch or stream, as op, replica_id, lsn, time, the space's
+    columns (of updates and deletes those of the key only), and `_ops` as JSON.
+
+    `rows`: with type_name, replica_id, lsn, time, space_id, key, tuple, ops.
+    """
+    columns = TypedColumns(space, integers)
+    schema = pa.schema(
+        [
+            pa.field("op", pa.string()),
+            pa.field("replica_id", pa.int32()),
+            pa.field("lsn", pa.int64()),
+            pa.field("time", pa.timestamp("us", tz="UTC")),
+            *columns.schema,
+            pa.field("_ops", pa.string()),
+        ]
+    )
+
+    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            typed = columns.of_keys(
+                batch.column("key").to_pylist(), batch.column("tuple").to_pylist()
+            )
+            ops = [
+                None if one is None else value_json(one) for one in batch.column("ops").to_pylist()
+            ]
+            head = [batch.column(name) for name in ("type_name", "replica_id", "lsn")]
+            time = batch.column("time").cast(pa.timestamp("us", tz="UTC"))
+            yield pa.RecordBatch.from_arrays(
+                [*head, time, *typed, pa.array(ops, pa.string())], schema=schema
+            )
+
+    mine = rows.filter(f"space_id = {space.id}")
+    needed = ["type_name", "replica_id", "lsn", "time", "key", "tuple", "ops"]
+    ddl = f"{_CHANGE_DDL}{columns.ddl}, _ops STRING"
+    return mine.select(*needed).mapInArrow(carrying(convert), ddl)
+
+
+def space_of(spark: SparkSession, paths: Paths, space: str | int) -> SpaceDef:
+    """The definition of a space at the end of an archive. Raises `RequestError` 36."""
+    listed: Sequence[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
+    return prepare(looking(spark), listed).history.schema.space(space)
+
+
+_TYPED_COLUMNS: Final = (
+    *("type_name", "replica_id", "lsn", "time", "space_id", "key", "tuple", "ops"),
+)
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+def export(
+    spark: SparkSession,
+    paths: Paths,
+    to: str | Path,
+    *,
+    format: str = "parquet",
+    what: str = "changes",
+    space: str | int | None = None,
+    until: Until = None,
+    integers: str = "decimal",
+    told: Told | None = None,
+    **options: Any,
+) -> Exported:
+    """Write the changes or the state of an archive into the new folder `to`.
+
+    `format`: parquet, json (lines), csv (with header), delta; `what`: changes or state; `space`:
+    one space only, as typed columns; `until`: a vclock or time, for a state; `integers`: decimal or
+    long (see `typed`); `options`: of the scan, for changes. Raises `ConfigError`, and what reading
+    the archive raises; then nothing is left under `to`.
+    """
+    if format not in FORMATS:
+        raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
+    if what not in ("changes", "state"):
+        raise ConfigError("what", f"{what!r} is not changes or state")
+    target = _new_folder(to)
+    with watched(spark, told), typed_errors():
+        if what == "state":
+            frame = _state_frame(spark, paths, space, until, integers)
+        else:
+            frame = _changes_frame(spark, paths, space, until, integers, format, options)
+        return _written(frame, target, format)
+
+
+def _new_folder(to: str | Path) -> Path:
+    if "://" in str(to):
+        raise ConfigError(
+            "to",
+            f"{to} is a URL: an export is renamed into its place.",
+            hint="name a folder, or write the DataFrame of `changes`, `state` or `table` yourself",
+        )
+    target = Path(to)
+    if target.exists():
+        raise ConfigError("to", f"{target} is there already.", hint="name a new folder")
+    return target
+
+
+def _state_frame(
+    spark: SparkSession, paths: Paths, space: str | int | None, until: Until, integers: str
+) -> DataFrame:
+    if space is not None:
+        return table(spark, paths, space, until=until, integers=integers)
+    rows = state(spark, paths, prepared=prepared_state(spark, paths, until))
+
+    def show(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            shown = [value_json(one) for one in batch.column("tuple").to_pylist()]
+            columns = [batch.column("space_id"), batch.column("space"), pa.array(shown)]
+            yield pa.RecordBatch.from_arrays(columns, names=["space_id", "space", "tuple_json"])
+
+    return rows.mapInArrow(carrying(show), "space_id INT, space STRING, tuple_json STRING")
+
+
+def _changes_frame(
+    spark: SparkSession,
+    paths: Paths,
+    space: str | int | None,
+    until: Until,
+    integers: str,
+    format: str,
+    options: dict[str, Any],
+) -> DataFrame:
+    if until is not None:
+        raise ConfigError("until", "is for states", hint="changes take vclock_to and time_to")
+    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+    if space is not None:
+        found = space_of(spark, paths, space)
+        given = {"kinds": "xlog", **options, "spaces": str(found.id)}
+        rows = scan(spark, *listed, **{**given, "columns": list(_TYPED_COLUMNS)})
+        return typed_changes(rows, found, integers)
+    if format == "json":
+        return lines(spark, *listed, **{"kinds": "xlog", **options})
+    return changes(spark, *listed, **options)
+
+
+def _written(frame: DataFrame, target: Path, format: str) -> Exported:
+    stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
+    try:
+        _write(frame, str(stage), format)
+        for left in stage.glob(".*.crc"):
+            left.unlink()
+        names = [path for path in stage.rglob("*") if path.is_file() and "part-" in path.name]
+        size = sum(path.stat().st_size for path in names)
+        os.rename(stage, target)
+    except OSError as error:
+        raise explain(error, str(target)) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return Exported(str(target), format, len(names), size)
+
+
+def _write(frame: DataFrame, to: str, format: str) -> None:
+    if format == "csv":
+        _csv(frame).write.csv(to, header=True, escape='"')
+    elif format == "json" and frame.columns == ["value"]:
+        frame.write.text(to)
+    elif format == "json":
+        frame.write.json(to, ignoreNullFields=False)
+    else:
+        frame.write.parquet(to)
+        if format == "delta":
+            _delta().convert_to_deltalake(to)
+
+
+def _csv(frame: DataFrame) -> DataFrame:
+    """CSV has no binary: base64."""
+    from pyspark.sql import functions as sql
+
+    binary = [name for name, kind in frame.dtypes if kind == "binary"]
+    return frame.withColumns({name: sql.base64(sql.col(f"`{name}`")) for name in binary})
+
+
+def _delta() -> Any:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise ConfigError(
+            "format", f"delta needs deltalake: {error}", hint="pip install deltalake"
+        ) from error
+    return deltalake
+
+
+# --- continuous -----------------------------------------------------------------------------------
+
+
+def cdc(
+    spark: SparkSession,
+    path: str | Path,
+    to: str | Path,
+    checkpoint: str | Path,
+    *,
+    format: str = "parquet",
+    space: str | int | None = None,
+    integers: str = "decimal",
+    every_seconds: float | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """Export changes as they come, each once, going on where `checkpoint` says.
+
+    `path`: the folder of a live or closed log; `to`: a folder or table that grows; `format`,
+    `space`, `integers`: as `export`; `every_seconds`: go on until stopped, a batch so often, else
+    take what is there and end; `options`: of the stream (`max_rows_per_batch` …). Returns the
+    running query. The space's definition is that of the start: stop and start after changing it.
+    Rows that the checkpoint still needs and that were collected: the query fails with
+    `PositionUnavailable`, naming both positions.
+    """
+    if format not in FORMATS:
+        raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
+    found = None if space is None else space_of(spark, path, space)
+    columns = [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]
+    given: dict[str, Any] = {**options, "columns": columns}
+    if found is not None:
+        given |= {"columns": list(_TYPED_COLUMNS), "spaces": str(found.id)}
+    texts = scan_options(path, **given).to_text()
+    texts.pop("paths", None)
+    rows = spark.readStream.format("logweir").options(**texts).load(str(path))
+    frame = rows if found is None else typed_changes(rows, found, integers)
+    writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
+    if every_seconds is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{every_seconds} seconds")
+    if format == "delta":
+        return writer.foreachBatch(_delta_batches(str(to), str(checkpoint))).start()
+    if format == "csv":
+        binary = [name for name, kind in frame.dtypes if kind == "binary"]
+        if binary:
+            raise ConfigError("format", f"csv cannot hold {', '.join(binary)}", hint="use json")
+        writer = writer.option("header", True)
+    return writer.format(format).start(str(to))
+
+
+def _delta_batches(to: str, checkpoint: str) -> Any:
+    """Writes a batch into a Delta table unless it is in it already."""
+    deltalake = _delta()
+    name = hashlib.sha256(os.path.abspath(checkpoint).encode()).hexdigest()[:32]
+
+    def write(batch: DataFrame, number: int) -> None:
+        if deltalake.DeltaTable.is_deltatable(to):
+            done = deltalake.DeltaTable(to).transaction_version(name)
+            if done is not None and done >= number:
+                return  # written, and killed before Spark noted it
+        rows = batch.toArrow()
+        if not rows.num_rows:
+            return
+        marked = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(name, number)])
+        deltalake.write_deltalake(to, rows, mode="append", commit_properties=marked)
+
+    return write

@@ -1,0 +1,279 @@
+"""From an archive to the tuples that are left, on Spark.
+
+1. *Look* (`survey`): one task per split; rows of system spaces, how far lsns go, sampled keys.
+2. *Key* (`keyed`): one task per split; every wanted row gets its memcomparable key, and the number
+   of the part that the key belongs to. Parts are ranges of keys, cut from the samples.
+3. *Shuffle* once: by part, sorted by space, key and place in the log.
+4. *Fold* (`fold`): one task per part, in constant memory.
+
+Where the primary key of a space changed on the way, steps 3 and 4 are done once more for each
+change: what the rows before it leave is keyed anew and goes in front of the rows behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pyarrow as pa
+
+from logweir.errors import CorruptFile, PositionUnavailable
+from logweir.limits import PIPELINE_PART_BYTES
+from logweir.pipeline.jobs.fold import STATE_DDL, Folder
+from logweir.pipeline.jobs.history import History
+from logweir.pipeline.jobs.keyed import KEYED_DDL, SCAN_COLUMNS, FoldPlan, keyer_of
+from logweir.pipeline.jobs.survey import (
+    SURVEY_DDL,
+    Found,
+    Judged,
+    Until,
+    check_reached,
+    cuts_of,
+    judge,
+    renumbered,
+    survey,
+    wanted_definitions,
+)
+from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.plan import Plan, Source, Split, plan
+from logweir.pipeline.reading import scan
+from logweir.pipeline.storage import open_storage
+from logweir.wal.reader import read_meta
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Look", "Prepared", "folded", "looking", "prepare", "sorted_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is to be folded. `vclock`: the state that comes out; `rows`: rows to read, about;
+    `instance`: whose the snapshot is."""
+
+    plan: FoldPlan
+    splits: tuple[Split, ...]
+    options: ScanOptions
+    history: History
+    vclock: VClock
+    snapshot: Source
+    instance: UUID | None
+    rows: int
+
+
+Look = Callable[[Sequence[Split], ScanOptions, Until], Found]
+"""Runs `survey` on splits, in any order and place, and gathers what it tells."""
+
+
+def prepare(
+    look: Look,
+    paths: Sequence[str | Path],
+    *,
+    until: Until = None,
+    snapshot: str | None = None,
+    parts: int | None = None,
+    split_bytes: int | None = None,
+) -> Prepared:
+    """Look at the folders of one instance and decide what to fold.
+
+    `look`: `looking(spark)`, or something that does the same elsewhere; `until`: a vclock or a
+    time, as `logweir.recovery.restore` takes it; `snapshot`: name of the one to start from, else
+    the newest that is not too new; `parts`: into how many parts of keys the result is cut. Raises
+    `WalError` and its kinds, `PositionUnavailable`, `ConfigError`.
+    """
+    if isinstance(until, Mapping) and not isinstance(until, VClock):
+        until = VClock(until)
+    options = ScanOptions(paths=tuple(str(path) for path in paths), columns=SCAN_COLUMNS)
+    if split_bytes is not None:
+        options = replace(options, split_bytes=split_bytes)
+    snaps = _snapshots(options, snapshot)
+    base, found, logs, judged = _based(look, options, snaps, until)
+    check_reached(judged, until, snaps[0].vclock)
+    splits = renumbered(_of_file(options, base).splits, {base.path: 0})
+    seen = look(splits, options, None)
+    seen.definitions += wanted_definitions(found, judged)
+    seen.samples += found.samples
+    names = {0: Path(base.path).name} | {one.number: Path(one.path).name for one in logs[0]}
+    paths_by_number = {0: base.path} | {one.number: one.path for one in logs[0]}
+    files = tuple(paths_by_number.get(n, "") for n in range(max(names) + 1))
+    draft = FoldPlan(files, tuple(seen.definitions), judged.known, judged.end)
+    history = draft.history()
+    every = [*splits, *logs[1]]
+    wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
+    decided = replace(draft, cuts=cuts_of(seen, draft, wanted))
+    filesystem, _ = open_storage(base.location)
+    return Prepared(
+        plan=decided,
+        splits=tuple(every),
+        options=options,
+        history=history,
+        vclock=judged.vclock,
+        snapshot=base,
+        instance=read_meta(Path(base.path), filesystem).instance,
+        rows=judged.rows + sum(told["rows"] for _, told in seen.ranges),
+    )
+
+
+def _snapshots(options: ScanOptions, name: str | None) -> list[Source]:
+    """The snapshots to choose from, oldest first."""
+    planned = plan(replace(options, kinds=("snap",), split_mode="none"))
+    snaps = [one for one in planned.sources if name is None or Path(one.path).name == name]
+    if not snaps:
+        what = "there is no snapshot to start from." if name is None else f"no snapshot is {name}."
+        raise CorruptFile(
+            what,
+            path=", ".join(options.paths),
+            hint="put a snapshot back, or name the folder that has one too",
+        )
+    return sorted(snaps, key=lambda one: one.vclock.signature)
+
+
+def _of_file(options: ScanOptions, source: Source) -> Plan:
+    location = source.location
+    path = (
+        location
+        if location.endswith(".snap")
+        else f"{location.rstrip('/')}/{Path(source.path).name}"
+    )
+    return plan(replace(options, paths=(path,)))
+
+
+def _based(
+    look: Look, options: ScanOptions, snaps: list[Source], until: Until
+) -> tuple[Source, Found, tuple[list[Source], list[Split]], Judged]:
+    """The snapshot to start from, and what the logs behind it hold."""
+    base: Source | None
+    if until is None:
+        base = snaps[-1]
+    elif isinstance(until, VClock):
+        base = _newest(snaps, until, free=0 not in until)
+        if base is None:
+            raise _too_old(until, snaps)
+    else:
+        logs = _logs(options, VClock())
+        found = look(logs[1], options, until)
+        start = logs[0][0].vclock if logs[0] else VClock()
+        before = judge_only_cut(found, logs[0], start)
+        base = _newest(snaps, before, free=False) if before is not None else None
+        if base is None:
+            raise _too_old(until, snaps)
+        kept = _behind(logs[0], base.vclock)
+        splits = renumbered(logs[1], {one.path: one.number for one in kept})
+        return base, found, (kept, splits), judge(found, kept, base.vclock, until)
+    logs = _logs(options, base.vclock)
+    found = look(logs[1], options, until)
+    return base, found, logs, judge(found, logs[0], base.vclock, until)
+
+
+def judge_only_cut(found: Found, logs: list[Source], start: VClock) -> VClock | None:
+    """The state in front of the first unwanted transaction; None where no row is before it."""
+    reached, any_rows = start, not start
+    for _, told in found.ranges:
+        reached = reached.merge(told["lsns"])
+        any_rows = any_rows or bool(told["lsns"])
+        if told["cut"] is not None:
+            break
+    return reached if any_rows else None
+
+
+def _newest(snaps: list[Source], vclock: VClock, *, free: bool) -> Source | None:
+    for one in reversed(snaps):
+        if vclock.covers(one.vclock.without_local() if free else one.vclock):
+            return one
+    return None
+
+
+def _too_old(until: Until, snaps: list[Source]) -> PositionUnavailable:
+    return PositionUnavailable(
+        until,
+        snaps[0].vclock,
+        "the end of the log",
+        hint="name a later position, or look for an older copy of the folder",
+    )
+
+
+def _behind(logs: list[Source], vclock: VClock) -> list[Source]:
+    """The logs that hold what comes after `vclock`."""
+    covered = [number for number, log in enumerate(logs) if vclock.covers(log.vclock)]
+    return logs[covered[-1] :] if covered else logs
+
+
+def _logs(options: ScanOptions, start: VClock) -> tuple[list[Source], list[Split]]:
+    """The logs behind `start`, numbered from 1 in their order, and their splits."""
+    planned = plan(replace(options, kinds=("xlog",)))
+    ordered = sorted(planned.sources, key=lambda one: one.vclock.signature)
+    wanted = _behind(ordered, start)
+    numbers = {one.path: number for number, one in enumerate(wanted, 1)}
+    sources = [replace(one, number=numbers[one.path]) for one in wanted]
+    return sources, renumbered(planned.splits, numbers)
+
+
+def looking(spark: SparkSession) -> Look:
+    """A look on Spark, a task per split."""
+
+    def look(splits: Sequence[Split], options: ScanOptions, until: Until) -> Found:
+        def work(split: Split) -> Iterator[pa.RecordBatch]:
+            return survey(split, options, until)
+
+        if not splits:
+            return Found()
+        with typed_errors():
+            rows = per_item(spark, splits, work, SURVEY_DDL).collect()
+        return Found.of((row[0], row[1], row[2], bytes(row[3])) for row in rows)
+
+    return look
+
+
+# --- rows, sorted and folded ----------------------------------------------------------------------
+
+
+def sorted_rows(spark: SparkSession, prepared: Prepared) -> DataFrame:
+    """Keyed rows, a partition per part, in the order in which they are folded."""
+    text = prepared.plan.to_text()
+    options, parts = prepared.options, prepared.plan.parts
+
+    def key(split: Split) -> Iterator[pa.RecordBatch]:
+        keyer = keyer_of(text)
+        for batch in scan(split, options):
+            keyed = keyer.keyed(batch)
+            if keyed is not None:
+                yield keyed
+
+    def fold_and_key(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keyer = keyer_of(text)
+        for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
+            yield from keyer.rekeyed(batch)
+
+    rows = per_item(spark, prepared.splits, key, KEYED_DDL)
+    rounds = prepared.history.segments
+    if rounds == 1:
+        return _in_order(rows, parts)
+    carried = None
+    for level in range(rounds):
+        mine = rows.filter(f"level = {level}")
+        both = mine if carried is None else mine.unionByName(carried)
+        ordered = _in_order(both, parts)
+        if level + 1 < rounds:
+            carried = ordered.mapInArrow(carrying(fold_and_key), KEYED_DDL)
+    return ordered
+
+
+def _in_order(rows: DataFrame, parts: int) -> DataFrame:
+    shuffled = rows.repartitionById(parts, "part")
+    return shuffled.sortWithinPartitions("space_id", "key", "file", "position")
+
+
+def folded(spark: SparkSession, prepared: Prepared) -> DataFrame:
+    """The tuples that are left: space_id, key (memcomparable), era, tuple."""
+    text = prepared.plan.to_text()
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keyer = keyer_of(text)
+        yield from Folder(keyer.history, keyer.plan.files).fold(batches)
+
+    return sorted_rows(spark, prepared).mapInArrow(carrying(fold), STATE_DDL)

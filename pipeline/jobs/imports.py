@@ -1,0 +1,197 @@
+"""`import`: rows of Parquet, CSV, JSON lines or any DataFrame into a space of a store.
+
+Tasks read and convert: each batch becomes packed tuples by the format of the space (`typed`). A log
+has one writer, so the driver appends them, in the order of the files, a transaction per batch, with
+the checks that any insert gets. A new store is made in a folder beside its place and renamed when
+all is in it. Into a store that is there rows are *replaced* batch by batch: an import that was
+interrupted is run again and ends in the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from logweir.errors import ConfigError
+from logweir.pipeline.jobs.typed import REST, TypedColumns
+from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.store import Log
+from logweir.store import open as open_log
+from logweir.store.definition import SpaceDef
+from logweir.store.request import Request
+from logweir.wal.filesystem import OS, explain
+from logweir.wal.mp import packer, skip
+from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["FORMATS", "Imported", "import_frame", "import_rows", "pack_batches"]
+
+FORMATS: Final = ("parquet", "csv", "json")
+STAGE: Final = ".logweir-stage-"
+_PACKED_DDL: Final = "rows INT, tuples BINARY"
+_FIELD_TYPES: Final = {
+    "tinyint": "integer",
+    "smallint": "integer",
+    "int": "integer",
+    "bigint": "integer",
+    "decimal(20,0)": "integer",
+    "float": "double",
+    "double": "double",
+    "string": "string",
+    "boolean": "boolean",
+    "binary": "varbinary",
+    "date": "string",
+    "timestamp": "string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What was taken. `space`: its name; `created`: whether it was made for this."""
+
+    directory: Path
+    space: str
+    rows: int
+    created: bool
+
+
+def import_rows(
+    spark: SparkSession,
+    sources: Sequence[str | Path] | str | Path,
+    to: str | Path,
+    space: str,
+    *,
+    format: str = "parquet",
+    primary: Sequence[str] | None = None,
+    told: Told | None = None,
+) -> Imported:
+    """Take files into a space of the store in `to`, which is made if need be.
+
+    `sources`: files or folders; `format`: parquet, csv (with header), json (lines); `primary`:
+    fields of the primary key of a space that is made, else the first column. Column names are the
+    names of fields; `_rest`, as `export` writes it, goes back to where it came from.
+    Raises `ConfigError`, `DecodeError` for a value that a field cannot hold, `RequestError`,
+    `WalError`.
+    """
+    if format not in FORMATS:
+        raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
+    paths = [sources] if isinstance(sources, str | Path) else list(sources)
+    texts = [str(path) for path in paths]
+    with watched(spark, told), typed_errors():
+        if format == "parquet":
+            frame = spark.read.parquet(*texts)
+        elif format == "csv":
+            frame = spark.read.csv(texts, header=True, escape='"')
+        else:
+            frame = spark.read.json(texts)
+        return import_frame(frame, to, space, primary=primary)
+
+
+def import_frame(
+    frame: DataFrame, to: str | Path, space: str, *, primary: Sequence[str] | None = None
+) -> Imported:
+    """Take a DataFrame. Arguments and errors as `import_rows`."""
+    target = Path(to)
+    if any(target.glob("*.snap")) or any(target.glob("*.xlog")):
+        with open_log(target, create=False) as log:
+            return _import(log, frame, space, primary)
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError("to", f"{target} is neither a store nor empty.", hint="name a new folder")
+    stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
+    try:
+        with open_log(stage, create=True) as log:
+            done = _import(log, frame, space, primary)
+        with contextlib.suppress(FileNotFoundError):
+            target.rmdir()
+        os.rename(stage, target)
+        OS.sync_directory(target.resolve().parent)
+    except OSError as error:
+        raise explain(error, str(target)) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return Imported(target, done.space, done.rows, done.created)
+
+
+def _import(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | None) -> Imported:
+    known = log.schema.get(space)
+    if known is None:
+        _create(log, frame, space, primary)
+    found = log.schema.space(space)
+    _check_columns(frame, found)
+    is_plain = known is None and len(found.indexes) == 1
+    rows = 0
+
+    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from pack_batches(found, batches)
+
+    packed = frame.mapInArrow(carrying(convert), _PACKED_DDL)
+    for row in packed.toLocalIterator(prefetchPartitions=True):
+        tuples = bytes(row[1])
+        if is_plain:
+            log.append_packed(space, tuples)
+        else:
+            _replace(log, found, tuples)
+        rows += row[0]
+    return Imported(log.path, found.name, rows, known is None)
+
+
+def _replace(log: Log, space: SpaceDef, packed: bytes) -> None:
+    with log.transaction() as tx:
+        at = 0
+        while at < len(packed):
+            end = skip(packed, at)
+            tx.execute(Request(RowType.REPLACE, space.id, tuple=packed[at:end]))
+            at = end
+
+
+def _check_columns(frame: DataFrame, space: SpaceDef) -> None:
+    """Refuse, before a task runs, a column that is no field."""
+    columns = TypedColumns(space)
+    empty = pa.RecordBatch.from_arrays(
+        [pa.array([], pa.string()) for _ in frame.columns], names=list(frame.columns)
+    )
+    columns.from_columns(empty)
+
+
+def _create(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | None) -> None:
+    wanted = [(name, kind) for name, kind in frame.dtypes if name != REST]
+    if not wanted:
+        raise ConfigError("source", "has no columns")
+    names = [name for name, _ in wanted]
+    key = list(primary or names[:1])
+    for name in key:
+        if name not in names:
+            raise ConfigError(
+                "primary", f"{name!r} is no column", hint="columns are " + ", ".join(names)
+            )
+    fields: list[dict[str, Any]] = []
+    for name, kind in wanted:
+        field_type = _FIELD_TYPES.get(kind, "decimal" if kind.startswith("decimal") else "any")
+        if field_type == "any" and name in key:
+            raise ConfigError("primary", f"column {name!r} is {kind}, which cannot be in a key")
+        fields.append({"name": name, "type": field_type, "is_nullable": name not in key})
+    log.create_space(space, format=fields, primary=key)
+
+
+def pack_batches(space: SpaceDef, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of columns as packed tuples: rows INT, tuples BINARY."""
+    columns = TypedColumns(space)
+    pack_one = packer()
+    for batch in batches:
+        if batch.num_rows:
+            rows = columns.from_columns(batch)
+            data = b"".join(pack_one(row) for row in rows)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([len(rows)], pa.int32()), pa.array([data], pa.binary())],
+                names=["rows", "tuples"],
+            )

@@ -1,0 +1,217 @@
+"""`state`, `diff`, `stats`: what an archive holds at a position, how two differ, what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from logweir.pipeline.frames import scan
+from logweir.pipeline.jobs.fold import Folder
+from logweir.pipeline.jobs.folding import Prepared, looking, prepare, sorted_rows
+from logweir.pipeline.jobs.history import History
+from logweir.pipeline.jobs.keyed import keyer_of
+from logweir.pipeline.jobs.survey import Until
+from logweir.pipeline.jobs.typed import TypedColumns
+from logweir.pipeline.jobs.work import carrying
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["diff", "prepared_state", "state", "stats", "table"]
+
+Paths = str | Path | Sequence[str | Path]
+
+_STATE_DDL: Final = "space_id INT, space STRING, key BINARY, tuple BINARY"
+
+
+def _listed(paths: Paths) -> list[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def prepared_state(
+    spark: SparkSession, paths: Paths, until: Until = None, **options: Any
+) -> Prepared:
+    """What `state` folds. Arguments and errors as `folding.prepare`."""
+    prepared = prepare(looking(spark), _listed(paths), until=until, **options)
+    prepared.history.refuse_other_engines()
+    return prepared
+
+
+def state(
+    spark: SparkSession,
+    paths: Paths,
+    *,
+    until: Until = None,
+    system: bool = False,
+    prepared: Prepared | None = None,
+    **options: Any,
+) -> DataFrame:
+    """All tuples at a vclock, a time, or the end: space_id, space, key, tuple.
+
+    `key` sorts as the primary index does (it is `store.keys`' encoding, no MsgPack); `system`: with
+    the system spaces. Raises what `folding.prepare` raises; damage met later by the first action.
+    """
+    decided = prepared or prepared_state(spark, paths, until, **options)
+    text = decided.plan.to_text()
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keyer = keyer_of(text)
+        for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
+            kept = batch if system else _users(batch)
+            if kept.num_rows:
+                yield _named(kept, keyer.history)
+
+    frame = sorted_rows(spark, decided).mapInArrow(carrying(fold), _STATE_DDL)
+    if not system:
+        return frame
+    rows = _system_rows(decided.history)
+    return spark.createDataFrame(rows, _STATE_DDL).unionByName(frame)
+
+
+def _users(batch: pa.RecordBatch) -> pa.RecordBatch:
+    spaces = batch.column("space_id").to_numpy()
+    system = (spaces >= 256) & (spaces <= 511)
+    return batch.take(pa.array(np.flatnonzero(~system))) if system.any() else batch
+
+
+def _named(batch: pa.RecordBatch, history: History) -> pa.RecordBatch:
+    names = [history.schema.space(one).name for one in batch.column("space_id").to_pylist()]
+    return pa.RecordBatch.from_arrays(
+        [
+            batch.column("space_id"),
+            pa.array(names, pa.string()),
+            batch.column("key"),
+            batch.column("tuple"),
+        ],
+        names=["space_id", "space", "key", "tuple"],
+    )
+
+
+def _system_rows(history: History) -> list[tuple[int, str, bytearray, bytearray]]:
+    rows = []
+    for space in history.system_spaces:
+        for key, data in history.pairs(space.id):
+            rows.append((space.id, space.name, bytearray(key), bytearray(data)))
+    return rows
+
+
+def table(
+    spark: SparkSession,
+    paths: Paths,
+    space: str | int,
+    *,
+    until: Until = None,
+    integers: str = "decimal",
+    **options: Any,
+) -> DataFrame:
+    """The tuples of one space as typed columns, from its own format (see `typed`).
+
+    Raises `RequestError` 36 where there is no such space, and what `state` raises.
+    """
+    prepared = prepared_state(spark, paths, until, **options)
+    found = prepared.history.schema.space(space)
+    columns = TypedColumns(found, integers)
+    wanted = found.id
+    text = prepared.plan.to_text()
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keyer = keyer_of(text)
+        typed = TypedColumns(keyer.history.schema.space(wanted), integers)
+        for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
+            mine = np.flatnonzero(batch.column("space_id").to_numpy() == wanted)
+            if len(mine):
+                tuples = batch.column("tuple").take(pa.array(mine)).to_pylist()
+                yield pa.RecordBatch.from_arrays(typed.of(tuples), schema=typed.schema)
+
+    rows = sorted_rows(spark, prepared).filter(f"space_id = {wanted}")
+    return rows.mapInArrow(carrying(fold), columns.ddl)
+
+
+def diff(
+    spark: SparkSession,
+    first: Paths,
+    second: Paths,
+    *,
+    first_until: Until = None,
+    second_until: Until = None,
+    **options: Any,
+) -> DataFrame:
+    """What has to change in `first` to become `second`: space_id, space, change, before, after.
+
+    `change` is added, removed or changed; tuples are the same if their bytes are. A space with
+    another primary key on the two sides has all of the one removed and all of the other added. The
+    rows of system spaces are among them. Arguments may be the same archive at two positions.
+    """
+    from pyspark.sql import functions as sql
+
+    one = prepared_state(spark, first, first_until, **options)
+    other = prepared_state(spark, second, second_until, **options)
+    apart = _keyed_otherwise(one.history, other.history)
+    before = state(spark, first, system=True, prepared=one)
+    after = state(spark, second, system=True, prepared=other)
+    key = sql.col("key")
+    if apart:
+        lifted = sql.concat(sql.lit(b"\xff"), key)
+        key = sql.when(sql.col("space_id").isin(apart), lifted).otherwise(key)
+    left = before.select("space_id", "space", "key", sql.col("tuple").alias("before"))
+    right = after.select(
+        "space_id",
+        sql.col("space").alias("named"),
+        key.alias("key"),
+        sql.col("tuple").alias("after"),
+    )
+    both = left.join(right, ["space_id", "key"], "full_outer")
+    changed = both.filter(~sql.col("before").eqNullSafe(sql.col("after")))
+    kind = (
+        sql.when(sql.col("before").isNull(), "added")
+        .when(sql.col("after").isNull(), "removed")
+        .otherwise("changed")
+    )
+    name = sql.coalesce(sql.col("named"), sql.col("space"))
+    shown = changed.select(
+        "space_id", name.alias("space"), kind.alias("change"), "key", "before", "after"
+    )
+    return shown.orderBy("space_id", "key").drop("key")
+
+
+def _keyed_otherwise(one: History, other: History) -> list[int]:
+    """Spaces whose primary key differs, so that their tuples cannot be paired."""
+    apart = []
+    for space in one.schema:
+        same = other.schema.get(space.id)
+        if same is not None and same.primary != space.primary:
+            apart.append(space.id)
+    return apart
+
+
+def stats(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
+    """What the rows of an archive are: a row per kind of file, space and type of row.
+
+    kind, space_id, type_name, rows, bytes (of keys, tuples and operations), keys (about how many
+    different ones; of updates and deletes), first_lsn, last_lsn, first_ts, last_ts. `options`: of
+    the scan.
+    """
+    from pyspark.sql import functions as sql
+
+    columns = ["kind", "space_id", "type_name", "lsn", "ts", "key", "tuple", "ops"]
+    rows = scan(spark, *paths, columns=columns, **options)
+    sizes = [
+        sql.coalesce(sql.length(sql.col(name)), sql.lit(0)) for name in ("key", "tuple", "ops")
+    ]
+    return (
+        rows.groupBy("kind", "space_id", "type_name")
+        .agg(
+            sql.count("*").alias("rows"),
+            sql.sum(sizes[0] + sizes[1] + sizes[2]).alias("bytes"),
+            sql.approx_count_distinct("key").alias("keys"),
+            sql.min("lsn").alias("first_lsn"),
+            sql.max("lsn").alias("last_lsn"),
+            sql.min("ts").alias("first_ts"),
+            sql.max("ts").alias("last_ts"),
+        )
+        .orderBy("kind", "space_id", "type_name")
+    )

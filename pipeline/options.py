@@ -1,0 +1,343 @@
+"""The options of the Spark format `logweir`: text to values, checked. See `docs/pipeline.md`.
+
+Spark hands options on as a map from lower-cased names to strings (`True` arrives as ``true``). An
+option that is not known is refused: a mistyped bound must not silently widen a scan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import urllib.parse
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from logweir.errors import ConfigError, DecodeError
+from logweir.limits import (
+    PIPELINE_BATCH_BYTES,
+    PIPELINE_BATCH_ROWS,
+    PIPELINE_SPLIT_BYTES,
+    VCLOCK_COMPONENTS,
+)
+from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns
+from logweir.wal.selection import parse_time, parse_type
+from logweir.wal.vclock import VClock
+
+__all__ = ["ORIGIN", "ScanOptions", "SinkOptions", "parse_boolean", "parse_count", "parse_vclock"]
+
+ORIGIN: Final = "option"
+
+KINDS: Final = ("xlog", "snap")
+SPLIT_MODES: Final = ("exact", "resync", "none")
+ON_ERROR: Final = ("fail", "skip", "report")
+
+
+def _refuse(key: str, message: str, hint: str = "") -> ConfigError:
+    return ConfigError(key, message, origin=ORIGIN, hint=hint)
+
+
+def parse_boolean(key: str, text: str) -> bool:
+    """Read `true` or `false`. Raises `ConfigError`."""
+    if text.lower() not in ("true", "false"):
+        raise _refuse(key, f"{text!r} is not true or false")
+    return text.lower() == "true"
+
+
+def parse_count(key: str, text: str, least: int = 0) -> int:
+    """Read a whole number of at least `least`. Raises `ConfigError`."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or int(text) < least:
+        raise _refuse(key, f"{text!r} is not a whole number from {least} on")
+    return int(text)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def parse_vclock(key: str, text: str) -> VClock:
+    """Read a vclock: as in file headers, or a JSON object. Raises `ConfigError`."""
+    try:
+        if '"' not in text:
+            return VClock.parse(text)
+        given = json.loads(text)
+        return VClock({int(replica): lsn for replica, lsn in given.items()})
+    except DecodeError as error:
+        raise _refuse(key, error.message) from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _refuse(key, f"{text[:80]!r} is no vclock: {error}") from error
+
+
+def parse_paths(key: str, text: str) -> tuple[str, ...]:
+    """Read `paths`: a JSON array of strings. Raises `ConfigError`."""
+    try:
+        paths = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refuse(key, f"{text[:80]!r} is no JSON array: {error}") from error
+    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
+        raise _refuse(key, "is not an array of paths")
+    return tuple(paths)
+
+
+def _one_of(names: tuple[str, ...]) -> Callable[[str, str], str]:
+    def read(key: str, text: str) -> str:
+        if text.lower() not in names:
+            raise _refuse(key, f"{text!r} is not one of {', '.join(names)}")
+        return text.lower()
+
+    return read
+
+
+def _kinds(key: str, text: str) -> tuple[str, ...]:
+    return tuple(sorted({_one_of(KINDS)(key, item) for item in _items(text)}))
+
+
+def _spaces(key: str, text: str) -> tuple[int | str, ...]:
+    return tuple(int(item) if item.isdecimal() else item for item in _items(text))
+
+
+def _types(key: str, text: str) -> tuple[int, ...]:
+    return tuple(parse_type(item, origin=ORIGIN) for item in _items(text))
+
+
+def _replica(key: str, text: str) -> int:
+    replica_id = parse_count(key, text)
+    if replica_id >= VCLOCK_COMPONENTS:
+        raise _refuse(key, f"{text!r} is not in 0 … {VCLOCK_COMPONENTS - 1}")
+    return replica_id
+
+
+def _time(key: str, text: str) -> float:
+    seconds = parse_time(text, origin=ORIGIN)
+    if math.isnan(seconds):
+        raise _refuse(key, f"{text!r} is no time")
+    return seconds
+
+
+def _columns(key: str, text: str) -> tuple[str, ...]:
+    return check_columns(_items(text), origin=ORIGIN)
+
+
+def _positive(key: str, text: str) -> int:
+    return parse_count(key, text, 1)
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "paths": parse_paths,
+    "url": lambda key, text: text,
+    "kinds": _kinds,
+    "recursive": parse_boolean,
+    "columns": _columns,
+    "vclock_from": parse_vclock,
+    "vclock_to": parse_vclock,
+    "replica_id": _replica,
+    "lsn_from": parse_count,
+    "lsn_to": parse_count,
+    "time_from": _time,
+    "time_to": _time,
+    "spaces": _spaces,
+    "types": _types,
+    "split_bytes": _positive,
+    "split_mode": _one_of(SPLIT_MODES),
+    "verify": parse_boolean,
+    "on_error": _one_of(ON_ERROR),
+    "live": parse_boolean,
+    "batch_rows": _positive,
+    "batch_bytes": _positive,
+    "from": lambda key, text: text,
+    "max_rows_per_batch": _positive,
+    "max_bytes_per_batch": _positive,
+    "max_files_per_batch": _positive,
+    "fail_on_data_loss": parse_boolean,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What to read and how. Made by `parse`; travels to the workers.
+
+    Empty tuples and None want all. `lsn_from` and `lsn_to` include their ends and go with
+    `replica_id`; rows that `vclock_from` holds are not wanted, of those that `vclock_to` does not
+    hold none is. None of these applies to snapshots. Times are seconds since the epoch, ends
+    included.
+    """
+
+    paths: tuple[str, ...] = ()
+    url: str = ""
+    kinds: tuple[str, ...] = KINDS
+    recursive: bool = False
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    vclock_from: VClock | None = None
+    vclock_to: VClock | None = None
+    replica_id: int | None = None
+    lsn_from: int | None = None
+    lsn_to: int | None = None
+    time_from: float | None = None
+    time_to: float | None = None
+    spaces: tuple[int | str, ...] = ()
+    types: tuple[int, ...] = ()
+    split_bytes: int = PIPELINE_SPLIT_BYTES
+    split_mode: str = "exact"
+    verify: bool = True
+    on_error: str = "fail"
+    live: bool = True
+    batch_rows: int = PIPELINE_BATCH_ROWS
+    batch_bytes: int = PIPELINE_BATCH_BYTES
+    start: str = "earliest"
+    max_rows_per_batch: int | None = None
+    max_bytes_per_batch: int | None = None
+    max_files_per_batch: int | None = None
+    fail_on_data_loss: bool = True
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ScanOptions:
+        """Read the options as Spark gives them. Raises `ConfigError`."""
+        values: dict[str, Any] = {}
+        for given, text in options.items():
+            key = given.lower()
+            if key == "path":
+                values["paths"] = (text,)
+                continue
+            if key not in _READERS:
+                known = ", ".join(["path", *_READERS])
+                raise _refuse(given, "is no option of the format logweir.", f"options are {known}")
+            values["start" if key == "from" else key] = _READERS[key](key, text)
+        parsed = cls(**values)
+        parsed._check()
+        return parsed
+
+    def _check(self) -> None:
+        if bool(self.paths) == bool(self.url):
+            raise _refuse("path", "give either a path or a url", "load(PATH) or option url")
+        if (self.lsn_from, self.lsn_to) != (None, None) and self.replica_id is None:
+            raise _refuse(
+                "lsn_from" if self.lsn_from is not None else "lsn_to",
+                "an lsn counts the rows of one replica.",
+                "add replica_id, or give vclock_from and vclock_to",
+            )
+        if not self.kinds:
+            raise _refuse("kinds", f"names none of {', '.join(KINDS)}")
+        wants_damage = {"crc_ok", "damage"} & set(self.columns)
+        if wants_damage and self.on_error != "report":
+            raise _refuse("columns", f"{min(wants_damage)} is there with on_error=report only")
+
+    def to_text(self) -> dict[str, str]:
+        """The options that differ from the defaults, as `parse` reads them."""
+        out: dict[str, str] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default:
+                out["from" if one.name == "start" else one.name] = _text(one.name, value)
+        return out
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "paths":
+        return json.dumps(list(value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where and how to write. Made by `parse`.
+
+    `sink_mode`: `xlog` or `snap`; `positions`: `keep`, `new`, or `auto`: kept where the DataFrame
+    has replica_id and lsn; `replica_id`: of new positions; `vclock`: of a snapshot, what it
+    contains, of the first log of a folder, where it begins; `query`: the stream's name, which with
+    the batch's number makes a batch known again; `staging`: folder that tasks and driver share,
+    for a live server.
+    """
+
+    path: str = ""
+    url: str = ""
+    sink_mode: str = "xlog"
+    positions: str = "auto"
+    replica_id: int = 1
+    vclock: VClock | None = None
+    instance: uuid.UUID | None = None
+    query: str = ""
+    staging: str = ""
+    compress_level: int = 1
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Read the options as Spark gives them. Raises `ConfigError`."""
+        values: dict[str, Any] = {}
+        for given, text in options.items():
+            key = given.lower()
+            if key in _SPARKS_OWN:
+                continue
+            if key not in _SINK_READERS:
+                known = ", ".join(_SINK_READERS)
+                raise _refuse(given, "is no option of a logweir sink.", f"options are {known}")
+            values[key] = _SINK_READERS[key](key, text)
+        values.setdefault("query", _query_name(options))
+        parsed = cls(**values)
+        if bool(parsed.path) == bool(parsed.url):
+            raise _refuse("path", "give either a path or a url", "save(PATH) or option url")
+        if parsed.path and is_url(parsed.path):
+            raise _refuse("path", f"{parsed.path!r} is no local folder: logs are written to one")
+        return parsed
+
+
+_SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
+
+
+def _query_name(options: Mapping[str, str]) -> str:
+    """A stream's name for itself: that of its checkpoint, which stays the same when restarted."""
+    for key, text in options.items():
+        if key.lower() == "checkpointlocation":
+            return hashlib.sha256(text.rstrip("/").encode()).hexdigest()[:16]
+    return ""
+
+
+def _uuid(key: str, text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise _refuse(key, f"{text!r} is no UUID") from error
+
+
+def _level(key: str, text: str) -> int:
+    level = parse_count(key, text, 1)
+    if level > 22:
+        raise _refuse(key, f"{level} is not in 1 … 22")
+    return level
+
+
+def _name(key: str, text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", text) is None:
+        raise _refuse(key, f"{text!r} is not 1 to 100 letters, digits, or _ . : -")
+    return text
+
+
+def _own_replica(key: str, text: str) -> int:
+    if (replica_id := _replica(key, text)) == 0:
+        raise _refuse(key, "0 is for rows that are not replicated")
+    return replica_id
+
+
+_SINK_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "path": lambda key, text: text,
+    "url": lambda key, text: text,
+    "sink_mode": _one_of(KINDS),
+    "positions": _one_of(("auto", "keep", "new")),
+    "replica_id": _own_replica,
+    "vclock": parse_vclock,
+    "instance": _uuid,
+    "query": _name,
+    "staging": lambda key, text: text,
+    "compress_level": _level,
+}
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names a file system (`s3://…`) and not a local file."""
+    return "://" in path and urllib.parse.urlsplit(path).scheme != ""

@@ -1,0 +1,391 @@
+"""Which bytes of which files a scan reads, and in which tasks. Reads headers only.
+
+A *range* is a part of one file: the blocks whose first byte lies in it. A *split* is what one task
+reads: one range of a large file, or several small files. Splits are in the order of reading: files
+by signature, a snapshot before the log of the same one, ranges by offset.
+
+Which files are left out: an xlog whose header's vclock is V holds rows after V, and all it holds
+are in the `VClock` W of the next one in its folder. It is left out where the lower bound holds W,
+or V is at or above the upper bound in every component that the upper bound has; components are
+compared one by one, never their sums. The newest file has no known end: no lower bound leaves it
+out. Times leave nothing out: clocks step back, and a header has none. Snapshots are never left out
+by vclock or lsn: their lsns are row numbers (Tarantool 2.6.0, observed).
+
+Where a file is cut (`split_mode`): `exact` reads the headers of all blocks and cuts at a block;
+`resync` cuts anywhere, and the task looks for the first block in its range by magic, header and
+checksum, which a stored value that holds a whole block would deceive; `none` does not cut.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from logweir.errors import ConfigError, CorruptFile, WalError
+from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
+from logweir.pipeline.options import ORIGIN, ScanOptions
+from logweir.pipeline.storage import CutFile, open_storage
+from logweir.wal import kernel
+from logweir.wal.block import FIXHEADER_BYTES
+from logweir.wal.damage import Damage
+from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
+from logweir.wal.filesystem import FileSystem, ReadFile, explain
+from logweir.wal.meta import FileKind
+from logweir.wal.reader import Block, WalReader
+from logweir.wal.spacenames import SpaceNames
+from logweir.wal.vclock import VClock
+
+__all__ = ["Plan", "Range", "Source", "Split", "Walked", "plan", "space_ids", "walk_blocks"]
+
+_WALK_BLOCKS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to read. `location`: the folder's or file's path or URL as it was given; `path`:
+    in its file system; `following`: the `VClock` of the next log of its folder, None if it is the
+    newest; `size`: bytes when it was planned; `first_block`: where its header ends."""
+
+    location: str
+    path: str
+    number: int
+    kind: FileKind
+    vclock: VClock
+    following: VClock | None
+    size: int
+    first_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The blocks of `source` that begin in `start` … `end` - 1. `exact`: `start` is a block's."""
+
+    source: Source
+    start: int
+    end: int
+    exact: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads, in this order. `damage`: files that cannot be read, to be listed."""
+
+    ranges: tuple[Range, ...]
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(one.size for one in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A scan. `spaces`: ids of the wanted spaces, empty for all."""
+
+    sources: tuple[Source, ...]
+    splits: tuple[Split, ...]
+    spaces: frozenset[int] = frozenset()
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(split.size for split in self.splits)
+
+
+def plan(options: ScanOptions) -> Plan:
+    """Plan a scan of `options.paths`.
+
+    Raises `WalError` and its kinds for what is missing, foreign, mixed or has no usable header,
+    `ConfigError` for a space name that no file defines.
+    """
+    sources: list[Source] = []
+    damage: list[Damage] = []
+    for location in options.paths:
+        for folder in _folders(location, options.recursive):
+            index, wanted = _index(folder, options)
+            sources += _sources(folder, index, wanted, options, len(sources))
+            damage += index.damage
+    ranges = [one for source in sources for one in _cut(source, options)]
+    splits = list(_pack(ranges, options.split_bytes))
+    if damage and options.on_error == "report":
+        splits.append(Split((), tuple(damage)))
+    return Plan(tuple(sources), tuple(splits), space_ids(options))
+
+
+def space_ids(options: ScanOptions) -> frozenset[int]:
+    """The ids of `options.spaces`; names are looked up in the logs and snapshots.
+
+    Raises `ConfigError` for a name that none of them defines.
+    """
+    wanted = {one for one in options.spaces if isinstance(one, str)}
+    ids = {one for one in options.spaces if isinstance(one, int)}
+    found: set[str] = set()
+    for location in options.paths if wanted else ():
+        for folder in _folders(location, options.recursive):
+            for number, name in _names(folder).items():
+                if name in wanted:
+                    ids.add(number)
+                    found.add(name)
+    if found != wanted:
+        raise ConfigError(
+            "spaces",
+            f"{min(wanted - found)!r} is no space of this log.",
+            origin=ORIGIN,
+            hint="names are those of `logweir info`; a number is always taken",
+        )
+    return frozenset(ids)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    location: str
+    filesystem: FileSystem
+    path: Path
+    is_file: bool
+
+
+def _folders(location: str, recursive: bool) -> Iterator[_Folder]:
+    filesystem, path = open_storage(location)
+    try:
+        names = filesystem.list_directory(path)
+    except NotADirectoryError:
+        yield _Folder(location, filesystem, path, True)
+        return
+    except OSError as error:
+        raise explain(error, location) from error
+    yield _Folder(location, filesystem, path, False)
+    if recursive:
+        for name in names:
+            if not name.startswith(".") and _is_folder(filesystem, path / name):
+                yield from _below(location, filesystem, path / name)
+
+
+def _is_folder(filesystem: FileSystem, path: Path) -> bool:
+    if path.suffix in (".xlog", ".snap", ".vylog"):
+        return False
+    try:
+        filesystem.list_directory(path)
+    except OSError:
+        return False
+    return True
+
+
+def _below(location: str, filesystem: FileSystem, path: Path) -> Iterator[_Folder]:
+    yield _Folder(location, filesystem, path, False)
+    for name in filesystem.list_directory(path):
+        if not name.startswith(".") and _is_folder(filesystem, path / name):
+            yield from _below(location, filesystem, path / name)
+
+
+def _index(folder: _Folder, options: ScanOptions) -> tuple[DirectoryIndex, list[LogFile]]:
+    """The index of the folder, and those of its files that are of the wanted kinds."""
+    if folder.is_file:
+        index = replace(scan_directory(folder.path.parent, folder.filesystem), damage=[])
+        wanted = [file for file in index.files if file.path.name == folder.path.name]
+        if not wanted:
+            wanted = [_single(folder)]
+    else:
+        index = scan_directory(folder.path, folder.filesystem)
+        for damage in index.damage:
+            if options.on_error == "fail":
+                raise CorruptFile(damage.message, path=damage.file, hint=damage.hint)
+        if not index.files and not options.recursive:
+            raise WalError(
+                "holds no log or snapshot.",
+                path=folder.location,
+                hint="name the folder that has the .xlog and .snap files, or use recursive",
+            )
+        wanted = [file for file in index.files if file.suffix in options.kinds]
+    return index, wanted
+
+
+def _single(folder: _Folder) -> LogFile:
+    """A file under a name that no index takes. Raises what a reader of it raises."""
+    with WalReader(folder.path, filesystem=folder.filesystem) as reader:
+        suffix = "snap" if reader.meta.kind == "SNAP" else "xlog"
+        return LogFile(
+            folder.path,
+            suffix,  # type: ignore[arg-type]
+            reader.meta.vclock.signature,
+            reader.meta,
+            reader.size,
+        )
+
+
+def _sources(
+    folder: _Folder,
+    index: DirectoryIndex,
+    wanted: list[LogFile],
+    options: ScanOptions,
+    first: int,
+) -> list[Source]:
+    following = dict(zip((log.path for log in index.xlogs), index.xlogs[1:], strict=False))
+    found: list[Source] = []
+    for file in wanted:
+        after = following.get(file.path)
+        if file.suffix == "xlog" and _is_outside(file, after, options):
+            continue
+        with WalReader(file.path, filesystem=folder.filesystem) as reader:
+            size, first_block = reader.size, reader.first_block
+        found.append(
+            Source(
+                location=folder.location,
+                path=str(file.path),
+                number=first + len(found),
+                kind=file.meta.kind,
+                vclock=file.vclock,
+                following=after.vclock if after else None,
+                size=size,
+                first_block=first_block,
+            )
+        )
+    return found
+
+
+def _is_outside(file: LogFile, after: LogFile | None, options: ScanOptions) -> bool:
+    """Whether the header alone says that the file holds no wanted row."""
+    if after is not None:
+        if options.vclock_from is not None and options.vclock_from.covers(after.vclock):
+            return True
+        if options.replica_id is not None:
+            reached = after.vclock.lsn(options.replica_id)
+            if reached == file.vclock.lsn(options.replica_id) or (
+                options.lsn_from is not None and reached < options.lsn_from
+            ):
+                return True
+    if options.vclock_to is not None and file.vclock.covers(options.vclock_to):
+        return True
+    if options.replica_id is not None and options.lsn_to is not None:
+        return file.vclock.lsn(options.replica_id) >= options.lsn_to
+    return False
+
+
+def _names(folder: _Folder) -> SpaceNames:
+    """The names of the folder's spaces, by id."""
+    path = folder.path.parent if folder.is_file else folder.path
+    index = scan_directory(path, folder.filesystem)
+    if not index.files:
+        return SpaceNames()
+    newest = index.files[-1].path
+    names = SpaceNames.before(newest, folder.filesystem)
+    with WalReader(newest, filesystem=folder.filesystem, skip_damage=True) as reader:
+        for item in reader.blocks():
+            if isinstance(item, Block):
+                names.learn(item.columns)
+    return names
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+
+class Walked(NamedTuple):
+    """Some blocks, one behind the other. `at`: where `window` begins in the file; `table`: as
+    `wal.kernel.walk` wrote it, with offsets in the window; `blocks`: how many."""
+
+    at: int
+    window: bytes
+    table: array[int]
+    blocks: int
+
+    def column(self, number: int) -> memoryview:
+        """One column of the table: offset, payload bytes, checksum, 1 if compressed."""
+        start = number * _WALK_BLOCKS
+        return memoryview(self.table)[start : start + self.blocks]
+
+    @property
+    def end(self) -> int:
+        """Where the last block ends in the file."""
+        return self.at + self.table[self.blocks]
+
+
+def walk_blocks(file: ReadFile, start: int, end: int, *, whole: bool = False) -> Iterator[Walked]:
+    """The headers of the blocks that begin from `start` on and before `end`, a window at a time.
+
+    No payload is looked at. `whole`: only blocks whose payload stands in the window too. Stops
+    before what is no header as Tarantool writes it, and before a block that passes the file's end.
+    What is yielded is used again by the next step.
+    """
+    table = array("Q", bytes(8 * 4 * _WALK_BLOCKS))
+    at, size, want = start, file.size(), PIPELINE_WINDOW_BYTES
+    while at < end:
+        window = file.read(min(want, size - at), at)
+        count = kernel.walk(window, table, _WALK_BLOCKS)
+        count = bisect_left(table, end - at, 0, count)
+        if whole and count and table[count] > len(window):
+            count -= 1
+            if not count:
+                want = FIXHEADER_BYTES + table[_WALK_BLOCKS]
+                if want <= len(window) or want > min(size - at, BLOCK_RAW_BYTES):
+                    return
+                continue
+        if not count:
+            return
+        yield Walked(at, window, table, count)
+        at += table[count]
+        want = PIPELINE_WINDOW_BYTES
+
+
+def _cut(source: Source, options: ScanOptions) -> list[Range]:
+    start, end, step = source.first_block, source.size, options.split_bytes
+    if options.split_mode == "none" or end - start <= step + step // 8:
+        return [Range(source, start, end)]
+    if options.split_mode == "resync":
+        cuts = list(range(start + step, end - step // 8, step))
+        edges = [start, *cuts, end]
+        return [Range(source, one, other, exact=one == start) for one, other in pairwise(edges)]
+    filesystem, _ = open_storage(source.location)
+    edges = [start, *_block_cuts(source, filesystem, step), end]
+    return [Range(source, one, other) for one, other in pairwise(edges)]
+
+
+def _block_cuts(source: Source, filesystem: FileSystem, step: int) -> Iterator[int]:
+    """Blocks at which the file is cut into parts of about `step` bytes."""
+    try:
+        opened = filesystem.open_read(Path(source.path))
+    except OSError as error:
+        raise explain(error, source.path) from error
+    file = CutFile(opened, source.size)
+    try:
+        target = source.first_block + step
+        for walked in walk_blocks(file, source.first_block, source.size):
+            while target < walked.end:
+                index = bisect_left(walked.table, target - walked.at, 0, walked.blocks)
+                if index == walked.blocks:
+                    break
+                cut = walked.at + walked.table[index]
+                if source.size - cut < step // 8:
+                    return
+                yield cut
+                target = cut + step
+    except OSError as error:
+        raise explain(error, source.path) from error
+    finally:
+        file.close()
+
+
+def _pack(ranges: Sequence[Range], split_bytes: int) -> Iterator[Split]:
+    """Put small neighbours into one split, so that tasks are of about one size."""
+    pending: list[Range] = []
+    size = 0
+    for one in ranges:
+        if pending and size + one.size > split_bytes:
+            yield Split(tuple(pending))
+            pending, size = [], 0
+        pending.append(one)
+        size += one.size
+    if pending:
+        yield Split(tuple(pending))

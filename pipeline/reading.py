@@ -1,0 +1,290 @@
+"""Reading a split: groups of blocks while all is in order, the log's own reader where it is not.
+
+Blocks are read by windows: headers walked by the kernel, checksums compared, payloads unpacked and
+put one behind the other until there are about `batch_bytes` of rows, which the kernel reads in
+one go. At the first thing that is out of order (a header, a checksum, a malformed row, a
+transaction across blocks, the file's end) the place goes to `wal.reader`, which says what it is; so
+damage means here what it means everywhere:
+
+* an unfinished end is an ending, not damage; but a log that a newer one follows must then reach the
+  newer one's vclock, or rows are missing (`ChainGap`), and with `live=false` every log must be
+  closed by its EOF marker;
+* a snapshot without EOF marker is not complete, which is damage;
+* damage is raised (`on_error=fail`), left out (`skip`), or left out and listed (`report`).
+
+`verify=false` does not compare checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.pipeline.arrow import BatchBuilder, Group, Place
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.plan import Range, Source, Split, Walked, walk_blocks
+from logweir.pipeline.plan import plan as make_plan
+from logweir.pipeline.storage import CutFileSystem, open_storage
+from logweir.wal.block import FIXHEADER_BYTES, decompress
+from logweir.wal.columns import RowColumns
+from logweir.wal.crc32c import checksum
+from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
+from logweir.wal.filesystem import FileSystem, ReadFile, explain
+from logweir.wal.reader import WalReader
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import FLAG_COMMIT
+
+__all__ = ["batches", "groups", "scan"]
+
+
+def batches(options: ScanOptions) -> Iterator[pa.RecordBatch]:
+    """All batches of a scan, in the order of the log, without Spark."""
+    planned = make_plan(options)
+    for split in planned.splits:
+        yield from scan(split, options, planned.spaces)
+
+
+def scan(
+    split: Split, options: ScanOptions, spaces: frozenset[int] = frozenset()
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one split. `spaces`: ids of the wanted spaces, empty for all.
+
+    Memory: one window and one group of about `batch_bytes`. Raises `CorruptBlock`, `CorruptFile`,
+    `ChainGap`, `WalError` as the module says.
+    """
+    builder = BatchBuilder(options, spaces)
+    for one in split.ranges:
+        for item in groups(one, options):
+            if isinstance(item, Damage):
+                if options.on_error == "report":
+                    place = _place(one.source)
+                    yield builder.damage(place, item.offset, f"{item.kind}: {item.message}")
+            else:
+                yield from builder.build(item)
+    for damage in split.damage:
+        place = Place(Path(damage.file).name, damage.file, -1, damage.file.endswith(".xlog"))
+        yield builder.damage(place, damage.offset, f"{damage.kind}: {damage.message}")
+
+
+def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
+    """The rows of one range, and, unless `on_error` is `fail`, what is damaged in it."""
+    filesystem, _ = open_storage(one.source.location)
+    cut = CutFileSystem(filesystem, one.source.size)
+    try:
+        file = cut.open_read(Path(one.source.path))
+    except OSError as error:
+        raise explain(error, one.source.path) from error
+    if file.size() < one.source.size:
+        file.close()
+        raise WalError(
+            f"the file became shorter since the scan was planned: {file.size()} of "
+            f"{one.source.size} bytes.",
+            path=one.source.path,
+            hint="another program cut it; load it again",
+        )
+    try:
+        yield from _Ranged(one, options, cut, file).groups()
+    except OSError as error:
+        raise explain(error, one.source.path) from error
+    finally:
+        file.close()
+
+
+def _place(source: Source) -> Place:
+    return Place(Path(source.path).name, source.path, source.number, source.kind == "XLOG")
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Blocks that are gathered. `offsets`: of each in the file; `starts`: of its rows in `parts`;
+    `size`: bytes of rows; `end`: where the last block ends in the file."""
+
+    parts: list[bytes | memoryview] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    size: int = 0
+    end: int = 0
+
+
+class _Ranged:
+    def __init__(
+        self, one: Range, options: ScanOptions, filesystem: FileSystem, file: ReadFile
+    ) -> None:
+        self._range = one
+        self._source = one.source
+        self._options = options
+        self._filesystem = filesystem
+        self._file = file
+        self._place = _place(one.source)
+        self._at = one.start
+        """Everything before it was yielded."""
+
+    def groups(self) -> Iterator[Group | Damage]:
+        if not self._range.exact:
+            with self._reader() as reader:
+                found = reader.find_block(self._range.start)
+            self._at = self._range.end if found is None else found
+        yield from self._quick()
+        if self._at < self._range.end or self._range.end == self._source.size:
+            yield from self._slow()
+
+    def _reader(self) -> WalReader:
+        skips = self._options.on_error != "fail"
+        return WalReader(self._source.path, filesystem=self._filesystem, skip_damage=skips)
+
+    # --- while all is in order --------------------------------------------------------------------
+
+    def _quick(self) -> Iterator[Group]:
+        pending = _Pending()
+        limit = self._options.batch_bytes
+        for walked in walk_blocks(self._file, self._at, self._range.end, whole=True):
+            window = memoryview(walked.window)
+            whole = True
+            for offset, end, data in self._payloads(walked, window):
+                if data is None:
+                    whole = False
+                    break
+                pending.parts.append(data)
+                pending.offsets.append(offset)
+                pending.starts.append(pending.size)
+                pending.size += len(data)
+                pending.end = end
+                if pending.size >= limit:
+                    group = self._group(pending)
+                    if group is None:
+                        return
+                    yield group
+                    pending = _Pending()
+            if pending.size:
+                group = self._group(pending)
+                if group is None:
+                    return
+                yield group
+                pending = _Pending()
+            if not whole:
+                return
+
+    def _payloads(
+        self, walked: Walked, window: memoryview
+    ) -> Iterator[tuple[int, int, bytes | memoryview | None]]:
+        """Offset, end and rows of each block; None for the rows of one that is not in order."""
+        verify, at = self._options.verify, walked.at
+        columns = [walked.column(number).tolist() for number in range(4)]
+        for offset, size, crc, packed in zip(*columns, strict=True):
+            start = offset + FIXHEADER_BYTES
+            stop = start + size
+            payload = window[start:stop]
+            data: bytes | memoryview | None = payload
+            if not size or (verify and checksum(payload) != crc):
+                data = None
+            elif packed:
+                try:
+                    data = decompress(payload)
+                except (DecodeError, LimitExceeded):
+                    data = None
+            yield at + offset, at + stop, data
+            if data is None:
+                return
+
+    def _group(self, pending: _Pending) -> Group | None:
+        """The rows of the gathered blocks, None if something about them is not in order."""
+        try:
+            data = b"".join(pending.parts)
+            columns = RowColumns.scan(data)
+            columns.transaction_ends()
+        except (DecodeError, LimitExceeded):
+            return None
+        starts = np.array(pending.starts, dtype=np.uint64)
+        group = Group(
+            self._place,
+            columns,
+            np.array(pending.offsets, dtype=np.uint64),
+            np.searchsorted(np.frombuffer(columns.row_offset, dtype=np.uint64), starts),
+        )
+        if not _in_order(group, starts):
+            return None
+        self._at = pending.end
+        return group
+
+    # --- where it is not --------------------------------------------------------------------------
+
+    def _slow(self) -> Iterator[Group | Damage]:
+        with self._reader() as reader:
+            for item in reader.blocks(self._at):
+                if item.offset >= self._range.end and self._range.end < self._source.size:
+                    return
+                if isinstance(item, Damage):
+                    if item.kind not in TAIL_KINDS:
+                        yield self._tolerated(item)
+                else:
+                    yield Group(
+                        self._place,
+                        item.columns,
+                        np.array([item.offset], dtype=np.uint64),
+                        np.zeros(1, dtype=np.int64),
+                    )
+            if self._range.end == self._source.size:
+                yield from self._ending(reader)
+
+    def _tolerated(self, damage: Damage) -> Damage:
+        """The damage, if the options let it pass."""
+        if self._options.on_error == "fail":
+            raise damage.to_error()
+        return damage
+
+    def _ending(self, reader: WalReader) -> Iterator[Damage]:
+        """Whether the file may end as it does."""
+        if reader.end not in (
+            *(FileEnd.UNCLOSED, FileEnd.TORN_TAIL, FileEnd.ZERO_TAIL, FileEnd.UNSYNCED_TAIL),
+        ):
+            return
+        source = self._source
+        if source.kind == "XLOG" and source.following is not None:
+            reached = self._reached()
+            if reached.covers(source.following):
+                return
+            text = f"ends at {reached}, the next log begins at {source.following}."
+            hint = "rows are missing: `logweir verify` shows where"
+            if self._options.on_error == "fail":
+                raise ChainGap(
+                    text, path=source.path, expected=source.following, found=reached, hint=hint
+                )
+            yield Damage(DamageKind.GAP, source.path, reader.end_offset, 0, text, hint)
+        elif source.kind == "SNAP":
+            text = "the snapshot has no EOF marker: it is not complete."
+            hint = "use an older snapshot and the logs behind it"
+            damage = Damage(DamageKind.NO_EOF, source.path, reader.end_offset, 0, text, hint)
+            yield self._tolerated(damage)
+        elif source.kind == "XLOG" and not self._options.live:
+            text = f"the log has no EOF marker ({reader.end}), and live is false."
+            hint = "it is still written to, or its writer was killed; live=true takes it as it is"
+            damage = Damage(DamageKind.NO_EOF, source.path, reader.end_offset, 0, text, hint)
+            yield self._tolerated(damage)
+
+    def _reached(self) -> VClock:
+        """The vclock at the end of the whole file."""
+        with WalReader(self._source.path, filesystem=self._filesystem) as reader:
+            for item in reader.blocks():
+                if isinstance(item, Damage):
+                    break
+            return reader.vclock
+
+
+def _in_order(group: Group, starts: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
+    """Whether every block begins with a row and ends with a transaction, all numbers bounded."""
+    columns = group.columns
+    offsets = np.frombuffer(columns.row_offset, dtype=np.uint64)
+    if (group.firsts == len(offsets)).any() or (offsets[group.firsts] != starts).any():
+        return False
+    lasts = np.append(group.firsts[1:], len(offsets)) - 1
+    return (
+        bool((group.number("flags")[lasts] & np.uint64(FLAG_COMMIT)).all())
+        and int(group.number("replica_id").max()) < VCLOCK_COMPONENTS
+        and not int(group.number("lsn").max()) >> 63
+    )

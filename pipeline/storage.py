@@ -1,0 +1,196 @@
+"""Where files are: the local disk, or whatever `pyarrow.fs` or `fsspec` reaches by a URL.
+
+Both look alike to the code above, as the `FileSystem` of `wal.filesystem`, so that one reader and
+one index serve all. A URL's file system is opened where it is used, never sent to a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import urllib.parse
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.errors import ConfigError, WalError
+from logweir.pipeline.options import ORIGIN, is_url
+from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
+
+__all__ = ["CutFile", "CutFileSystem", "UrlFileSystem", "open_storage"]
+
+_HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
+
+
+def open_storage(location: str) -> tuple[FileSystem, Path]:
+    """The file system that holds `location`, a path or URL, and the path in it.
+
+    Raises `ConfigError` where no file system of that kind is known, `WalError` where it cannot be
+    opened.
+    """
+    if not is_url(location):
+        return OS, Path(location)
+    parts = urllib.parse.urlsplit(location)
+    if parts.scheme == "file":
+        return OS, Path(urllib.parse.unquote(parts.path))
+    filesystem, path = _connect(location, parts.scheme)
+    return UrlFileSystem(filesystem), Path(path)
+
+
+def _connect(location: str, scheme: str) -> tuple[Any, str]:
+    from pyarrow import ArrowInvalid, fs
+
+    try:
+        filesystem, path = fs.FileSystem.from_uri(location)
+        return filesystem, path
+    except ArrowInvalid as error:
+        if "Unrecognized filesystem" not in str(error):
+            raise ConfigError(
+                "path", f"{location!r}: {error}", origin=ORIGIN, hint=_HINT
+            ) from error
+        unknown = error
+    except OSError as error:
+        raise WalError(f"{error}.", path=location, hint=_HINT) from error
+    try:
+        import fsspec
+    except ImportError:
+        raise ConfigError(
+            "path",
+            f"no file system is known for {scheme}://",
+            origin=ORIGIN,
+            hint="pyarrow has s3, gs, abfs, hdfs and file; install fsspec for others",
+        ) from unknown
+    try:
+        opened, path = fsspec.core.url_to_fs(location)
+    except (ValueError, ImportError) as error:
+        raise ConfigError("path", f"{location!r}: {error}", origin=ORIGIN, hint=_HINT) from error
+    return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
+
+
+def _as_os_error(error: Exception, path: Path) -> OSError:
+    number = getattr(error, "errno", None) or (
+        errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
+    )
+    return OSError(number, str(error), str(path))
+
+
+class _UrlReadFile:
+    def __init__(self, filesystem: Any, path: Path) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._file = filesystem.open_input_file(path.as_posix())
+        self._size = int(self._file.size())
+
+    def size(self) -> int:
+        info = self._filesystem.get_file_info(self.path.as_posix())
+        if info.size is not None and info.size != self._size:
+            self._file.close()
+            self._file = self._filesystem.open_input_file(self.path.as_posix())
+            self._size = int(self._file.size())
+        return self._size
+
+    def read(self, count: int, offset: int) -> bytes:
+        try:
+            return bytes(self._file.read_at(min(count, max(self._size - offset, 0)), offset))
+        except OSError as error:
+            raise _as_os_error(error, self.path) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class UrlFileSystem:
+    """A `pyarrow.fs.FileSystem` for readers and the index of folders; it writes nothing."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+
+    def open_read(self, path: Path) -> ReadFile:
+        """The file, which is read by ranges."""
+        try:
+            return _UrlReadFile(self._filesystem, path)
+        except OSError as error:
+            raise _as_os_error(error, path) from error
+
+    def list_directory(self, path: Path) -> list[str]:
+        """The names in a folder, sorted."""
+        from pyarrow import fs
+
+        kind = self._filesystem.get_file_info(path.as_posix()).type
+        if kind == fs.FileType.File:
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
+        if kind == fs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(path))
+        try:
+            found = self._filesystem.get_file_info(fs.FileSelector(path.as_posix()))
+        except OSError as error:
+            raise _as_os_error(error, path) from error
+        return sorted(info.base_name for info in found)
+
+    def create(self, path: Path) -> AppendFile:
+        """Refused."""
+        raise self._read_only(path)
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Refused."""
+        raise self._read_only(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Refused."""
+        raise self._read_only(new)
+
+    def remove(self, path: Path) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
+    def make_directory(self, path: Path) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
+    def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
+        """Refused."""
+        raise self._read_only(path)
+
+    def _read_only(self, path: Path) -> OSError:
+        return OSError(errno.EROFS, "is read by URL, which cannot be written here", str(path))
+
+
+class CutFile:
+    """A file as it was when the scan was planned: what was appended since is not there."""
+
+    def __init__(self, file: ReadFile, size: int) -> None:
+        self._file = file
+        self._size = min(size, file.size())
+        self.path = file.path
+
+    def size(self) -> int:
+        """Bytes in the file then; fewer where it was cut since."""
+        return self._size
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes from `offset`."""
+        return self._file.read(min(count, max(self._size - offset, 0)), offset)
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+
+class CutFileSystem(UrlFileSystem):
+    """The same file system, with every file cut to `size`."""
+
+    def __init__(self, filesystem: FileSystem, size: int) -> None:
+        super().__init__(filesystem)
+        self._size = size
+
+    def open_read(self, path: Path) -> ReadFile:
+        """The file, cut."""
+        return CutFile(self._filesystem.open_read(path), self._size)
+
+    def list_directory(self, path: Path) -> list[str]:
+        """The names in a folder, sorted."""
+        names: list[str] = self._filesystem.list_directory(path)
+        return names

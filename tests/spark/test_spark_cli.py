@@ -1,0 +1,68 @@
+"""`logweir pipeline` as a program of its own: results, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import damaged, sample
+
+import logweir
+
+pytestmark = pytest.mark.spark
+
+
+def run(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run the program in an empty folder."""
+    program = "from logweir.tools.cli.main import run; run()"
+    return subprocess.run(
+        [sys.executable, "-c", program, "pipeline", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+    )
+
+
+def test_compact_tells_what_it_made(tmp_path: Path) -> None:
+    """`compact --json` prints one object; stderr stays empty; the snapshot opens."""
+    folder = sample("04-crashed").folder
+    ran = run(tmp_path, "compact", folder, "--to", "new", "--json", "--master", "local[2]")
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["vclock"] == {"1": 174} or told["vclock"] == {"1": "174"}
+    assert ran.stderr == ""
+    with logweir.open(tmp_path / "new", create=False) as log:
+        assert log.vclock.lsn(1) == 174
+
+
+def test_damage_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
+    """A job over damaged files ends with the error, its place and a hint, no traceback."""
+    folder = damaged("c-flipped-payload-byte").folder
+    ran = run(tmp_path, "export", folder, "--to", "out", "--master", "local[1]")
+    assert ran.returncode == 3
+    (line,) = ran.stderr.strip().splitlines()
+    assert "error" in line
+    assert "at byte" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["compact", "."], "--to"),
+        (["cdc", ".", "--to", "x"], "--checkpoint"),
+        (["state", ".", "--at-time", "2026-01-01", "--at-vclock", "{1: 5}"], "--at-time"),
+        (["fly", "."], "JOB"),
+    ],
+)
+def test_wrong_usage_is_told_before_spark_starts(
+    tmp_path: Path, words: list[str], complaint: str
+) -> None:
+    """What is missing is named, with exit code 2."""
+    ran = run(tmp_path, *words)
+    assert ran.returncode == 2
+    assert complaint in ran.stderr

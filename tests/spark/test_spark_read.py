@@ -1,0 +1,128 @@
+"""The format `logweir` in a real Spark session: reading in batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
+from samples import sample
+from spark.feeding import fill, forget_last_commit
+
+from interop.serving import Serving
+from logweir import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_folder_is_read_without_registration(spark: SparkSession) -> None:
+    """Spark finds the format by itself and reads every row of a real Tarantool's folder."""
+    folder = sample("02-spaces").folder
+    rows = spark.read.format("logweir").load(str(folder)).collect()
+    expected = [row for file in sample("02-spaces").files for row in file.rows]
+    assert len(rows) == len(expected)
+    tuples = [row["body"].get("tuple_mp") for row in expected if row["type"] == "INSERT"]
+    assert sorted(row["tuple"].hex() for row in rows if row["type"] == 2) == sorted(tuples)
+
+
+def test_columns_come_as_asked(spark: SparkSession) -> None:
+    """`columns` and a user's schema choose columns and their order; a wrong type is refused."""
+    folder = sample("04-crashed").folder
+    found = pipeline.scan(spark, folder, columns=["lsn", "time", "tuple_json"])
+    assert found.columns == ["lsn", "time", "tuple_json"]
+    assert found.count() == 1303
+    reader = spark.read.format("logweir")
+    assert reader.schema("key BINARY, lsn BIGINT").load(str(folder)).columns == ["key", "lsn"]
+    with pytest.raises(Exception, match="is BIGINT, not int"):
+        reader.schema("lsn INT").load(str(folder)).collect()
+
+
+def test_a_mistyped_option_fails_the_load(spark: SparkSession) -> None:
+    """It does not silently widen the scan."""
+    with pytest.raises(Exception, match=r"vclock_form .*is no option"):
+        spark.read.format("logweir").option("vclock_form", "{1: 5}").load("/data")
+
+
+def test_damage_fails_the_job_with_file_and_offset(spark: SparkSession, tmp_path: Path) -> None:
+    """What the task raised is in what the action raises."""
+    fill(tmp_path / "log", 0, 20)
+    path = next((tmp_path / "log").glob("*.xlog"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=rf"{path.name} at byte \d+"):
+        pipeline.scan(spark, path).collect()
+
+
+def test_two_filters_of_one_dataframe_see_their_own_rows(spark: SparkSession) -> None:
+    """Why no reader takes filters from Spark: a source that does gives wrong rows when one
+    loaded DataFrame feeds two queries (Spark 4.3.0); ours gives each its own."""
+
+    class Pushing(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "pushing"
+
+        def schema(self) -> str:
+            return "x BIGINT"
+
+        def reader(self, schema: Any) -> Any:
+            class Reader(DataSourceReader):
+                wanted: Any = None
+
+                def pushFilters(self, filters: Any) -> Any:
+                    for one in filters:
+                        if isinstance(one, EqualTo):
+                            self.wanted = one.value
+                        else:
+                            yield one
+
+                def read(self, partition: Any) -> Any:
+                    return iter([(x,) for x in range(10) if self.wanted in (None, x)])
+
+            return Reader()
+
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.dataSource.register(Pushing)
+    ours = pipeline.scan(spark, sample("01-fresh").folder, columns=["lsn"])
+    for pushes, expected in ((True, [4, 4]), (False, [3, 4])):
+        if pushes:
+            spark.conf.set(setting, "true")
+            frame = spark.read.format("pushing").load().withColumnRenamed("x", "lsn")
+        else:
+            frame = ours
+        both = frame.filter("lsn = 3").union(frame.filter("lsn = 4"))
+        assert sorted(row.lsn for row in both.collect()) == expected
+        spark.conf.unset(setting)
+
+
+def test_a_running_server_is_read_and_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream of a server's rows lands in another server, once, with its position beside it."""
+    with Serving(tmp_path / "a", guest="replicate") as source:
+        source.log.create_space("t", format=[("id", "unsigned")])
+        for number in range(40):
+            source.log.insert("t", (number,))
+        url = f"tarantool://127.0.0.1:{source.port}"
+        assert spark.read.format("logweir").option("url", url).load().count() >= 43
+        allowed = {"guest": "all", "functions": "logweir.pipeline.landing"}
+        with Serving(tmp_path / "b", **allowed) as target:
+            target.log.create_space("t", format=[("id", "unsigned")])
+            for _ in range(2):
+                query = (
+                    spark.readStream.format("logweir")
+                    .options(url=url, spaces=512)
+                    .load()
+                    .writeStream.format("logweir")
+                    .option("url", f"tarantool://127.0.0.1:{target.port}")
+                    .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                    .option("staging", str(tmp_path))
+                    .trigger(availableNow=True)
+                    .start()
+                )
+                query.awaitTermination()
+                forget_last_commit(tmp_path / "checkpoint")
+            assert [row[0] for row in target.log.select("t")] == list(range(40))

@@ -1,0 +1,76 @@
+"""The jobs' folding without Spark: the same functions, the shuffle done by Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from logweir.pipeline.jobs.fold import Folder
+from logweir.pipeline.jobs.folding import Prepared, prepare
+from logweir.pipeline.jobs.keyed import KEYED_SCHEMA, Keyer
+from logweir.pipeline.jobs.survey import Found, Until, survey
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.plan import Split
+from logweir.pipeline.reading import scan
+
+_ORDER = [(name, "ascending") for name in ("space_id", "key", "file", "position")]
+
+
+def look_here(splits: Sequence[Split], options: ScanOptions, until: Until) -> Found:
+    """`survey` of every split, in this process."""
+    return Found.of(
+        tuple(row.values())  # type: ignore[misc]
+        for split in splits
+        for batch in survey(split, options, until)
+        for row in batch.to_pylist()
+    )
+
+
+def prepared_here(folder: Path, **options: object) -> Prepared:
+    """`prepare` without Spark."""
+    return prepare(look_here, [folder], **options)  # type: ignore[arg-type]
+
+
+def keyed_here(prepared: Prepared) -> pa.Table:
+    """The keyed rows of all splits."""
+    keyer = Keyer(prepared.plan)
+    batches = [
+        keyed
+        for split in prepared.splits
+        for batch in scan(split, prepared.options)
+        if (keyed := keyer.keyed(batch)) is not None
+    ]
+    return pa.Table.from_batches(batches, schema=KEYED_SCHEMA)
+
+
+def folded_here(prepared: Prepared, *, batch_rows: int = 1000) -> dict[int, list[bytes]]:
+    """The tuples that are left, by space, in the order of their keys."""
+    keyer = Keyer(prepared.plan)
+    rows = keyed_here(prepared)
+    carried: list[pa.RecordBatch] = []
+    out: dict[int, list[bytes]] = {}
+    for level in range(prepared.history.segments):
+        mine = rows.filter(pa.compute.equal(rows.column("level"), level))
+        table = pa.concat_tables([mine, pa.Table.from_batches(carried, schema=KEYED_SCHEMA)])
+        ordered = table.sort_by(_ORDER).combine_chunks().to_batches(max_chunksize=batch_rows)
+        folder = Folder(prepared.history, prepared.plan.files)
+        left = list(folder.fold(ordered))
+        if level + 1 < prepared.history.segments:
+            carried = [batch for one in left for batch in keyer.rekeyed(one)]
+            continue
+        for batch in left:
+            for row in batch.to_pylist():
+                out.setdefault(row["space_id"], []).append(row["tuple"])
+    return out
+
+
+def state_here(prepared: Prepared, *, batch_rows: int = 1000) -> dict[int, list[bytes]]:
+    """All that a snapshot would hold: folded tuples and those of system spaces."""
+    out = folded_here(prepared, batch_rows=batch_rows)
+    for space in prepared.history.system_spaces:
+        tuples = prepared.history.tuples(space.id)
+        if tuples:
+            out[space.id] = tuples
+    return out

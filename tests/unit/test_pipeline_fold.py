@@ -1,0 +1,295 @@
+"""Folding an archive: the same state as opening or restoring the folder gives, without Spark."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import GOOD, sample
+from support.folding import folded_here, keyed_here, prepared_here, state_here
+
+import logweir
+from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, RequestError
+from logweir.pipeline.jobs.keyed import FoldPlan
+from logweir.recovery import restore
+from logweir.store import collation
+from logweir.store.definition import IndexType
+from logweir.wal.snapshot import read_snapshot
+from logweir.wal.vclock import VClock
+
+needs_icu = pytest.mark.skipif(not collation.version(), reason="PyICU is not installed")
+OPTIONS: Any = {"checkpoint_interval": 0, "checkpoint_count": 9, "durability": "write"}
+SAMPLES = [pytest.param(name, marks=[needs_icu] if name == "02-spaces" else []) for name in GOOD]
+
+
+def stored_state(folder: Path) -> dict[int, list[bytes]]:
+    """What a store that opens the folder writes as a snapshot."""
+    with logweir.open(folder, create=False) as log:
+        log.insert("_schema", ["of the snapshot", 1])
+        path = log.snapshot()
+    out: dict[int, list[bytes]] = {}
+    for block in read_snapshot(path):
+        columns = block.columns
+        for row in range(len(columns)):
+            data = columns.tuple_bytes(row)
+            assert data is not None
+            if b"of the snapshot" not in data:
+                out.setdefault(columns.space_id[row], []).append(data)
+    return out
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("batch_rows", [1, 7, 10_000])
+def test_samples_fold_to_what_tarantool_had(name: str, batch_rows: int) -> None:
+    """Every sample folds to the exact tuples, in order, that the real program held."""
+    wanted = sample(name)
+    prepared = prepared_here(wanted.folder)
+    assert prepared.vclock == wanted.vclock
+    got = state_here(prepared, batch_rows=batch_rows)
+    for space_id, tuples in wanted.spaces.items():
+        space = prepared.history.schema.space(space_id)
+        found = got.get(space_id, [])
+        if space.primary is not None and space.primary.type is IndexType.HASH:
+            found, tuples = sorted(found), sorted(tuples)  # the program has these in no order
+        if tuples or found:
+            assert found == tuples, space.name
+
+
+class Workload:
+    """Changes of every kind on several spaces of a store, with all kinds of keys."""
+
+    def __init__(self, log: logweir.Log, seed: int) -> None:
+        self.log = log
+        self.random = random.Random(seed)
+
+    def create(self) -> None:
+        """The spaces."""
+        log = self.log
+        log.create_space("plain", format=[("id", "unsigned"), ("n", "integer"), ("s", "string")])
+        log.create_space("names", format=[("s", "string"), ("n", "integer")], primary=["s"])
+        log.create_space("numbers", format=[("v", "number"), ("n", "any")], primary=["v"])
+        log.create_space("scalars", format=[("v", "scalar"), ("n", "any")], primary=["v"])
+        log.create_space(
+            "pairs",
+            format=[("a", "integer"), ("b", "varbinary"), ("c", "boolean"), ("n", "integer")],
+            primary=["b", "a", "c"],
+            indexes={"n": {"parts": ["n"], "unique": False}},
+        )
+        log.create_space("local", format=[("id", "unsigned"), ("n", "integer")], local=True)
+        log.create_space("passing", format=[("id", "unsigned")], temporary=True)
+        log.create_space("hashed", format=[("id", "unsigned"), ("n", "any")], type="HASH")
+        log.create_sequence("numbering")
+        log.create_space("numbered", format=[("id", "unsigned"), ("n", "any")])
+        log.use_sequence("numbered", "numbering")
+
+    def run(self, rounds: int) -> None:
+        """Random changes."""
+        for _ in range(rounds):
+            self.random.choice(
+                [self.plain, self.named, self.valued, self.paired, self.others, self.together]
+            )()
+
+    def plain(self) -> None:
+        """Updates and upserts on one space."""
+        log, pick = self.log, self.random
+        key = pick.randrange(30)
+        kind = pick.randrange(5)
+        if kind == 0:
+            log.replace("plain", [key, pick.randrange(100), "s" * pick.randrange(40)])
+        elif kind == 1:
+            log.update("plain", key, [("+", 1, 5), ("=", "s", "updated")])
+        elif kind == 2:
+            log.upsert("plain", [key, 1, "new"], [("-", "n", 3), ("!", 3, [1, {"a": 2}])])
+        elif kind == 3:
+            log.delete("plain", key)
+        else:
+            log.upsert("plain", [key, 1, "new"], [("=", 0, key + 1)])  # ignored where it is there
+
+    def named(self) -> None:
+        """Strings as keys, also with zeros and of different lengths."""
+        key = self.random.choice(["", "a", "a\0", "a\0b", "ab", "ä", "z" * 300])
+        if self.random.random() < 0.3:
+            self.log.delete("names", key)
+        else:
+            self.log.upsert("names", [key, 0], [("+", 1, 1)])
+
+    def valued(self) -> None:
+        """Numbers of all kinds that are equal, and scalars."""
+        number: Any = self.random.choice([1, 1.0, Decimal("1.00"), 2**64 - 1, -3, -3.5, 0.1, 1e300])
+        self.log.replace("numbers", [number, self.random.randrange(9)])
+        scalar: Any = self.random.choice([1, "1", b"1", True, False, 1.5, Decimal("1.5"), "x"])
+        self.log.replace("scalars", [scalar, self.random.randrange(9)])
+
+    def paired(self) -> None:
+        """A key of several parts in another order than the fields."""
+        values = [self.random.randrange(-2, 2), self.random.choice([b"", b"\0", b"\xff"]), True]
+        primary = self.log.schema.space("pairs").primary
+        assert primary is not None
+        key = [values[part.field_no] for part in primary.parts]
+        if self.random.random() < 0.5:
+            self.log.replace("pairs", [*values, self.random.randrange(5)])
+        elif self.random.random() < 0.5:
+            self.log.update("pairs", key, [("+", "n", 1)])
+        else:
+            self.log.delete("pairs", key)
+
+    def others(self) -> None:
+        """Local, temporary, hashed, numbered."""
+        n = self.random.randrange(50)
+        self.log.replace("local", [n % 7, n])
+        self.log.replace("passing", [n])
+        self.log.replace("hashed", [n % 11, [n]])
+        self.log.insert("numbered", [None, n])
+
+    def together(self) -> None:
+        """One transaction over several spaces."""
+        with self.log.transaction() as tx:
+            for n in range(self.random.randrange(1, 5)):
+                tx.replace("plain", [n, n, "tx"])
+                tx.delete("hashed", n)
+                tx.upsert("names", ["tx", 0], [("+", 1, n)])
+
+    def change_definitions(self) -> None:
+        """Everything that a definition can become."""
+        log = self.log
+        more = {"name": "more", "type": "any", "is_nullable": True}
+        fields = [("id", "unsigned"), ("n", "integer"), ("s", "string"), more]
+        log.alter_space("plain", format=fields)
+        log.create_index("plain", "by n", {"parts": [(1, "integer")], "unique": False})
+        log.drop_index("plain", "by n")
+        log.truncate("hashed")
+        log.drop_space("scalars")
+        log.create_space("scalars", format=[("v", "scalar"), ("n", "any")], primary=["v"])
+        log.create_space("gone", format=[("id", "unsigned")])
+        log.insert("gone", [1])
+        log.drop_space("gone")
+        log.alter_space("numbers", name="figures")
+        log.alter_space("figures", name="numbers")
+        parts = [[0, "integer"], [1, "varbinary"], [2, "boolean"]]
+        log.update("_index", [log.schema.space("pairs").id, 0], [("=", 5, parts)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a snapshot in the middle, several logs, and changed definitions."""
+    with logweir.open(tmp_path / "data", **OPTIONS) as log:
+        work = Workload(log, 20)
+        work.create()
+        work.run(150)
+        log.snapshot()
+        work.run(200)
+        work.change_definitions()
+        work.run(100)
+    with logweir.open(tmp_path / "data", create=False, **OPTIONS) as log:
+        work = Workload(log, 21)
+        work.run(60)
+        log.snapshot()
+        work.run(40)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("split_bytes", [400, 4000, 10**9])
+def test_any_splits_and_parts_fold_to_what_a_store_holds(folder: Path, split_bytes: int) -> None:
+    """Definitions that change, transactions, truncation, local and temporary spaces: as opened."""
+    prepared = prepared_here(folder, split_bytes=split_bytes, parts=5)
+    got = state_here(prepared, batch_rows=50)
+    wanted = stored_state(folder)
+    assert got == wanted
+
+
+def test_an_older_snapshot_folds_to_the_same(folder: Path) -> None:
+    """Starting from the first snapshot, over more of the log, gives the same state."""
+    first = min(path.name for path in folder.glob("*.snap"))
+    assert state_here(prepared_here(folder, snapshot=first)) == state_here(prepared_here(folder))
+
+
+def test_every_vclock_gives_what_restore_gives(folder: Path, tmp_path: Path) -> None:
+    """At positions all over the log the folded state is that of the restored folder."""
+    end = prepared_here(folder).vclock
+    for number, lsn in enumerate(range(20, end.lsn(1), 211)):
+        until = VClock({1: lsn})
+        restored = tmp_path / f"restored-{number}"
+        result = restore(folder, restored, at=until)
+        prepared = prepared_here(folder, until=until)
+        assert prepared.vclock == result.vclock
+        assert state_here(prepared) == state_here(prepared_here(restored))
+
+
+def test_a_time_gives_what_restore_gives(folder: Path, tmp_path: Path) -> None:
+    """The cut at a time is the one that `restore` makes; before the log there is none."""
+    stamps = sorted(row.timestamp for row in logweir.read(folder) if row.replica_id)
+    for number in range(3):
+        time = stamps[(number + 1) * len(stamps) // 4]
+        restored = tmp_path / f"restored-{number}"
+        result = restore(folder, restored, at=time)
+        prepared = prepared_here(folder, until=time)
+        assert prepared.vclock == result.vclock
+        assert state_here(prepared) == state_here(prepared_here(restored))
+
+
+def test_a_position_that_the_log_has_not_is_refused(folder: Path) -> None:
+    """Beyond the end, and in front of the oldest snapshot."""
+    end = prepared_here(folder).vclock
+    with pytest.raises(PositionUnavailable):
+        prepared_here(folder, until=end.with_lsn(1, end.lsn(1) + 1))
+
+
+def test_a_missing_log_is_a_gap(folder: Path) -> None:
+    """Rows that are missing on the way are refused, by the name of the file behind them."""
+    logs = sorted(folder.glob("*.xlog"))
+    first = min(path.name for path in folder.glob("*.snap"))
+    logs[1].unlink()
+    with pytest.raises(ChainGap) as caught:
+        prepared_here(folder, snapshot=first)
+    assert caught.value.path
+
+
+def test_a_flipped_bit_is_named_with_file_and_offset(folder: Path) -> None:
+    """Damage stops the job with the file and the byte of the block."""
+    log = max(folder.glob("*.xlog"), key=lambda path: path.stat().st_size)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    log.write_bytes(data)
+    first = min(path.name for path in folder.glob("*.snap"))
+    with pytest.raises(CorruptBlock) as caught:
+        folded_here(prepared_here(folder, snapshot=first))
+    assert caught.value.path == str(log)
+    assert 0 < (caught.value.offset or 0) <= len(data) // 2
+
+
+def test_a_plan_survives_its_way_to_a_worker(folder: Path) -> None:
+    """The text of a plan gives the same plan and the same history."""
+    plan = prepared_here(folder, parts=4).plan
+    again = FoldPlan.from_text(plan.to_text())
+    assert again == plan
+    assert [era.start for era in again.history().eras] == [era.start for era in plan.history().eras]
+
+
+def test_parts_are_ranges_of_keys(folder: Path) -> None:
+    """No key is in two parts, parts ascend with keys, and `_sequence_data` is in part 0."""
+    prepared = prepared_here(folder, parts=6, split_bytes=400)
+    rows = keyed_here(prepared).to_pylist()
+    assert prepared.plan.parts > 2
+    ordered = sorted({(row["space_id"], row["key"], row["part"]) for row in rows})
+    numbers = [part for _, _, part in ordered]
+    assert numbers == sorted(numbers)
+    assert len({one[:2] for one in ordered}) == len(ordered)
+    for row in rows:
+        assert row["part"] == prepared.plan.part_of(row["space_id"], row["key"])
+        assert (row["part"] == 0) == (row["space_id"] == 285)
+
+
+def test_a_vinyl_space_is_refused_by_name() -> None:
+    """Rows of vinyl are in other files: its space is named."""
+    prepared = prepared_here(sample("01-fresh").folder)
+    prepared.history.refuse_other_engines()
+    space = prepared.history.schema.space("_schema")
+    import dataclasses
+
+    other = dataclasses.replace(space, id=600, name="elsewhere", engine="vinyl")
+    prepared.history.schema._put(other)
+    with pytest.raises(RequestError, match="elsewhere"):
+        prepared.history.refuse_other_engines()

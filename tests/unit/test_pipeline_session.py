@@ -1,0 +1,70 @@
+"""Finding a Java, without starting Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from logweir import pipeline
+from logweir.errors import ConfigError
+from logweir.pipeline.sessions import find_java
+
+
+def java(home: Path, version: str) -> Path:
+    """A program that says it is a Java of that version."""
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "21-ea"])
+def test_java_home_is_taken(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user set is used where it is new enough."""
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "jdk", version)))
+    assert find_java() == tmp_path / "jdk"
+
+
+@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
+def test_an_old_java_is_refused(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its version and what to install."""
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "jdk", version)))
+    with pytest.raises(ConfigError, match=r"version (8|11).*install"):
+        find_java()
+
+
+def test_no_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home without a program."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="no java"):
+        find_java()
+
+
+def test_the_path_is_searched_without_java_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first `java` of the path, its links followed."""
+    home = java(tmp_path / "jdk", "17.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert find_java() == home
+
+
+def test_the_face_loads_neither_spark_nor_arrow() -> None:
+    """`import logweir.pipeline` costs nothing, and an unknown name is an AttributeError."""
+    code = (
+        "import sys, logweir.pipeline; "
+        "assert not {'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = pipeline.nothing

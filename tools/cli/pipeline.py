@@ -1,0 +1,419 @@
+"""`logweir pipeline`: jobs over archives of any size, on Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from logweir.errors import ConfigError
+from logweir.recovery.report import RecoveryReport, vclock_json
+from logweir.tools.cli.common import show_damage, utc_text
+from logweir.tools.cli.output import Output, human_bytes
+from logweir.wal.render import value_json
+from logweir.wal.selection import parse_bound, parse_time
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Job = Literal["verify", "compact", "export", "cdc", "state", "diff", "stats", "import"]
+Format = Literal["parquet", "json", "csv", "delta", "tank"]
+Until = VClock | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What was asked for."""
+
+    out: Output
+    paths: list[str]
+    to: Path | None
+    format: str
+    what: str
+    space: str | None
+    until: Until
+    options: dict[str, Any]
+
+    @property
+    def target(self) -> Path:
+        assert self.to is not None
+        return self.to
+
+    @property
+    def wanted_space(self) -> str | int | None:
+        return int(self.space) if self.space and self.space.isdecimal() else self.space
+
+
+def command(
+    out: Output,
+    job: Annotated[Job, typer.Argument(metavar="JOB", help="What to do.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH…", help="Folders or files; local or URLs.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="NEW", help="The folder to write.")
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Where Spark runs: local[4], spark://…, yarn, k8s://…")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="export, cdc, import: of the files.")] = "parquet",
+    what: Annotated[
+        Literal["changes", "state"], typer.Option(help="export: rows of the log, or what is left.")
+    ] = "changes",
+    space: Annotated[
+        str | None, typer.Option(help="One space only, its fields as columns; import: into it.")
+    ] = None,
+    at_vclock: Annotated[
+        str | None, typer.Option(metavar="VCLOCK", help="The state at this vclock.")
+    ] = None,
+    at_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The state at this time (ISO 8601, UTC).")
+    ] = None,
+    level: Annotated[
+        Literal["rows", "crc"], typer.Option(help="verify: everything, or checksums and the chain.")
+    ] = "rows",
+    snapshot: Annotated[
+        str | None, typer.Option(metavar="NAME", help="compact, state: the snapshot to start from.")
+    ] = None,
+    parts: Annotated[
+        int | None, typer.Option(min=1, help="compact, state: parts of the result.")
+    ] = None,
+    integers: Annotated[
+        Literal["decimal", "long"], typer.Option(help="Columns of integers: exact, or BIGINT.")
+    ] = "decimal",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="cdc: the folder that remembers how far it is.")
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(help="cdc: go on, a batch every so many seconds.")
+    ] = None,
+    primary: Annotated[
+        list[str] | None, typer.Option(help="import: a field of a new space's key; repeatable.")
+    ] = None,
+) -> int:
+    """Run a job over an archive on Spark: on this machine, or where --master says.
+
+    JOB is verify (every file and the chain; exit code 3 if anything is damaged), compact (snapshot
+    and logs to a new snapshot in --to), export (to Parquet, JSON lines, CSV or Delta in --to), cdc
+    (the same continuously, with --checkpoint), state (all tuples at a position), diff (between two
+    PATHs; exit code 1 if they differ), stats, or import (files into --space of the store --to; of
+    format tank a broker's data folder).
+    """
+    if at_vclock is not None and at_time is not None:
+        raise ConfigError("--at-time", "cannot be given together with --at-vclock.")
+    call = _Call(
+        out=out,
+        paths=paths,
+        to=to,
+        format=format,
+        what=what,
+        space=space,
+        until=_until(at_vclock, at_time),
+        options={
+            "level": level,
+            "snapshot": snapshot,
+            "parts": parts,
+            "integers": integers,
+            "checkpoint": checkpoint,
+            "every": every,
+            "primary": primary,
+        },
+    )
+    _check(job, call)
+    if job == "import" and format == "tank":
+        return _import_tank(call)
+    with _session(master) as spark:
+        return _JOBS[job](spark, call)
+
+
+def _check(job: Job, call: _Call) -> None:
+    """Refuse what cannot be before Spark is started."""
+    if job in ("compact", "export", "cdc", "import") and call.to is None:
+        raise ConfigError("--to", "is missing", hint="name the folder to write")
+    if job == "cdc" and call.options["checkpoint"] is None:
+        raise ConfigError("--checkpoint", "is missing", hint="name a folder that stays")
+    if job == "import" and call.format != "tank" and call.space is None:
+        raise ConfigError("--space", "is missing", hint="name the space to fill")
+    wanted = {"cdc": 1, "diff": 2}.get(job)
+    if wanted is not None and len(call.paths) != wanted:
+        raise ConfigError("PATH", f"this job takes {wanted}, not {len(call.paths)}")
+    if job in ("export", "cdc") and call.format == "tank":
+        raise ConfigError("--format", "tank is for import")
+
+
+def _until(vclock: str | None, time: str | None) -> Until:
+    if time is not None:
+        return parse_time(time, origin="--at-time")
+    if vclock is None:
+        return None
+    bound = parse_bound(vclock, origin="--at-vclock")
+    if not isinstance(bound, VClock):
+        raise ConfigError("--at-vclock", f"{vclock!r} is no vclock such as '{{1: 5}}'.")
+    return bound
+
+
+@contextlib.contextmanager
+def _session(master: str | None) -> Iterator[SparkSession]:
+    from logweir import pipeline
+
+    spark = pipeline.session(master, app_name="logweir pipeline")
+    with contextlib.suppress(AttributeError):
+        spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def _progress(call: _Call, label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over the tasks of the stages under way; a stage's share is a hundredth part."""
+    with call.out.progress(label, 100) as advance:
+        yield lambda done, total: advance(done * 100 // max(total, 1))
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def _verify(spark: SparkSession, call: _Call) -> int:
+    from logweir.pipeline.jobs import checks
+
+    if call.options["level"] == "crc":
+        with _progress(call, "Checking") as told:
+            files = checks.quick_check(spark, *call.paths, told=told)
+        if call.out.as_json:
+            shown = [_checked(one) for one in files]
+            call.out.json({"ok": all(one.ok for one in files), "files": shown})
+        else:
+            columns = ("file", "size", "blocks", "end", "bad at", "reason")
+            rows = [
+                (Path(f.file).name, human_bytes(f.size), f.blocks, f.end, f.offset, f.reason)
+                for f in files
+            ]
+            call.out.table(columns, rows, right=("size", "blocks", "bad at"))
+        return 0 if all(one.ok for one in files) else 3
+    reports: list[RecoveryReport] = []
+    with _progress(call, "Checking") as told:
+        reports += [checks.verify(spark, path, told=told) for path in call.paths]
+    for report in reports:
+        if call.out.as_json:
+            call.out.json(report.to_json())
+            continue
+        call.out.table(
+            ("file", "size", "blocks", "rows", "from", "up to", "end"),
+            [
+                (
+                    *(one.path.name, human_bytes(one.size), one.blocks, one.rows),
+                    *(one.first_vclock, one.last_vclock, one.end.value if one.end else ""),
+                )
+                for one in report.files
+            ],
+            right=("size", "blocks", "rows"),
+        )
+        show_damage(call.out, report.damage)
+        call.out.line(
+            "everything is whole" if report.ok else f"{len(report.damage)} damaged places"
+        )
+    return 0 if all(report.ok for report in reports) else 3
+
+
+def _checked(one: Any) -> dict[str, Any]:
+    return {
+        "file": one.file,
+        "blocks": one.blocks,
+        "size": one.size,
+        "end": one.end,
+        "offset": one.offset,
+        "reason": one.reason,
+    }
+
+
+def _compact(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+
+    with _progress(call, "Compacting") as told:
+        done = pipeline.compact(
+            spark,
+            call.paths,
+            call.target,
+            until=call.until,
+            snapshot=call.options["snapshot"],
+            parts=call.options["parts"],
+            told=told,
+        )
+    if call.out.as_json:
+        call.out.json(
+            {
+                "snapshot": str(done.path),
+                "vclock": vclock_json(done.vclock),
+                "rows": done.rows,
+                "read_rows": done.read_rows,
+                "size": done.size,
+                "parts": done.parts,
+            }
+        )
+        return 0
+    call.out.line(f"{done.path} holds the state at {done.vclock}")
+    size = human_bytes(done.size)
+    call.out.message(f"{done.rows} rows in {size}, made of {done.read_rows} by {done.parts} tasks")
+    return 0
+
+
+def _export(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+
+    with _progress(call, "Exporting") as told:
+        done = pipeline.export(
+            spark,
+            call.paths,
+            call.target,
+            format=call.format,
+            what=call.what,
+            space=call.wanted_space,
+            until=call.until,
+            integers=call.options["integers"],
+            told=told,
+        )
+    told_of = {"path": done.path, "format": done.format, "files": done.files, "size": done.size}
+    if call.out.as_json:
+        call.out.json(told_of)
+    else:
+        call.out.line(f"{done.path}: {done.files} files of {done.format}, {human_bytes(done.size)}")
+    return 0
+
+
+def _cdc(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+    from logweir.pipeline.jobs.work import typed_errors
+
+    with typed_errors():
+        query = pipeline.cdc(
+            spark,
+            call.paths[0],
+            call.target,
+            call.options["checkpoint"],
+            format=call.format,
+            space=call.wanted_space,
+            integers=call.options["integers"],
+            every_seconds=call.options["every"],
+        )
+        query.awaitTermination()
+    rows = sum(one.numInputRows for one in query.recentProgress)
+    told = {"to": str(call.target), "batches": len(query.recentProgress), "rows": rows}
+    if call.out.as_json:
+        call.out.json(told)
+    else:
+        call.out.line(f"{told['to']}: {rows} rows in {told['batches']} batches")
+    return 0
+
+
+def _state(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+    from logweir.pipeline.jobs.work import typed_errors, watched
+
+    given = {name: call.options[name] for name in ("snapshot", "parts")}
+    with _progress(call, "Folding") as told, watched(spark, told), typed_errors():
+        rows = pipeline.state(spark, call.paths, until=call.until, **given)
+        if call.space is not None:
+            column = "space_id" if call.space.isdecimal() else "space"
+            rows = rows.filter(rows[column] == call.space)
+        for row in rows.orderBy("space_id", "key").toLocalIterator():
+            name = call.out.json_text(row["space"])
+            data = value_json(bytes(row["tuple"]))
+            call.out.line(f'{{"space_id": {row["space_id"]}, "space": {name}, "tuple": {data}}}')
+    return 0
+
+
+def _diff(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+    from logweir.pipeline.jobs.work import typed_errors, watched
+
+    first, second = call.paths
+    differs = False
+    with _progress(call, "Comparing") as told, watched(spark, told), typed_errors():
+        rows = pipeline.diff(spark, first, second, first_until=call.until)
+        for row in rows.toLocalIterator():
+            differs = True
+            parts = [f'"space_id": {row["space_id"]}']
+            parts.append(f'"space": {call.out.json_text(row["space"])}')
+            parts.append(f'"change": "{row["change"]}"')
+            for name in ("before", "after"):
+                if row[name] is not None:
+                    parts.append(f'"{name}": {value_json(bytes(row[name]))}')
+            call.out.line("{" + ", ".join(parts) + "}")
+    return 1 if differs else 0
+
+
+def _stats(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+    from logweir.pipeline.jobs.work import typed_errors, watched
+
+    with _progress(call, "Counting") as told, watched(spark, told), typed_errors():
+        rows = [row.asDict() for row in pipeline.stats(spark, *call.paths).collect()]
+    if call.out.as_json:
+        for row in rows:
+            call.out.json(row)
+        return 0
+    columns = ("kind", "space_id", "type_name", "rows", "bytes", "first_lsn", "last_lsn")
+    shown = [
+        (*(row[name] for name in columns), utc_text(row["first_ts"]), utc_text(row["last_ts"]))
+        for row in rows
+    ]
+    numbers = ("space_id", "rows", "bytes", "first_lsn", "last_lsn")
+    call.out.table((*columns, "first", "last"), shown, right=numbers)
+    return 0
+
+
+def _import(spark: SparkSession, call: _Call) -> int:
+    from logweir import pipeline
+
+    with _progress(call, "Importing") as told:
+        done = pipeline.import_rows(
+            spark,
+            call.paths,
+            call.target,
+            call.space or "",
+            format=call.format,
+            primary=call.options["primary"],
+            told=told,
+        )
+    if call.out.as_json:
+        call.out.json(
+            {
+                "to": str(done.directory),
+                "space": done.space,
+                "rows": done.rows,
+                "created": done.created,
+            }
+        )
+    else:
+        call.out.line(f"{done.directory}: {done.rows} rows into {done.space}")
+    return 0
+
+
+def _import_tank(call: _Call) -> int:
+    """A broker's folder is read by one process: its order is that of its files."""
+    from importlib import import_module
+
+    take = import_module("logweir.tools.cli.import").command
+    code = 0
+    for path in call.paths:
+        code = max(code, take(call.out, "tank", Path(path), call.target, None))
+    return code
+
+
+_JOBS: dict[str, Callable[[Any, _Call], int]] = {
+    "verify": _verify,
+    "compact": _compact,
+    "export": _export,
+    "cdc": _cdc,
+    "state": _state,
+    "diff": _diff,
+    "stats": _stats,
+    "import": _import,
+}
