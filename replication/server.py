@@ -164,8 +164,8 @@ class Server:
         for service in self.greenstack:
             service.close()
         await self.listener.close()
-        for service in self.tap:
-            service.close()
+        for tap in self.tap:
+            tap.close()
         if self.topics is not None:
             await self.topics.close()
         await self.iproto.retention.close()
