@@ -53,6 +53,7 @@ _LONG: Final = b"long/"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _STEP_VALUES: Final = 16
+_SMALL_BYTES: Final = 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full: abort the transaction, call `State.grow`, run it again."""
@@ -519,12 +520,15 @@ class Tree:
             if not (cursor.set_range(start) if start else cursor.first()):
                 return found, True
             ahead = cursor.iternext(keys=False)
+            wanted = _STEP_VALUES
             while len(found) < limit_items and size < limit_bytes:
-                step = list(islice(ahead, _STEP_VALUES))
+                step = list(islice(ahead, wanted))
                 found += step
                 size += sum(map(len, step))
-                if len(step) < _STEP_VALUES:
+                if len(step) < wanted:
                     return found, True
+                if size < len(found) * _SMALL_BYTES:
+                    wanted = 16 * _STEP_VALUES
         return found, False
 
     def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:

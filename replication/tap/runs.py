@@ -41,6 +41,9 @@ _ROOM_BYTES: Final = 2 * TAP_VALUE_BYTES
 _NO_STATE: Final = 255
 _SCRATCH_BYTES: Final = 600
 _ZERO: Final = array("Q", (0,))
+_PIECE_BYTES: Final = 120 * 1024
+_rooms: Final[list[bytearray]] = []
+"""Buffers to be used again: memory that is new costs more than what is done in it."""
 
 RUN_MIN: Final = 2
 """A single request is left to the ordinary way."""
@@ -288,14 +291,18 @@ class MutationRun:
 def encode_mutations(
     tuples: list[bytes], first: int, *, wanted: bytes, now: float, form: int, opaque: int
 ) -> MutationRun:
-    """TAP_MUTATION of the items from number `first` on, up to one that is no item as we write it.
+    """TAP_MUTATION of the items from number `first` on: so many as make one piece, and not beyond
+    one that is too large for it or no item as we write it.
 
     `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
     expired at `now`; `form`: see `kernel.mutations`; `opaque`: the last one.
     """
-    size = sum(map(len, tuples)) + 64 * (len(tuples) + 1)
-    out = bytearray(size)
+    try:
+        out = _rooms.pop()
+    except IndexError:
+        out = bytearray(_PIECE_BYTES)
     numbers = array("Q", (0, opaque, 0))
     row = kernel.mutations(tuples, first, wanted, int(now), form, numbers, out)
-    del out[numbers[0] :]
-    return MutationRun(bytes(out), row, numbers[2], numbers[1])
+    data = bytes(memoryview(out)[: numbers[0]])
+    _rooms.append(out)
+    return MutationRun(data, row, numbers[2], numbers[1])

@@ -200,27 +200,28 @@ class Producer(Generic[Position]):
         """Whether the consumer acknowledges packets, so that each one has to be kept until then."""
         return self._acks
 
-    def put_tuples(self, tuples: list[bytes], wanted: bytes, unix_now: float, now: float) -> None:
-        """Many items at once, where the consumer does not acknowledge. `tuples`, `wanted`,
-        `unix_now`: see `runs.encode_mutations`."""
+    def put_tuples(
+        self, tuples: list[bytes], first: int, wanted: bytes, unix_now: float, now: float
+    ) -> int:
+        """Items from number `first` on, as many as make one piece, where the consumer does not
+        acknowledge. Returns the number of the next. `wanted`, `unix_now`: see
+        `runs.encode_mutations`."""
         assert not self._acks
         form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
-        row = 0
-        while row < len(tuples):
-            run = encode_mutations(
-                tuples, row, wanted=wanted, now=unix_now, form=form, opaque=self.opaque
-            )
-            if run.count:
-                self._out.put(run.data)
-                self.opaque = run.opaque
-                self.sent_packets += run.count
-                self._last_sent = now
-            row = run.next
-            if row < len(tuples):
-                item = unpack_item(tuples[row])
-                if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
-                    self.put(mutation_of(item), now)
-                row += 1
+        run = encode_mutations(
+            tuples, first, wanted=wanted, now=unix_now, form=form, opaque=self.opaque
+        )
+        if run.count:
+            self._out.put(run.data)
+            self.opaque = run.opaque
+            self.sent_packets += run.count
+            self._last_sent = now
+        if run.next > first:
+            return run.next
+        item = unpack_item(tuples[first])
+        if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
+            self.put(mutation_of(item), now)
+        return first + 1
 
     def checkpoint(self, opcode: Opcode, vbucket: int, number: int, now: float) -> None:
         """TAP_CHECKPOINT_START or _END of one vbucket."""

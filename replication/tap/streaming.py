@@ -516,9 +516,11 @@ class Streaming:
                 if wanted[item.vbucket] and item.ttl and not item.is_expired(now):
                     await self._put(mutation_of(item), None)
             return
-        await self._takes()
-        self.producer.put_tuples(tuples, wanted, now, self._link.time())
-        self._link.flush()
+        row = 0
+        while row < len(tuples):
+            await self._takes()
+            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time())
+            self._link.flush()
         await asyncio.sleep(0)
 
     async def _takes(self) -> None:
