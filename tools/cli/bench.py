@@ -28,6 +28,7 @@ class Suite(StrEnum):
     FOLLOW = "follow"
     TAP = "tap"
     SYNAPSE = "synapse"
+    GREENSTACK = "greenstack"
 
 
 class Mode(StrEnum):
@@ -74,6 +75,8 @@ def command(
             _tap(out, Path(folder), rounds)
         elif suite is Suite.SYNAPSE:
             _synapse(out, Path(folder), rounds)
+        elif suite is Suite.GREENSTACK:
+            _greenstack(out, Path(folder), rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
@@ -177,6 +180,21 @@ def _synapse(out: Output, folder: Path, rounds: int) -> None:
     for name in ("ingest_cpu", "latency_ms", "followers", "stuck"):
         values = getattr(figures, name)
         out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
+
+
+def _greenstack(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import greenstack
+
+    figures = greenstack.run_greenstack(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "greenstack", **greenstack.to_json(figures)})
+        return
+    title = {"requests": greenstack.REQUESTS, "value_bytes": len(greenstack.VALUE)}
+    _show(out, "replace", title, "requests/s", figures.replace)
+    _show(out, "quiet", title, "requests/s", figures.quiet)
+    _show(out, "stream", title, "rows/s", figures.stream)
+    shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.lanes_ms.items())
+    out.line(f"lanes, ms: {shown}")
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
