@@ -14,9 +14,9 @@ from support.gsmodel import CAPTURES, Server, frames, sent, spellings, vectors
 from logweir.errors import LogweirError
 from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.client_session import ClientSession
-from logweir.replication.greenstack.codec import FrameBuffer, Opcode
+from logweir.replication.greenstack.codec import Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.greenstack.incoming import Incoming
-from logweir.replication.greenstack.messages import Feature
+from logweir.replication.greenstack.messages import Feature, Mark
 from logweir.wal.vclock import VClock
 
 SEED = 11211
@@ -80,7 +80,7 @@ def test_broken_clients_get_whole_frames_only() -> None:
             server = Server("PLAIN", "CRAM-MD5", "SCRAM-SHA-256", hello=False)
             data = broken(sent(name, "c2s"), chance)
             out = b"".join(server.feed(data[i : i + 9]) for i in range(0, len(data), 9))
-            frames(out)
+            assert b"".join(map(encode_frame, frames(out))) == out
 
 
 def test_broken_servers_end_or_go_on() -> None:
@@ -98,15 +98,19 @@ def test_broken_servers_end_or_go_on() -> None:
 
 
 def test_broken_streams_give_steps_or_our_error() -> None:
-    """Pushed frames of all kinds, with entries and payloads broken."""
+    """Pushed frames of all kinds, with entries and payloads broken; some are taken, some not."""
     chance = random.Random(SEED)
     pushes = {Opcode.MUTATION, Opcode.REMOVE, Opcode.TRUNCATE, Opcode.STREAM_MARK}
+    begin = encode_frame(Frame(Opcode.STREAM_MARK, payload=Mark(1, VClock()).encode()))
     data = sent("03-flags-lanes", "c2s") + sent("01-basic", "c2s")
+    taken = refused = 0
     for _ in range(10 * ROUNDS):
         incoming = Incoming(VClock())
-        for frame in FrameBuffer().feed(broken(data, chance))[0]:
-            if frame.opcode in pushes:
+        for frame in FrameBuffer().feed(begin + broken(data, chance))[0]:
+            if frame.opcode in pushes and frame.payload:
                 try:
-                    incoming.take(frame)
+                    taken += incoming.take(frame) is not None
                 except LogweirError:
+                    refused += 1
                     break
+    assert taken > refused > 0

@@ -29,6 +29,7 @@ class Suite(StrEnum):
     TAP = "tap"
     SYNAPSE = "synapse"
     SPARK = "spark"
+    GREENSTACK = "greenstack"
 
 
 class Mode(StrEnum):
@@ -77,6 +78,8 @@ def command(
             _synapse(out, Path(folder), rounds)
         elif suite is Suite.SPARK:
             _spark(out, Path(folder), rows, rounds)
+        elif suite is Suite.GREENSTACK:
+            _greenstack(out, Path(folder), rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
@@ -200,6 +203,21 @@ def _spark(out: Output, folder: Path, rows: int, rounds: int) -> None:
     }
     for name, values in lists.items():
         out.line(f"{name}: " + ", ".join(f"{value:.2f}" for value in values))
+
+
+def _greenstack(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import greenstack
+
+    figures = greenstack.run_greenstack(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "greenstack", **greenstack.to_json(figures)})
+        return
+    title = {"requests": greenstack.REQUESTS, "value_bytes": len(greenstack.VALUE)}
+    _show(out, "replace", title, "requests/s", figures.replace)
+    _show(out, "quiet", title, "requests/s", figures.quiet)
+    _show(out, "stream", title, "rows/s", figures.stream)
+    shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.lanes_ms.items())
+    out.line(f"lanes, ms: {shown}")
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
