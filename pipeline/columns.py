@@ -22,6 +22,7 @@ key, tuple, ops       BINARY       MsgPack as stored; `ops` are the operations o
 kind                  STRING       `xlog` or `snap`
 file_seq              INT          number of the file in the order of reading
 group_id              INT          1: replica-local
+index_id              INT          of an update or delete that found nothing by that index
 time                  TIMESTAMP    `ts`, to the microsecond; null where none can hold it
 type_name             STRING       `INSERT` …; the number where it has no name
 header, body          BINARY       the row's two MsgPack maps: nothing is ever lost

@@ -123,14 +123,14 @@ class _Writing:
         if self.options.path:
             from logweir.pipeline.publish import remove_stale_stages
 
-            remove_stale_stages(self._shared(), query=self.options.query)
+            remove_stale_stages(self._folder(parts), query=self.options.query)
 
     def _publish(self, parts: Sequence[Part], batch: str) -> None:
         from logweir.pipeline.publish import Target, publish
 
         options = self.options
         target = Target(
-            folder=Path(options.path),
+            folder=self._folder(parts),
             layout=self.layout,
             vclock=options.vclock,
             instance=options.instance,
@@ -141,6 +141,11 @@ class _Writing:
         target.folder.mkdir(parents=True, exist_ok=True)
         publish(target, parts)
 
+    def _folder(self, parts: Sequence[Part]) -> Path:
+        """The target. A relative path was made absolute where the write was planned, and the
+        commit may run elsewhere: so what the tasks were told counts."""
+        return Path(parts[0].path).parent.parent if parts else Path(self.options.path)
+
     def abort(self) -> None:
         """Remove what can be removed; tasks may still be writing."""
         shutil.rmtree(self.stage, ignore_errors=True)
@@ -149,8 +154,12 @@ class _Writing:
 class LogweirWriter(DataSourceArrowWriter):
     """A batch write: one new file, or one replay into a server."""
 
-    def __init__(self, options: SinkOptions, types: Mapping[str, str], overwrite: bool) -> None:
-        self._writing = _Writing(options, types, overwrite=overwrite, stream=False)
+    def __init__(
+        self, options: Mapping[str, str], types: Mapping[str, str], overwrite: bool
+    ) -> None:
+        self._writing = _Writing(
+            SinkOptions.parse(options), types, overwrite=overwrite, stream=False
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """See `_Writing`."""
@@ -168,8 +177,12 @@ class LogweirWriter(DataSourceArrowWriter):
 class LogweirStreamWriter(DataSourceStreamArrowWriter):
     """A stream's writer: one new file per batch, once, however often the batch is committed."""
 
-    def __init__(self, options: SinkOptions, types: Mapping[str, str], overwrite: bool) -> None:
-        self._writing = _Writing(options, types, overwrite=overwrite, stream=True)
+    def __init__(
+        self, options: Mapping[str, str], types: Mapping[str, str], overwrite: bool
+    ) -> None:
+        self._writing = _Writing(
+            SinkOptions.parse(options), types, overwrite=overwrite, stream=True
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """See `_Writing`."""

@@ -9,43 +9,26 @@ each `load()` has its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-
-from logweir.errors import ConfigError
-from logweir.pipeline.columns import COLUMNS, check_columns, ddl
-from logweir.pipeline.options import ScanOptions, SinkOptions
-from logweir.pipeline.peersources import (
-    TOPIC_COLUMNS,
-    PeerReader,
-    PeerStream,
-    TopicReader,
-    TopicStream,
-    is_topic,
-)
-from logweir.pipeline.streams import TailReader
+from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
-    from logweir.pipeline.plan import Split
     from logweir.pipeline.sinks import LogweirStreamWriter, LogweirWriter
 
-__all__ = ["FORMAT", "LogweirReader", "LogweirSource", "SplitPartition"]
+__all__ = ["FORMAT", "LogweirSource"]
 
 FORMAT = "logweir"
 
 
 class LogweirSource(DataSource):
-    """`spark.read.format("logweir")` and its three siblings."""
+    """`spark.read.format("logweir")` and its three siblings.
+
+    Spark imports this module whenever it looks for any source, so it imports the rest when asked.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -54,80 +37,30 @@ class LogweirSource(DataSource):
 
     def schema(self) -> str:
         """The columns that the options ask for."""
-        options = ScanOptions.parse(dict(self.options))
-        if is_topic(options):
-            return TOPIC_COLUMNS
-        return ddl(options.columns)
+        from logweir.pipeline.readers import schema_of
+
+        return schema_of(dict(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader of these columns."""
-        options = ScanOptions.parse(dict(self.options))
-        if is_topic(options):
-            return TopicReader(options)
-        options = with_schema(options, schema)
-        return PeerReader(options) if options.url else LogweirReader(options)
+        from logweir.pipeline.readers import batch_reader
+
+        return batch_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream reader of these columns."""
-        options = ScanOptions.parse(dict(self.options))
-        if is_topic(options):
-            return TopicStream(options)
-        options = with_schema(options, schema)
-        return PeerStream(options) if options.url else TailReader(options)
+        from logweir.pipeline.readers import stream_reader
+
+        return stream_reader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> LogweirWriter:
         """A batch writer for a DataFrame of this schema."""
         from logweir.pipeline.sinks import LogweirWriter, sink_types
 
-        return LogweirWriter(SinkOptions.parse(dict(self.options)), sink_types(schema), overwrite)
+        return LogweirWriter(dict(self.options), sink_types(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogweirStreamWriter:
         """A stream's writer for a DataFrame of this schema."""
         from logweir.pipeline.sinks import LogweirStreamWriter, sink_types
 
-        options = SinkOptions.parse(dict(self.options))
-        return LogweirStreamWriter(options, sink_types(schema), overwrite)
-
-
-def with_schema(options: ScanOptions, schema: StructType) -> ScanOptions:
-    """The options with the columns of a schema. Raises `ConfigError` for one that is not ours."""
-    names = check_columns(schema.names, origin="schema")
-    for one in schema.fields:
-        wanted = COLUMNS[one.name]
-        if one.dataType.simpleString() != wanted.lower():
-            raise ConfigError(
-                f"column {one.name}",
-                f"is {wanted}, not {one.dataType.simpleString()}",
-                origin="schema",
-                hint="read it as it is and cast it",
-            )
-    return ScanOptions.parse(replace(options, columns=names).to_text())
-
-
-@dataclass
-class SplitPartition(InputPartition):
-    """One task's work. `spaces`: ids of the wanted spaces."""
-
-    split: Split
-    spaces: frozenset[int]
-
-
-class LogweirReader(DataSourceReader):
-    """Reads folders of logs and snapshots as they are when the first action plans the scan."""
-
-    def __init__(self, options: ScanOptions) -> None:
-        self._options = options
-
-    def partitions(self) -> list[SplitPartition]:
-        """One partition per split."""
-        from logweir.pipeline.plan import plan
-
-        planned = plan(self._options)
-        return [SplitPartition(split, planned.spaces) for split in planned.splits]
-
-    def read(self, partition: Any) -> Iterator[Any]:
-        """The Arrow batches of one partition. An empty plan arrives as a partition of None."""
-        from logweir.pipeline.reading import scan
-
-        if isinstance(partition, SplitPartition):
-            yield from scan(partition.split, self._options, partition.spaces)
+        return LogweirStreamWriter(dict(self.options), sink_types(schema), overwrite)

@@ -21,8 +21,9 @@ from logweir.pipeline.columns import COLUMNS, arrow_schema
 from logweir.pipeline.frames import scan_options
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
+from logweir.pipeline.readers import LogweirReader
 from logweir.pipeline.reading import scan
-from logweir.pipeline.source import LogweirReader, LogweirSource
+from logweir.pipeline.source import LogweirSource
 from logweir.pipeline.storage import UrlFileSystem, open_storage
 from logweir.wal.block import encode_block
 from logweir.wal.columns import encode_run
@@ -373,6 +374,16 @@ def test_options_survive_their_text() -> None:
     assert ScanOptions.parse(options.to_text()) == options
     assert pickle.loads(pickle.dumps(options)) == options
     assert options.vclock_from == VClock({1: 5, 2: 7})
+
+
+def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned in one folder is read in another: a worker's need not be the driver's."""
+    write_log(tmp_path / "data", blocks=2, per_block=1, base=b"x", max_bytes=1 << 20)
+    monkeypatch.chdir(tmp_path)
+    options = ScanOptions.parse({"path": "data"})
+    monkeypatch.chdir("/")
+    assert len(rows_of(scan(plan(options).splits[0], options))) == 2
+    assert ScanOptions.parse({"path": "s3://bucket/logs"}).paths == ("s3://bucket/logs",)
 
 
 def test_readers_take_no_filters_from_spark() -> None:

@@ -1,0 +1,97 @@
+"""Readers of the format: which one the options ask for, and that of folders in batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from logweir.errors import ConfigError
+from logweir.pipeline.columns import COLUMNS, check_columns, ddl
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.peersources import (
+    TOPIC_COLUMNS,
+    PeerReader,
+    PeerStream,
+    TopicReader,
+    TopicStream,
+    is_topic,
+)
+from logweir.pipeline.streams import TailReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from logweir.pipeline.plan import Split
+
+__all__ = ["LogweirReader", "SplitPartition", "batch_reader", "schema_of", "stream_reader"]
+
+
+def schema_of(options: Mapping[str, str]) -> str:
+    """The columns that the options ask for, as DDL. Raises `ConfigError`."""
+    parsed = ScanOptions.parse(options)
+    return TOPIC_COLUMNS if is_topic(parsed) else ddl(parsed.columns)
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The reader of a folder, a server or a topic. Raises `ConfigError`."""
+    parsed = ScanOptions.parse(options)
+    if is_topic(parsed):
+        return TopicReader(parsed)
+    parsed = with_schema(parsed, schema)
+    return PeerReader(parsed) if parsed.url else LogweirReader(parsed)
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The stream of a folder, a server or a topic. Raises `ConfigError`."""
+    parsed = ScanOptions.parse(options)
+    if is_topic(parsed):
+        return TopicStream(parsed)
+    parsed = with_schema(parsed, schema)
+    return PeerStream(parsed) if parsed.url else TailReader(parsed)
+
+
+def with_schema(options: ScanOptions, schema: StructType) -> ScanOptions:
+    """The options with the columns of a schema. Raises `ConfigError` for one that is not ours."""
+    names = check_columns(schema.names, origin="schema")
+    for one in schema.fields:
+        wanted = COLUMNS[one.name]
+        if one.dataType.simpleString() != wanted.lower():
+            raise ConfigError(
+                f"column {one.name}",
+                f"is {wanted}, not {one.dataType.simpleString()}",
+                origin="schema",
+                hint="read it as it is and cast it",
+            )
+    return ScanOptions.parse(replace(options, columns=names).to_text())
+
+
+@dataclass
+class SplitPartition(InputPartition):
+    """One task's work. `spaces`: ids of the wanted spaces."""
+
+    split: Split
+    spaces: frozenset[int]
+
+
+class LogweirReader(DataSourceReader):
+    """Reads folders of logs and snapshots as they are when the first action plans the scan."""
+
+    def __init__(self, options: ScanOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[SplitPartition]:
+        """One partition per split."""
+        from logweir.pipeline.plan import plan
+
+        planned = plan(self._options)
+        return [SplitPartition(split, planned.spaces) for split in planned.splits]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The Arrow batches of one partition. An empty plan arrives as a partition of None."""
+        from logweir.pipeline.reading import scan
+
+        if isinstance(partition, SplitPartition):
+            yield from scan(partition.split, self._options, partition.spaces)
