@@ -40,6 +40,9 @@ DAMAGED_PLACES: Final = 1000
 TUPLE_BYTES: Final = 1024 * 1024
 """Largest tuple that a store accepts (error 110). Source: 2.6.0 memtx_max_tuple_size."""
 
+TOPIC_TUPLE_BYTES: Final = 64 * 1024 * 1024 - 32 * 1024
+"""Largest tuple of a space that has the format of a topic; its row fits `IPROTO_FRAME_BYTES`."""
+
 MSGPACK_DEPTH: Final = 512
 """Deepest nesting of MsgPack values that is decoded to objects."""
 
@@ -96,6 +99,12 @@ OUTPUT_STALL_SECONDS: Final = 60.0
 OUTPUT_MAX_BYTES: Final = 256 * 1024 * 1024
 """Unsent bytes (one huge answer) at which a connection is cut at once."""
 
+MALLOC_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Freed memory that a serving process keeps for the next blocks, per arena of the C library."""
+
+MALLOC_SHARED_BYTES: Final = 32 * 1024 * 1024
+"""Larger blocks get memory of their own, which goes back at once. Source: largest glibc takes."""
+
 CONNECT_SECONDS: Final = 30.0
 """Longest wait for a connection to an upstream. Source: 2.6.0 replication_connect_timeout."""
 
@@ -112,12 +121,28 @@ IPROTO_FRAME_BYTES: Final = 64 * 1024 * 1024
 IPROTO_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's requests that may be unanswered; then it is not read until some are."""
 
+IPROTO_ANSWER_BYTES: Final = 128 * 1024 * 1024
+"""Largest answer to one SELECT; a larger one is refused (error 2)."""
+
 # --- followers ------------------------------------------------------------------------------------
 HUB_STEP_BYTES: Final = 1024 * 1024
 """Bytes of rows that a follower is given in one step, about."""
 
 HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
 """Bytes of scanned rows at the end of the log that followers share."""
+
+RETENTION_SECONDS: Final = 1.0
+"""Positions of followers become durable, and what they keep is measured, so often."""
+
+JOIN_ROOM_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""While a replica is being sent a view, changes may make the state grow by this, or to its double;
+then the join is broken off and the replica begins anew."""
+
+PLACE_STEP_BYTES: Final = 1024 * 1024
+"""About every so many bytes of the log a place is remembered from which followers can read."""
+
+PLACES: Final = 4096
+"""Places that are remembered."""
 
 UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 """Rows of one upstream that wait to be applied; then it is not read until some are."""
@@ -137,6 +162,9 @@ TANK_FETCH_BYTES: Final = 64 * 1024 * 1024
 
 TANK_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Chunks of one fetch answer stop here (a single larger bundle still goes out whole)."""
+
+TANK_READ_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""Bundles that were read for fetches and are kept for the next ones, of all topics together."""
 
 TANK_WAIT_MS: Final = 3_600_000
 """Longest wait of a fetch. Source: Tank 4.0."""
@@ -165,10 +193,13 @@ TANK_SILENT_SECONDS: Final = 16.0
 TANK_SILENT_CONNECTIONS: Final = 64
 """More connections than this that never sent a byte: the oldest is closed. Source: Tank 4.0."""
 
-TANK_BUNDLE_BYTES: Final = 32 * 1024 * 1024
+TANK_BUNDLE_BYTES: Final = TOPIC_TUPLE_BYTES - 32 * 1024
 """Largest bundle that is stored (the mirror tool of Tank makes them up to 4 MiB)."""
 
 # --- synapse --------------------------------------------------------------------------------------
+STATUS_GAPS: Final = 100
+"""Noted losses that a status names."""
+
 SYNAPSE_LINE_BYTES: Final = 16384
 """Longest line without its LF, both ways. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
 
@@ -185,6 +216,15 @@ gone."""
 
 SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
 """Largest answer to a request for missed rows."""
+
+SYNAPSE_HTTP_HEAD_BYTES: Final = 16 * 1024
+"""Longest head of a request for missed rows that we answer."""
+
+SYNAPSE_HTTP_IDLE_SECONDS: Final = 60.0
+"""A connection that asks for no missed rows for so long is closed."""
+
+SYNAPSE_ACKNOWLEDGERS: Final = 64
+"""Names of followers for which the log is kept; more are not remembered."""
 
 SYNAPSE_PAGE_ROWS: Final = 1000
 """Stored rows that a follower is sent in one step of its catch-up, about."""
@@ -223,6 +263,10 @@ TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
 TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
 
+TAP_OUTPUT_HIGH_BYTES: Final = 1024 * 1024
+"""Unsent bytes of one TAP stream from which on nothing more is produced for it; about as much as is
+produced in one step comes on top."""
+
 TAP_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a stream that may be without acknowledgement, where its consumer gives them."""
 
@@ -241,6 +285,18 @@ TAP_BACKOFF_SECONDS: Final = 5.0
 
 TAP_NOOP_SECONDS: Final = 20.0
 """An idle stream sends a sign of life so often. (ep-engine 1.8.1: 200.)"""
+
+SCRAM_ITERATIONS_MAX: Final = 1_000_000
+"""Iterations of SCRAM that a server may ask a client of ours for."""
+
+TAP_NOOPS_UNANSWERED: Final = 2
+"""Signs of life that a consumer which has answered one before may leave unanswered in a row."""
+
+TAP_SWEEP_SECONDS: Final = 60.0
+"""Pause between two walks over a bucket that remove what has expired."""
+
+TAP_SWEEP_ITEMS: Final = 500
+"""Items of a bucket that such a walk looks at in one go."""
 
 TAP_KEEPALIVE_SECONDS: Final = 3600.0
 """How long the position of a named stream is kept for a consumer that is away; that of a
@@ -273,3 +329,52 @@ PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
 
 PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
 """Bytes of logs and snapshots per part of a job's output, about."""
+
+# --- Greenstack -----------------------------------------------------------------------------------
+GREENSTACK_FRAME_BYTES: Final = 32 * 1024 * 1024
+"""Longest frame, its length field left out; one that claims more ends the connection."""
+
+GREENSTACK_BUCKETS: Final = 10_000
+"""Buckets that are listed, or that a stream can name."""
+
+GREENSTACK_ID_BYTES: Final = 250
+"""Longest id of a document. Source: memcached's limit."""
+
+GREENSTACK_LANE_BYTES: Final = 255
+"""Longest id of a lane."""
+
+GREENSTACK_LANES: Final = 64
+"""Lanes of one connection, the root lane left out; a request in one more gets TooBusy."""
+
+GREENSTACK_TRANSACTION_FRAMES: Final = 1000
+"""Frames that `more` may bind together."""
+
+GREENSTACK_TRANSACTION_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of such frames."""
+
+GREENSTACK_PIPELINE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of one connection's requests that may be unanswered; then it is not read until some are."""
+
+GREENSTACK_BATCH_BYTES: Final = 256 * 1024
+"""Bytes of one lane's requests that go into the commit queue together, about."""
+
+GREENSTACK_STREAMS: Final = 16
+"""Streams of one connection."""
+
+GREENSTACK_STREAM_NAME_BYTES: Final = 64
+"""Longest name of a stream."""
+
+GREENSTACK_WINDOW_MIN_BYTES: Final = 4096
+"""Smallest window of a stream; what asks for less gets this."""
+
+GREENSTACK_WINDOW_MAX_BYTES: Final = 16 * 1024 * 1024
+"""Largest window of a stream; what asks for more gets this."""
+
+GREENSTACK_CREDIT_SECONDS: Final = 300.0
+"""A stream whose client holds back credit for so long is ended as TooBusy."""
+
+GREENSTACK_SILENT_PERIODS: Final = 3
+"""Heartbeat times without a word after which a stream's other side counts as gone."""
+
+GREENSTACK_PATCH_STEPS: Final = 1000
+"""Operations of one JSON Patch."""

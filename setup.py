@@ -17,6 +17,10 @@ KERNELS = {
     "logweir.store.kernel": "store/kernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
+    "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",
+    "logweir.replication.synapse.linekernel": "replication/synapse/linekernel.py",
+    "logweir.replication.greenstack.kernel": "replication/greenstack/kernel.py",
+    "logweir.replication.tap.kernel": "replication/tap/kernel.py",
 }
 
 

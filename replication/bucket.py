@@ -15,6 +15,8 @@ datatype     unsigned   as a client gave it
 compression  unsigned   as a client gave it
 expiration   string     as a Greenstack client wrote it, else ""
 meta         varbinary  private bytes of TAP, else ""
+(ttl)        unsigned   servers that an item which came by TAP may still go through, as its packet
+                        said, less one; not in the format; absent in what was written here: 255
 ===========  =========  ==========================================================================
 
 In the log an item that is removed is one transaction of two rows: a REPLACE by its *tombstone*, the
@@ -39,6 +41,7 @@ from logweir.wal.mp import pack, unpack
 __all__ = [
     "BUCKET_FORMAT",
     "BUCKET_INDEXES",
+    "NO_HOPS_MADE",
     "RELATIVE_SECONDS",
     "CasClock",
     "Item",
@@ -48,6 +51,7 @@ __all__ = [
     "pack_head",
     "pack_item",
     "pack_key",
+    "same_place",
     "tombstone",
     "unpack_item",
 ]
@@ -67,6 +71,9 @@ BUCKET_FORMAT: Final[Sequence[tuple[str, str]]] = (
 BUCKET_INDEXES: Final = {"vbucket": ("vbucket", "key")}
 RELATIVE_SECONDS: Final = 30 * 24 * 3600
 """Expiry up to this is counted from now, above it is a Unix time. Source: memcached 1.6.18."""
+
+NO_HOPS_MADE: Final = 255
+"""The TTL of what was written here."""
 
 
 class VbucketState(IntEnum):
@@ -92,6 +99,7 @@ class Item:
     compression: int = 0
     expiration: str = ""
     meta: bytes = b""
+    ttl: int = NO_HOPS_MADE
 
     def is_expired(self, now: float) -> bool:
         """Whether it is gone at `now`, in Unix seconds."""
@@ -100,31 +108,40 @@ class Item:
 
 def pack_item(item: Item) -> bytes:
     """The item's tuple, as MsgPack."""
-    return pack(
-        (
-            item.key,
-            item.vbucket,
-            item.value,
-            item.flags,
-            item.expiry,
-            item.cas,
-            item.datatype,
-            item.compression,
-            item.expiration,
-            item.meta,
-        )
+    fields = (
+        item.key,
+        item.vbucket,
+        item.value,
+        item.flags,
+        item.expiry,
+        item.cas,
+        item.datatype,
+        item.compression,
+        item.expiration,
+        item.meta,
     )
+    return pack(fields if item.ttl == NO_HOPS_MADE else (*fields, item.ttl))
 
 
 def pack_head(item: Item) -> bytes:
     """How the item's tuple begins, up to and with its vbucket."""
-    return b"\x9a" + pack(item.key) + pack(item.vbucket)
+    count = b"\x9a" if item.ttl == NO_HOPS_MADE else b"\x9b"
+    return count + pack(item.key) + pack(item.vbucket)
+
+
+def same_place(data: bytes, item: Item) -> bool:
+    """Whether a tuple has the item's key and vbucket, which stand behind its first byte."""
+    return data.startswith(pack_head(item)[1:], 1)
 
 
 def unpack_item(data: bytes) -> Item:
     """The item of a tuple, whose format was checked when it was stored."""
     fields: list[Any] = unpack(data)
-    return Item(*fields[:10])
+    item = Item(*fields[:10])
+    ttl = fields[10] if len(fields) > 10 else None
+    if type(ttl) is int and 0 <= ttl < NO_HOPS_MADE:
+        return replace(item, ttl=ttl)
+    return item
 
 
 def pack_key(key: bytes) -> bytes:
@@ -132,9 +149,9 @@ def pack_key(key: bytes) -> bytes:
     return pack((key,))
 
 
-def tombstone(item: Item, cas: int) -> Item:
+def tombstone(item: Item, cas: int, ttl: int = NO_HOPS_MADE) -> Item:
     """What is logged before `item` is removed."""
-    return replace(item, value=b"", expiry=0, cas=cas)
+    return replace(item, value=b"", expiry=0, cas=cas, ttl=ttl)
 
 
 def absolute_expiry(expiry: int, now: float) -> int:
@@ -152,10 +169,19 @@ class CasClock:
 
     def after(self, old: int = 0) -> int:
         """A CAS that is none that was given, and not `old`."""
-        self._last = max(self._last + 1, int(self._clock() * 1_000_000))
+        self._last = self.next()
         if self._last == old:
             self._last += 1
         return self._last
+
+    def next(self) -> int:
+        """The CAS from which on none was given: for whoever gives several one behind the other,
+        and then says so with `reach`."""
+        return max(self._last + 1, int(self._clock() * 1_000_000))
+
+    def reach(self, after: int) -> None:
+        """All below `after` may have been given."""
+        self._last = max(self._last, after - 1)
 
 
 class ItemStore(Protocol):
@@ -172,8 +198,9 @@ class ItemStore(Protocol):
         """Store an item; a CAS of 0 is replaced by a new one. Returns it as stored."""
         ...
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
-        """Remove an item. `cas`: of the tombstone, 0 for a new one. False: there is none."""
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
+        """Remove an item. `cas`: of the tombstone, 0 for a new one; `ttl`: of the removal. False:
+        there is none."""
         ...
 
     def flush(self) -> None:

@@ -13,10 +13,10 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDOWS_BYTES
-from logweir.replication.bucket import Item, unpack_item
+from logweir.replication.bucket import Item, VbucketState, unpack_item
 from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.hub import Window
 from logweir.store.definition import SystemSpace
@@ -24,9 +24,9 @@ from logweir.store.log import Log
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["Backfill", "Change", "Changes"]
+__all__ = ["Backfill", "BucketFeed", "Change", "Changes", "Chunks", "Feed"]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
@@ -38,7 +38,7 @@ class Change:
     bucket was emptied. `partial`: only its key is known, the change was made by operations.
 
     `position`: the log's behind the whole transaction, on its last change; `signature`: of the row;
-    `timestamp`: Unix seconds.
+    `timestamp`: Unix seconds; `origin`, `lsn`: replica id and lsn of the row.
     """
 
     item: Item | None
@@ -47,6 +47,8 @@ class Change:
     signature: int
     timestamp: float
     partial: bool = False
+    origin: int = 0
+    lsn: int = 0
 
 
 class Changes:
@@ -54,6 +56,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
+        self._puts: OrderedDict[tuple[int, int], tuple[Window, list[bytes] | None]] = OrderedDict()
 
     def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
         """The changes of one bucket in a window, in order."""
@@ -66,6 +69,42 @@ class Changes:
         while len(self._known) > _KEPT_WINDOWS:
             self._known.popitem(last=False)
         return made
+
+    def puts_of(self, window: Window, bucket: Bucket) -> list[bytes] | None:
+        """The tuples that a window puts into one bucket, in order, each by a transaction of its
+        own; None where it does anything else to the bucket."""
+        key = (id(window), bucket.space_id)
+        known = self._puts.get(key)
+        if known is not None and known[0] is window:
+            return known[1]
+        made = _puts(window, bucket.space_id)
+        self._puts[key] = (window, made)
+        while len(self._puts) > _KEPT_WINDOWS:
+            self._puts.popitem(last=False)
+        return made
+
+
+def _puts(window: Window, space_id: int) -> list[bytes] | None:
+    reached = dict(window.start)
+    found: list[bytes] = []
+    for block in window.blocks:
+        columns = block.columns
+        rows = zip(
+            columns.type, columns.replica_id, columns.lsn, columns.tsn, columns.flags,
+            columns.space_id, strict=True,
+        )  # fmt: skip
+        for row, (kind, replica_id, lsn, tsn, flags, space) in enumerate(rows):
+            if lsn <= reached.get(replica_id, 0):
+                continue
+            reached[replica_id] = lsn
+            if space == space_id:
+                data = columns.tuple_bytes(row)
+                if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
+                    return None
+                found.append(data)
+            elif space == SystemSpace.TRUNCATE:
+                return None
+    return found
 
 
 def _changes(window: Window, space_id: int) -> Iterator[Change]:
@@ -93,26 +132,27 @@ def _take(
     """Append what a row does to the bucket. `found`: what its transaction has done before."""
     kind = columns.type[row]
     timestamp = columns.timestamp[row]
+    place = (columns.replica_id[row], columns.lsn[row])
     if columns.space_id[row] != space_id:
         data = columns.tuple_bytes(row)
         if data is not None and unpack(data)[0] == space_id:
-            found.append(Change(None, True, None, signature, timestamp))
+            found.append(Change(None, True, None, signature, timestamp, False, *place))
     elif kind == RowType.DELETE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
         item = Item(key)
         if found and found[-1].item is not None and found[-1].item.key == key:
             item = found.pop().item or item  # its tombstone
-        found.append(Change(item, True, None, signature, timestamp))
+        found.append(Change(item, True, None, signature, timestamp, False, *place))
     elif kind in _PUTS:
         data = columns.tuple_bytes(row)
         assert data is not None
-        found.append(Change(unpack_item(data), False, None, signature, timestamp))
+        found.append(Change(unpack_item(data), False, None, signature, timestamp, False, *place))
     elif kind == RowType.UPDATE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
-        found.append(Change(Item(key), False, None, signature, timestamp, partial=True))
+        found.append(Change(Item(key), False, None, signature, timestamp, True, *place))
     elif kind == RowType.UPSERT:
         item = unpack_item(columns.tuple_bytes(row) or b"\x90")
-        found.append(Change(item, False, None, signature, timestamp, partial=True))
+        found.append(Change(item, False, None, signature, timestamp, True, *place))
 
 
 class Backfill:
@@ -129,43 +169,123 @@ class Backfill:
         self._bucket = bucket
         self._wanted = frozenset(vbuckets)
         self._clock = clock
-        self._after: tuple[int, bytes] | None = None
-        self._chunk_ends: list[tuple[int, bytes]] = []
+        self._after: bytes | None = None
+        self._chunk_ends: list[bytes] = []
         self._chunk_signatures: list[int] = []
         self.start = log.vclock
         self.end: VClock | None = None
 
+    @property
+    def wanted(self) -> bytes:
+        """One byte for each vbucket, 1 for those wanted."""
+        table = bytearray(65536)
+        for vbucket in self._wanted:
+            table[vbucket] = 1
+        return bytes(table)
+
     def take(self) -> list[Item]:
         """The next items; [] may come in between. `end` is set with the last ones."""
-        items: list[Item] = []
-        size = 0
         now = self._clock()
-        last = self._after
+        items = map(unpack_item, self.take_tuples())
+        return [item for item in items if item.vbucket in self._wanted and not item.is_expired(now)]
+
+    def take_tuples(self) -> list[bytes]:
+        """As `take`, but tuples, those of other vbuckets and those that are expired included."""
         with self._log.read_view() as view:
-            whole = True
-            for data in ViewItems(self._bucket, view, now).ordered(self._after):
-                item = unpack_item(data)
-                last = (item.vbucket, item.key)
-                size += len(data)
-                if item.vbucket in self._wanted and not item.is_expired(now):
-                    items.append(item)
-                if size >= BACKFILL_CHUNK_BYTES or len(items) >= BACKFILL_CHUNK_ITEMS:
-                    whole = False
-                    break
+            found, is_whole = ViewItems(self._bucket, view, self._clock()).by_key(
+                self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES
+            )
             vclock = view.vclock
-        if not whole and last is not None:
-            self._chunk_ends.append(last)
-            self._chunk_signatures.append(vclock.signature)
-            self._after = last
-        else:
-            self._chunk_signatures.append(vclock.signature)
+        self._chunk_signatures.append(vclock.signature)
+        if is_whole:
             self.end = vclock
-        return items
+        else:
+            self._after = unpack_item(found[-1]).key
+            self._chunk_ends.append(self._after)
+        return found
 
     def was_seen(self, change: Change) -> bool:
         """Whether a change of the log is in what was given already."""
         item = change.item
         if item is None:
             return change.signature <= self._chunk_signatures[0]
-        place = bisect_left(self._chunk_ends, (item.vbucket, item.key))
+        place = bisect_left(self._chunk_ends, item.key)
         return change.signature <= self._chunk_signatures[place]
+
+
+class Chunks(Protocol):
+    """What there is, in chunks; see `Backfill`."""
+
+    start: VClock
+    end: VClock | None
+
+    def take(self) -> list[Item]:
+        """The next items."""
+        ...
+
+    def was_seen(self, change: Change) -> bool:
+        """Whether a change of the log is in what was given already."""
+        ...
+
+
+class Feed(Protocol):
+    """What a stream is fed with: a bucket, or another space in the shape of one. `name`: under
+    which its streams are known."""
+
+    name: str
+    space_id: int
+
+    def states(self) -> dict[int, VbucketState]:
+        """The vbuckets that are here."""
+        ...
+
+    def changes(self, window: Window) -> Sequence[Change]:
+        """The changes in a window of the log, in order."""
+        ...
+
+    def puts(self, window: Window) -> list[bytes] | None:
+        """The tuples of items that a window puts, if it does nothing else; None: it does, or it is
+        not known."""
+        ...
+
+    def current(self, change: Change) -> Item | None:
+        """What stands now under the key of a change of which only that is known."""
+        ...
+
+    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Chunks:
+        """What there is of these vbuckets. `clock`: Unix seconds."""
+        ...
+
+
+class BucketFeed:
+    """A bucket as what a stream is fed with. `known`: the changes that its streams share."""
+
+    def __init__(self, log: Log, bucket: Bucket, known: Changes) -> None:
+        self.name = bucket.name
+        self.space_id = bucket.space_id
+        self._log = log
+        self._bucket = bucket
+        self._known = known
+
+    def states(self) -> dict[int, VbucketState]:
+        """See `Feed`."""
+        with self._log.read_view() as view:
+            return ViewItems(self._bucket, view, 0.0).states()
+
+    def changes(self, window: Window) -> Sequence[Change]:
+        """See `Feed`."""
+        return self._known.of(window, self._bucket)
+
+    def puts(self, window: Window) -> list[bytes] | None:
+        """See `Feed`."""
+        return self._known.puts_of(window, self._bucket)
+
+    def current(self, change: Change) -> Item | None:
+        """See `Feed`."""
+        assert change.item is not None
+        with self._log.read_view() as view:
+            return ViewItems(self._bucket, view, 0.0).find(change.item.key)
+
+    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Backfill:
+        """See `Feed`."""
+        return Backfill(self._log, self._bucket, vbuckets, clock)

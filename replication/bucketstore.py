@@ -10,25 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import ConfigError
 from logweir.replication.bucket import (
     BUCKET_FORMAT,
     BUCKET_INDEXES,
+    NO_HOPS_MADE,
     CasClock,
     Item,
     VbucketState,
-    pack_head,
     pack_item,
     pack_key,
+    same_place,
     tombstone,
     unpack_item,
 )
 from logweir.store import definitions
-from logweir.store.definition import IndexDef, SpaceDef
+from logweir.store.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.engine import Engine
+from logweir.store.fieldtype import FieldType
 from logweir.store.group import Group
+from logweir.store.keys import exact_key
 from logweir.store.log import Log
 from logweir.store.request import Request
 from logweir.store.select import Select, select
@@ -45,13 +48,23 @@ _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state"
 class Bucket:
     """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
 
-    __slots__ = ("cas", "name", "space_id", "states_id")
+    __slots__ = ("_is_plain", "_space", "cas", "name", "space_id", "states_id")
 
     def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock) -> None:
         self.name = name
         self.space_id = space_id
         self.states_id = states_id
         self.cas = cas
+        self._space: SpaceDef | None = None
+        self._is_plain = False
+
+    def is_plain(self, space: SpaceDef) -> bool:
+        """Whether `space`, which is its own, is as `Buckets.make` makes it, nothing added: then
+        only the checks of a command can refuse a change."""
+        if self._space is not space:
+            self._is_plain = _is_plain(space)
+            self._space = space
+        return self._is_plain
 
 
 class Buckets:
@@ -74,6 +87,11 @@ class Buckets:
             known = Bucket(name, space.id, states.id, self._cas)
             self._known[name] = known
         return known
+
+    def all(self) -> list[Bucket]:
+        """All buckets that are there."""
+        found = [self.find(space.name) for space in self.log.schema if _has_format(space)]
+        return [bucket for bucket in found if bucket is not None]
 
     def make(self, name: str) -> Bucket:
         """The bucket of that name, made with vbucket 0 active where it is not there.
@@ -103,6 +121,28 @@ def _has_format(space: SpaceDef) -> bool:
     return names == [name for name, _ in BUCKET_FORMAT]
 
 
+def _is_plain(space: SpaceDef) -> bool:
+    key, vbucket = (0, FieldType.VARBINARY), (1, FieldType.UNSIGNED)
+    wanted = [(IndexType.TREE, [key]), (IndexType.TREE, [vbucket, key])]
+    return (
+        [(field.name, field.type.label) for field in space.fields] == list(BUCKET_FORMAT)
+        and [
+            (index.type, [(part.field_no, part.type) for part in index.parts])
+            for index in space.indexes
+        ]
+        == wanted
+        and all(index.is_unique and index.is_usable for index in space.indexes)
+        and space.field_count in (0, len(BUCKET_FORMAT))
+        and space.sequence is None
+        and not (space.is_system or space.is_view or space.is_temporary or space.is_local)
+    )
+
+
+def _nothing(entry: bytes, default: Any, handle: Any) -> None:
+    """Finds nothing: the space was never written."""
+    del entry, default, handle
+
+
 def primary_of(space: SpaceDef) -> IndexDef:
     """The primary index of a bucket's space."""
     assert space.primary is not None
@@ -124,6 +164,25 @@ class _Reader:
         """The item with that key, whatever its vbucket, expired or not."""
         data = self._engine.get(self._space, self._primary, pack_key(key))
         return None if data is None else unpack_item(data)
+
+    @property
+    def space(self) -> SpaceDef:
+        """The bucket's space."""
+        return self._space
+
+    @property
+    def is_plain(self) -> bool:
+        """See `Bucket`."""
+        return self.bucket.is_plain(self._space)
+
+    def finder(self) -> tuple[Callable[[bytes, Any, Any], bytes | None], Any]:
+        """What finds tuples: called with an entry of the first index, None and the second result,
+        it returns a tuple or None."""
+        txn = self._engine.txn
+        tree = txn.tree(self._space.id, 0)
+        if tree is None:
+            return _nothing, None
+        return txn.raw.get, tree.handle
 
     def state(self, vbucket: int) -> VbucketState | None:
         """See `ItemStore`."""
@@ -147,16 +206,22 @@ class _Reader:
         tree = self._engine.txn.tree(self._space.id, 0)
         return 0 if tree is None else tree.count()
 
-    def ordered(self, after: tuple[int, bytes] | None) -> Iterator[bytes]:
+    def ordered(self, after: tuple[int, bytes]) -> Iterator[bytes]:
         """The tuples in the order of vbucket and key, behind `after`."""
-        wanted = Select.of(
-            self._engine.schema,
-            self._space.id,
-            None if after is None else list(after),
-            iterator="ALL" if after is None else "GT",
-            index=1,
-        )
+        schema = self._engine.schema
+        wanted = Select.of(schema, self._space.id, list(after), iterator="GT", index=1)
         return select(self._engine, wanted)
+
+    def by_key(
+        self, after: bytes | None, limit_items: int, limit_bytes: int
+    ) -> tuple[list[bytes], bool]:
+        """Tuples in the order of their keys, behind that of `after`, and whether these were the
+        last; so many, or soon after so many bytes."""
+        tree = self._engine.txn.tree(self._space.id, 0)
+        if tree is None:
+            return [], True
+        start = b"" if after is None else exact_key(pack_key(after), self._primary) + b"\x00"
+        return tree.values(start, limit_items, limit_bytes)
 
 
 class ViewItems(_Reader):
@@ -181,7 +246,7 @@ class ViewItems(_Reader):
         """Not in a view."""
         raise AssertionError("a view cannot be changed")
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
         """Not in a view."""
         raise AssertionError("a view cannot be changed")
 
@@ -195,12 +260,14 @@ class ViewItems(_Reader):
 
 
 class GroupItems(_Reader):
-    """One bucket in a group. `changes`: how many rows it has made so far."""
+    """One bucket in a group. `changes`: how many rows it has made so far; `divides`: whether what
+    it removes because it is expired is a transaction of its own."""
 
     def __init__(self, bucket: Bucket, group: Group, now: float) -> None:
         super().__init__(bucket, group.engine, now)
         self._group = group
         self.changes = 0
+        self.divides = True
 
     def _execute(self, request: Request) -> None:
         self._group.execute(request)
@@ -213,7 +280,8 @@ class GroupItems(_Reader):
             return None
         if found.is_expired(self._now):
             self._remove(found, 0)
-            self._group.divide()
+            if self.divides:
+                self._group.divide()
             return None
         return found
 
@@ -224,23 +292,23 @@ class GroupItems(_Reader):
         request = Request(RowType.REPLACE, self._space.id, tuple=pack_item(item))
         mark = self._group.mark()
         old, _ = self._group.execute(request)
-        if old is not None and not old.startswith(pack_head(item)):
+        if old is not None and not same_place(old, item):
             self._group.rollback(mark)  # it moves: whoever follows the other vbucket has to know
             self._remove(unpack_item(old), 0)
             self._group.execute(request)
         self.changes += 1
         return item
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
         """See `ItemStore`."""
         found = self.find(key)
         if found is None or found.vbucket != vbucket:
             return False
-        self._remove(found, cas)
+        self._remove(found, cas, ttl)
         return True
 
-    def _remove(self, item: Item, cas: int) -> None:
-        grave = tombstone(item, cas or self.bucket.cas.after(item.cas))
+    def _remove(self, item: Item, cas: int, ttl: int = NO_HOPS_MADE) -> None:
+        grave = tombstone(item, cas or self.bucket.cas.after(item.cas), ttl)
         self._execute(Request(RowType.REPLACE, self._space.id, tuple=pack_item(grave)))
         self._execute(Request(RowType.DELETE, self._space.id, key=pack_key(item.key)))
 

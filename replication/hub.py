@@ -12,9 +12,11 @@ Everything here runs in the event loop's thread, but `committed`, which may be c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from logweir.limits import HUB_STEP_BYTES, HUB_WINDOWS_BYTES
@@ -86,7 +88,8 @@ class Hub:
         """Rows became durable. From any thread; many calls before the loop turns count as one."""
         if not self._pending and self._readers:
             self._pending = True
-            self._loop.call_soon_threadsafe(self._wake)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows
+                self._loop.call_soon_threadsafe(self._wake)
 
     def reader(self, after: VClock) -> Reader:
         """Begin to read behind `after`. Raises `PositionUnavailable` at its first `take`."""
@@ -210,6 +213,16 @@ class Reader:
                     self.vclock = self.vclock.merge(window.end)
                 return window
         return self._take_alone()
+
+    def skip(self) -> None:
+        """Pass over what the follower has already, which may take long; in any thread, before the
+        first `take`."""
+        follower = self._follower
+        assert follower is not None
+        blocks = follower.poll()
+        first = next(blocks, None)
+        if first is not None:
+            self._blocks = chain((first,), blocks)
 
     def wait(self) -> Coroutine[Any, Any, object]:
         """Until there may be more than at this call, whenever it is awaited."""

@@ -17,7 +17,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from logweir.errors import LogweirError, Unreachable
 from logweir.limits import (
@@ -29,11 +29,12 @@ from logweir.limits import (
     TLS_HANDSHAKE_SECONDS,
 )
 from logweir.replication.logs import get_logger
-from logweir.replication.session import Session
+from logweir.replication.session import SendsParts, Session
 from logweir.replication.urls import Url
 
 __all__ = ["Conversation", "Link", "dial"]
 
+_JOINED_BYTES: Final = 64 * 1024  # less than this is joined: one buffer costs less than many
 _log = get_logger("logweir.replication")
 
 
@@ -128,13 +129,19 @@ class Link(asyncio.Protocol):
         session = self._session
         if session is None or self._transport is None:
             return
-        data = session.data_to_send()
-        if data:
+        if isinstance(session, SendsParts):
+            self._write_parts(session.parts_to_send())
+        elif data := session.data_to_send():
             self._write(data)
         if session.close_reason:
             self.close(session.close_reason)
         elif (deadline := session.next_deadline()) is not None:
             self._set_timer(deadline)
+
+    def limit_output(self, high_bytes: int) -> None:
+        """Have `writable` end at so many unsent bytes, and come back at a quarter of them."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
 
     def hold_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading` was called as often as this."""
@@ -147,6 +154,11 @@ class Link(asyncio.Protocol):
         self._reading_holds -= 1
         if self._reading_holds == 0 and self._transport is not None and not self.close_reason:
             self._transport.resume_reading()
+
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Around what a callback does for this connection: what goes wrong in it ends the
+        connection, and nothing else."""
+        return self._outermost()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the connection; it is cancelled when the connection is gone.
@@ -173,6 +185,14 @@ class Link(asyncio.Protocol):
         self.close_reason = self.close_reason or reason
         if self._transport is not None:
             self._transport.abort()
+
+    async def shut(self, reason: str, within_seconds: float = 1.0) -> None:
+        """`close`, and wait until the connection is gone; cut it after `within_seconds`."""
+        self.close(reason)
+        _, late = await asyncio.wait((self.gone,), timeout=within_seconds)
+        if late:
+            self.abort(reason)
+            await self.gone
 
     # --- what asyncio calls -----------------------------------------------------------------------
 
@@ -253,7 +273,22 @@ class Link(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         transport.write(data)
-        self.sent_bytes += len(data)
+        self._wrote(transport, len(data))
+
+    def _write_parts(self, parts: list[bytes | memoryview]) -> None:
+        size = sum(map(len, parts))
+        if size < _JOINED_BYTES:
+            if size:
+                self._write(b"".join(parts))
+            return
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.writelines(parts)
+        self._wrote(transport, size)
+
+    def _wrote(self, transport: asyncio.Transport, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
         if transport.get_write_buffer_size() > OUTPUT_MAX_BYTES:
             self.abort(f"slow reader: {transport.get_write_buffer_size()} bytes are unsent")
 

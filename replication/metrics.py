@@ -6,6 +6,8 @@ One `Metrics` per server; its registry is its own, so that several servers can l
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 __all__ = ["Metrics"]
@@ -24,9 +26,10 @@ class Metrics:
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
         self._requests = self._counter("request_total", "requests answered", "scheme", "outcome")
+        self._answered: dict[str, tuple[Counter, Counter]] = {}
         self._commit = Histogram(
             "logweir_commit_seconds",
-            "from the request to the durable answer",
+            "from asking for changes to their being durable",
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -39,6 +42,10 @@ class Metrics:
         self._source_rows = self._counter("source_rows_total", "rows taken from upstreams", "url")
         self._oldest = self._gauge(
             "retention_pinned_bytes", "bytes of old logs kept for the follower named", "follower"
+        )
+        self._pinned_followers: set[str] = set()
+        self._evictions = self._counter(
+            "retention_evicted_total", "followers whose old logs were given up", "follower"
         )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -64,10 +71,14 @@ class Metrics:
 
     def answered(self, scheme: str, done: int, failed: int) -> None:
         """Requests were answered: `done` of them well, `failed` with an error."""
+        counters = self._answered.get(scheme)
+        if counters is None:
+            labels = self._requests.labels
+            counters = self._answered[scheme] = labels(scheme, "done"), labels(scheme, "failed")
         if done:
-            self._requests.labels(scheme, "done").inc(done)
+            counters[0].inc(done)
         if failed:
-            self._requests.labels(scheme, "failed").inc(failed)
+            counters[1].inc(failed)
 
     def committed(self, seconds: float) -> None:
         """A group of changes became durable `seconds` after it was asked for."""
@@ -77,9 +88,28 @@ class Metrics:
         """How far a follower is behind."""
         self._follower_lag.labels(scheme, follower).set(rows)
 
+    def follower_gone(self, scheme: str, follower: str) -> None:
+        """A follower is not connected any more."""
+        with contextlib.suppress(KeyError):
+            self._follower_lag.remove(scheme, follower)
+
     def pinned(self, follower: str, size_bytes: int) -> None:
         """Bytes of log files that are kept only because `follower` has not read them."""
+        self._pinned_followers.add(follower)
         self._oldest.labels(follower).set(size_bytes)
+
+    def pinned_followers(self) -> frozenset[str]:
+        """For whom `pinned` was called, without those that `unpinned` named since."""
+        return frozenset(self._pinned_followers)
+
+    def unpinned(self, follower: str) -> None:
+        """Nothing is kept for that follower any more."""
+        self._pinned_followers.discard(follower)
+        self._oldest.remove(follower)
+
+    def evicted(self, follower: str) -> None:
+        """Old logs were given up though a follower needed them."""
+        self._evictions.labels(follower).inc()
 
     def source_state(self, url: str, state: str, states: tuple[str, ...]) -> None:
         """An upstream's state changed to `state`, one of `states`."""

@@ -10,7 +10,7 @@ States::
 `limits.BACKOFF_FIRST_SECONDS`, each next one twice as long up to `limits.BACKOFF_MAX_SECONDS`, and
 each is multiplied with a random number from 0.5 to 1, so that many followers of one master do not
 come back together. It starts anew once an attempt reached FOLLOWING. `STOPPED` is final: only an
-operator can mend what is named in `last_error`.
+operator can mend what is named in `last_error`, or, where that is "", all that was to be taken was.
 
 An attempt that shows no life (`Progress.alive`) for `stall_seconds` is ended as stalled.
 """
@@ -95,6 +95,10 @@ class Progress(Protocol):
         """`rows` more are durable here; `position`: where we stand now."""
         ...
 
+    def finished(self) -> None:
+        """All that was to be taken is durable here: the attempt ends, and no other follows."""
+        ...
+
 
 class Source(Protocol):
     """One upstream in one protocol."""
@@ -123,6 +127,7 @@ class Runner:
         self._status = SourceStatus(source.url)
         self._failures = 0
         self._last_life = 0.0
+        self._is_finished = False
         self._changed = asyncio.Event()
 
     @property
@@ -157,12 +162,19 @@ class Runner:
         )
         self._wake()
 
+    def finished(self) -> None:
+        """See `Progress`."""
+        self._is_finished = True
+
     async def run(self) -> SourceStatus:
         """Follow until the source stops for good; returns the last status."""
         while self._status.state != SourceState.STOPPED:
             self._set(state=SourceState.CONNECTING, attempts=self._status.attempts + 1)
             try:
                 await self._attempt()
+                if self._is_finished:
+                    self._set(state=SourceState.STOPPED, last_error="")
+                    break
                 problem = "the upstream closed the connection"
             except SourceStopped as error:
                 self._set(state=SourceState.STOPPED, last_error=str(error))

@@ -7,12 +7,20 @@ scheme of their addresses; each is made from the `Server` it belongs to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
+import gc
 import ssl
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
+from logweir.limits import MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES, STATUS_GAPS
+from logweir.replication import positions
+from logweir.replication.greenstack.endpoint import GreenstackService
+from logweir.replication.greenstack.source import GreenstackSource
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import guest_grants
 from logweir.replication.iproto.endpoint import IprotoService
@@ -23,12 +31,12 @@ from logweir.replication.iproto.status import STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
+from logweir.replication.places import Places
 from logweir.replication.runner import (
     STALL_SECONDS,
     Runner,
     Source,
     SourceState,
-    SourceStatus,
     Timing,
 )
 from logweir.replication.synapse.endpoint import SynapseService, read_options
@@ -37,15 +45,23 @@ from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tap.endpoint import TapService
+from logweir.replication.tap.options import read_listen_options
 from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
 from logweir.replication.tap.source import TapSource
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_seconds
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
+from logweir.wal.vclock import VClock
 
-__all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "run"]
+__all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
 
 _log = get_logger("logweir.replication")
+
+SWITCH_SECONDS: Final = 0.001
+"""How long a thread of a serving process may keep the interpreter while another one waits."""
+
+_M_TRIM_THRESHOLD: Final = -1  # glibc's malloc.h
+_M_MMAP_THRESHOLD: Final = -3
 
 T = TypeVar("T")
 
@@ -54,7 +70,8 @@ T = TypeVar("T")
 class ServerOptions:
     """Settings. `guest`: what a user who has not said who he is may do (see
     `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
-    every address that is listened on; `replication_timeout_seconds`: see `iproto.service`."""
+    every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
+    `retain_max_bytes`: of old logs kept for one follower, 0 without bound."""
 
     listen: Sequence[Url] = ()
     follow: Sequence[Url] = ()
@@ -62,6 +79,7 @@ class ServerOptions:
     functions: str = ""
     read_only: bool = False
     replication_timeout_seconds: float = 1.0
+    retain_max_bytes: int = 0
     tls: ssl.SSLContext | None = field(default=None, compare=False)
 
 
@@ -72,6 +90,7 @@ class Server:
         self.log = log
         self.options = options
         self.metrics = Metrics()
+        self.places = Places()
         self.hub = Hub(self._follow)
         functions = load_functions(options.functions) if options.functions else {}
         self.iproto = Shared(
@@ -83,17 +102,31 @@ class Server:
                 guest=guest_grants(options.guest),
                 read_only=options.read_only,
                 replication_timeout_seconds=options.replication_timeout_seconds,
+                retain_max_bytes=options.retain_max_bytes,
             ),
         )
         self.listener = Listener(metrics=self.metrics)
         self.topics: StoredTopics | None = None
+        self.greenstack: list[GreenstackService] = []
         self.runners: list[Runner] = []
-        self._tasks: list[asyncio.Task[SourceStatus]] = []
+        self.tap: list[TapService] = []
+        self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
-    def _follow(self, after: Any) -> Follower:
-        log = self.log
-        return Follower(log.path, after, durable=lambda: log.durable_end)
+    def _follow(self, after: VClock) -> Follower:
+        log, place = self.log, self.places.before(after)
+        return Follower(
+            log.path,
+            after,
+            filesystem=log.filesystem,
+            durable=lambda: log.durable_end,
+            place=None if place is None else (place.path, place.offset),
+        )
+
+    def _committed(self, vclock: VClock) -> None:
+        """After each commit, in its thread."""
+        self.places.note(vclock, *self.log.durable_end)
+        self.hub.committed()
 
     def tank(self) -> TankService:
         """The topics of the store, for one more address."""
@@ -103,17 +136,21 @@ class Server:
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
-        self._stop_listening = self.log.on_commit(lambda vclock: self.hub.committed())
+        self._stop_listening = self.log.on_commit(self._committed)
         try:
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
+                if isinstance(service, SynapseService) and (more := service.companion()):
+                    await self.listener.listen(*more, tls=self.options.tls)
             for url in self.options.follow:
                 source = _named(SOURCES, url, "followed")(self, url)
-                timing = Timing(stall_seconds=_STALL_SECONDS.get(url.scheme, STALL_SECONDS))
+                stall_seconds = _STALL_SECONDS.get(url.scheme, STALL_SECONDS)
+                timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
                 runner = Runner(source, metrics=self.metrics, timing=timing)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
+            self._tasks.append(asyncio.create_task(self.iproto.retention.run()))
         except LogweirError:
             await self.stop()
             raise
@@ -124,22 +161,30 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for service in self.greenstack:
+            service.close()
         await self.listener.close()
+        for service in self.tap:
+            service.close()
         if self.topics is not None:
             await self.topics.close()
+        await self.iproto.retention.close()
         self.hub.close()
         self._stop_listening()
 
     async def caught_up(self) -> None:
         """Wait until every upstream is followed to its end, or one of them has stopped."""
-        while any(
-            runner.status.state not in (SourceState.FOLLOWING, SourceState.STOPPED)
-            for runner in self.runners
-        ):
+        while not self.is_caught_up:
             await asyncio.wait(
                 [asyncio.ensure_future(runner.changed()) for runner in self.runners],
                 return_when=asyncio.FIRST_COMPLETED,
             )
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every upstream is followed to its end, or has stopped for good."""
+        done = (SourceState.FOLLOWING, SourceState.STOPPED)
+        return all(runner.status.state in done for runner in self.runners)
 
     def status(self) -> dict[str, Any]:
         """What an operator could wonder about, in plain values."""
@@ -148,6 +193,8 @@ class Server:
             **self.log.status(),
             "listen": [str(url) for url in self.listener.urls],
             "connections": len(self.listener.links),
+            "pinned_bytes": dict(self.iproto.retention.pinned),
+            "retain_max_bytes": self.options.retain_max_bytes,
             "sources": [
                 {
                     "url": runner.status.url,
@@ -160,7 +207,20 @@ class Server:
                 }
                 for runner in self.runners
             ],
+            "gaps": [
+                {
+                    "source": gap.source,
+                    "stream": gap.stream,
+                    "instance": gap.instance,
+                    "start": gap.start,
+                    "end": gap.end,
+                    "reason": gap.reason,
+                    "time_ms": gap.time_ms,
+                }
+                for gap in positions.gaps(self.log)[-STATUS_GAPS:]
+            ],
             "topics": [] if self.topics is None else self.topics.status(),
+            "streams": [stream for service in self.tap for stream in service.status()],
             "replicas": [
                 {
                     "instance": str(one.instance),
@@ -184,7 +244,28 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
 
 
 def _tap(server: Server, url: Url) -> Service:
-    return TapService(server.iproto, url.path[0] if url.path else "")
+    options = read_listen_options(url)
+    service = TapService(
+        server.iproto,
+        url.path[0] if url.path else "",
+        options=options.stream,
+        encoding=options.encoding,
+        sweep_seconds=options.sweep_seconds,
+        names=server.tap[0].names if server.tap else None,
+    )
+    server.tap.append(service)
+    return service
+
+
+def _greenstack(server: Server, url: Url) -> Service:
+    service = GreenstackService(
+        server.iproto,
+        ready=server.caught_up,
+        is_ready=lambda: server.is_caught_up,
+        plain=url.option("plain") == "1",
+    )
+    server.greenstack.append(service)
+    return service
 
 
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
@@ -192,6 +273,7 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tank": lambda server, url: server.tank(),
     "tap": _tap,
     "memcached": _tap,
+    "greenstack": _greenstack,
     "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
 }
 
@@ -201,13 +283,50 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "synapse": lambda server, url: SynapseSource(url, server.log),
     "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
     "tap": lambda server, url: TapSource(server.iproto, url),
+    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}
 
 
+def raise_file_limit(wanted: int) -> int:
+    """Let this process have `wanted` files and sockets open, or as many as it may at most.
+
+    Returns how many it may have now.
+    """
+    try:
+        import resource
+    except ImportError:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+def _prepare_process() -> None:
+    """Spare a process that moves large blocks of bytes costs that come again and again.
+
+    glibc gives freed blocks of 128 KiB and more back to the system, which fills those that come
+    next with zeros, page by page; they are kept up to `MALLOC_KEPT_BYTES`. And what was imported
+    lives as long as the process: the collector of cycles need not look at it. The thread that
+    commits and the one that talks to the peers hand the interpreter to each other all the time:
+    neither should wait long for it.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, MALLOC_SHARED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, MALLOC_KEPT_BYTES)
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run an event loop: uvloop's where that is installed."""
+    _prepare_process()
     try:
         import uvloop
     except ImportError:

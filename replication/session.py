@@ -18,11 +18,11 @@ grows without a limit of `logweir.limits`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from logweir.errors import LimitExceeded
 
-__all__ = ["InputBuffer", "Outbox", "Session"]
+__all__ = ["InputBuffer", "Outbox", "SendsParts", "Session"]
 
 Event_co = TypeVar("Event_co", covariant=True)
 
@@ -56,26 +56,42 @@ class Session(Protocol[Event_co]):
         ...
 
 
+@runtime_checkable
+class SendsParts(Protocol):
+    """A session whose answers are large: its owner may spare joining them."""
+
+    def parts_to_send(self) -> list[bytes | memoryview]:
+        """`data_to_send` in several buffers, to be sent one behind the other."""
+        ...
+
+
 class Outbox:
     """Bytes that wait to be sent."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "size_bytes")
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
+        self.size_bytes = 0
 
     def put(self, data: bytes | memoryview) -> None:
         """Add `data` behind what waits; it must not change until it was taken."""
         self._parts.append(data)
+        self.size_bytes += len(data)
 
     def take(self) -> bytes:
         """All that waits, in one piece."""
-        parts = self._parts
+        parts = self.take_parts()
         if not parts:
             return b""
-        self._parts = []
         first = parts[0]
         return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
+
+    def take_parts(self) -> list[bytes | memoryview]:
+        """All that waits, as it was put."""
+        parts, self._parts = self._parts, []
+        self.size_bytes = 0
+        return parts
 
 
 class InputBuffer:

@@ -17,8 +17,11 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `anonymous=1` (Tarantool: no place in `_cluster`),
-`expiry=absolute` and `byteorder=big` (TAP: see `logweir.replication.tap.source`), and those of
+(trust these certificates and no others), `plain=1` (Greenstack listeners: passwords unencrypted
+from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
+is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
+`expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
+for TAP listeners `form`, `value`, `sweep`, `noop` (`logweir.replication.tap.options`), and those of
 Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
@@ -31,7 +34,7 @@ from typing import Final
 
 from logweir.errors import ConfigError
 
-__all__ = ["SCHEMES", "Scheme", "Url", "parse_listen_url", "parse_url"]
+__all__ = ["SCHEMES", "Scheme", "Url", "option_seconds", "parse_listen_url", "parse_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,22 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     )
 }
 
+_SECONDS_MAX: Final = 1e6
 OPTIONS: Final = frozenset(
     [
         *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
-        *("auth_file", "start", "name", "on_long_row", "relay_up"),
+        *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
+        *("form", "value", "sweep", "noop", "takeover", "vbuckets", "stall"),
+        *("plain",),
     ]
 )
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "synapse": frozenset(("dialect", "server_name", "http", "on_long_row", "relay_up")),
+    "tap": frozenset(("form", "value", "sweep", "noop")),
+    "memcached": frozenset(("form", "value", "sweep", "noop")),
+    "synapse": frozenset(
+        ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
+    ),
+    "greenstack": frozenset(("plain",)),
 }
 """What may stand in the address of a listener, by scheme."""
 
@@ -97,6 +108,20 @@ class Url:
     def flag(self, name: str) -> bool:
         """Whether an option is switched on."""
         return self.option(name).lower() in ("1", "on", "true", "yes")
+
+
+def option_seconds(url: Url, name: str, default: float, *, may_be_zero: bool = False) -> float:
+    """An option of an address that is a time. Raises `ConfigError`."""
+    text = url.option(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not (0.0 < seconds <= _SECONDS_MAX or (may_be_zero and seconds == 0.0)):
+        raise ConfigError(name, f"{text!r} in {url}", hint=f"write {name}=SECONDS, such as 60")
+    return seconds
 
 
 def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:

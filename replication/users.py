@@ -2,8 +2,9 @@
 
 A new user gets id (highest + 1, from 32 on), the role `public`, the right to alter itself, and
 session and usage of everything, so that it may connect. A new role gets nothing. Passwords are kept
-as `chap-sha1` verifiers only. What can be granted: a role; or read, write, execute, create, drop,
-alter, session, usage on the universe, on all spaces, functions or sequences, or on one of these.
+as verifiers only: `chap-sha1` in `_user`, others as `logweir.replication.verifiers` says. What can
+be granted: a role; or read, write, execute, create, drop, alter, session, usage on the universe, on
+all spaces, functions or sequences, or on one of these.
 Source: rows that Tarantool 2.6.0 makes, observed.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
+from logweir.replication import verifiers
 from logweir.replication.iproto.access import (
     ADMIN_ID,
     GUEST_ID,
@@ -99,7 +101,16 @@ def add_user(log: Log, name: str, *, password: str | None = None, role: bool = F
             tx.insert(_PRIV, (ADMIN_ID, user_id, "user", user_id, int(Privilege.ALTER)))
             connect = int(Privilege.SESSION | Privilege.USAGE)
             tx.insert(_PRIV, (ADMIN_ID, user_id, "universe", 0, connect))
+    if password is not None:
+        _keep_verifiers(log, name, password)
     return user_id
+
+
+def _keep_verifiers(log: Log, name: str, password: str) -> None:
+    verifiers.make_space(log)
+    with log.transaction() as tx:
+        for request in verifiers.keep(log, name, password, verifier(password)):
+            tx.execute(request)
 
 
 def change_password(log: Log, name: str, password: str) -> None:
@@ -109,6 +120,7 @@ def change_password(log: Log, name: str, password: str) -> None:
         text = f"Setting password for {'role' if user.is_role else 'guest user'} has no effect"
         raise RequestError(ErrorCode.ILLEGAL_PARAMS, text, hint="give it to a user")
     log.update(_USER, user.id, [["=", 4, {METHOD: verifier(password)}]])
+    _keep_verifiers(log, name, password)
 
 
 def drop_user(log: Log, name: str) -> None:
@@ -126,6 +138,9 @@ def drop_user(log: Log, name: str) -> None:
                 if other.id == user.id or (one.object_type, one.object_id) == ("role", user.id):
                     tx.delete(_PRIV, (other.id, one.object_type, one.object_id))
         tx.delete(_USER, user.id)
+    with log.transaction() as tx:
+        for request in verifiers.forget(log, name):
+            tx.execute(request)
 
 
 def _object_id(log: Log, target: Target) -> int | str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from operator import eq, itemgetter
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import TRANSACTION_BYTES
@@ -22,7 +23,7 @@ from logweir.store.state import takes_length
 from logweir.wal.mp import Value, encode_uint, packer
 from logweir.wal.xrow import RowType
 
-__all__ = ["append_job", "pack_tuples", "store_run"]
+__all__ = ["append_job", "append_tuples", "append_units", "pack_tuples", "store_run"]
 
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
@@ -77,6 +78,33 @@ def append_job(
     return apply
 
 
+def append_units(
+    space_id: int, packed: bytes, bounds: array[int], ends: array[int]
+) -> Callable[[Group], int]:
+    """What inserts tuples in the group it is given, several transactions of several rows each.
+
+    Tuple i is packed[bounds[i]:bounds[i + 1]]; `ends`: before which tuple each transaction ends,
+    the last before the end of all. Returns how many tuples. Raises, when it runs, `RequestError` as
+    `append_job`; then none is inserted.
+    """
+
+    def apply(group: Group) -> int:
+        space = group.schema.space(space_id)
+        if _is_plain(space):
+            primary = group.schema.index(space, 0)
+            _append_plain(group, space, primary, packed, bounds, False, ends)
+            return len(bounds) - 1
+        start = 0
+        for end in ends:
+            for first, last in pairwise(bounds[start : end + 1]):
+                group.execute(Request(RowType.INSERT, space_id, tuple=packed[first:last]))
+            group.divide()
+            start = end
+        return start
+
+    return apply
+
+
 def store_run(
     group: Group, space_id: int, kind: RowType, packed: bytes, bounds: array[int]
 ) -> bool:
@@ -101,6 +129,32 @@ def store_run(
     return True
 
 
+def append_tuples(group: Group, space_id: int, tuples: Sequence[bytes]) -> bool:
+    """INSERT large tuples, each a transaction, without joining them.
+
+    False, and nothing done, where the space needs more than its primary index, or a key cannot be
+    stored as it is. Raises `RequestError`, with nothing done, for a tuple that does not fit the
+    space and for a key that is taken or comes twice.
+    """
+    space = group.schema.space(space_id)
+    if not _is_plain(space):
+        return False
+    primary = group.schema.index(space, 0)
+    plan = group.engine.plans.get(space, primary, check=True)
+    pairs = [(plan.key(data)[0], data) for data in tuples]
+    tree = group.engine.txn.tree(space.id, 0)
+    assert tree is not None
+    if not all(takes_length(len(key)) for key, _ in pairs):
+        return False
+    pairs.sort(key=itemgetter(0))
+    keys = [key for key, _ in pairs]
+    if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
+        raise duplicate_key(space, primary)
+    group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
+    group.defer(lambda: tree.insert(pairs), sum(map(len, tuples)))
+    return True
+
+
 def _is_plain(space: SpaceDef) -> bool:
     return (
         len(space.indexes) == 1
@@ -118,6 +172,7 @@ def _append_plain(
     packed: bytes,
     bounds: array[int],
     one_transaction: bool,
+    ends: array[int] | None = None,
 ) -> None:
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
     tree = group.engine.txn.tree(space.id, 0)
@@ -127,7 +182,7 @@ def _append_plain(
     last = tree.last_key()
     if takes_length(longest) and (last is None or keys[0] > last):
         # Nothing can refuse these: LMDB may take them while the log is being synced.
-        group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
+        group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)
         group.defer(
             lambda: tree.append(kernel.pairs(keys.data, keys.bounds, packed, bounds)), len(packed)
         )
@@ -137,4 +192,4 @@ def _append_plain(
         pairs.sort()
     if len({image for image, _ in pairs}) != len(pairs) or not tree.add_new(pairs):
         raise duplicate_key(space, primary)
-    group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction)
+    group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)

@@ -15,7 +15,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -167,6 +167,25 @@ class Checkpoints:
                 removed.append(file.path)
         return removed
 
+    def pinned_bytes(self) -> dict[str, int]:
+        """See `Log.pinned_bytes`."""
+        with self._guard:
+            followers = dict(self._followers)
+            if not followers:
+                return {}
+            index = self._index()
+            kept = index.snaps[-self.options.count :]
+        if not kept:
+            return dict.fromkeys(followers, 0)
+        superfluous = _logs_before(index, [kept[0].vclock])
+        return {
+            name: sum(
+                log.size
+                for log in superfluous[len(_logs_before(index, [kept[0].vclock, position])) :]
+            )
+            for name, position in followers.items()
+        }
+
     def oldest_row(self) -> VClock:
         """Where the oldest log begins: rows behind it can be read."""
         xlogs = self._index().xlogs
@@ -195,11 +214,12 @@ class Checkpoints:
 
     # --- followers --------------------------------------------------------------------------------
 
-    def retain(self, name: str, position: VClock) -> None:
-        """Keep the logs behind `position` for `name`."""
+    def retain(self, positions: Mapping[str, VClock]) -> None:
+        """Keep the logs behind each position for the follower of that name."""
         with self._guard:
-            if self._followers.get(name) != position:
-                self._save_followers({**self._followers, name: position})
+            followers = {**self._followers, **positions}
+            if followers != self._followers:
+                self._save_followers(followers)
 
     def release(self, name: str) -> None:
         """Forget `name`; it need not be known."""

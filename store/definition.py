@@ -26,6 +26,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
 
+from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.store import jsonpath
 from logweir.store.fieldtype import FieldType
 from logweir.store.format import TupleFormat
@@ -34,6 +35,7 @@ __all__ = [
     "GROUP_LOCAL",
     "SYSTEM_ID_MAX",
     "SYSTEM_ID_MIN",
+    "TOPIC_FIELDS",
     "CollationDef",
     "FieldDef",
     "IndexDef",
@@ -48,6 +50,15 @@ __all__ = [
 SYSTEM_ID_MIN: Final = 256
 SYSTEM_ID_MAX: Final = 511
 GROUP_LOCAL: Final = 1
+
+TOPIC_FIELDS: Final = (
+    ("partition", "unsigned"),
+    ("first", "unsigned"),
+    ("last", "unsigned"),
+    ("time", "unsigned"),
+    ("bundle", "varbinary"),
+)
+"""Names and types of the fields of a topic: a tuple per bundle of messages."""
 
 
 class SystemSpace(IntEnum):
@@ -299,6 +310,11 @@ class SequenceUse:
         ]
 
 
+def _is_topic(fields: tuple[FieldDef, ...]) -> bool:
+    """Whether a space has the format of topics, whose bundles may be larger than other tuples."""
+    return tuple((each.name, each.type.name.lower()) for each in fields) == TOPIC_FIELDS
+
+
 @dataclass(frozen=True)
 class SpaceDef:
     """One space. `field_count`: exact number of fields of a tuple, 0 for any number.
@@ -329,6 +345,7 @@ class SpaceDef:
             self.fields,
             [index.parts for index in self.indexes if not index.function_id],
             self.field_count,
+            TOPIC_TUPLE_BYTES if _is_topic(self.fields) else TUPLE_BYTES,
         )
         object.__setattr__(self, "format", format_)
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store import ddl
-from logweir.store.definition import SpaceDef
+from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request, encode_body
-from logweir.store.schema import Schema
+from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence, learn_sequence
 from logweir.store.state import Txn
+from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
@@ -31,6 +32,7 @@ from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 __all__ = ["Group", "Mark"]
 
 _COLUMNS: Final = 7
+_EMPTY_BODY: Final = array("Q", (0, 0))
 _APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
 )
@@ -71,11 +73,15 @@ class Group:
         self._columns = [array("Q") for _ in range(_COLUMNS)]
         self._bodies: list[bytes] = []
         self._bodies_bytes = 0
-        self._blocks: list[bytes | bytearray] = []
+        self._blocks: list[bytes | bytearray | Pieces] = []
         self._deferred: list[Callable[[], None]] = []
         self.deferred_bytes = 0
+        self.batch: object | None = None
+        """What `store.batch` has gathered and deferred, where that is all that is deferred."""
         self.touched = False
         """Whether anything changed, logged or not."""
+        self.changed_system: set[int] = set()
+        """Ids of the system spaces that have changed, or nearly did."""
 
     @property
     def schema(self) -> Schema:
@@ -86,6 +92,11 @@ class Group:
     def vclock(self) -> VClock:
         """The state after all transactions that were ended."""
         return VClock(dict(enumerate(self._lsns)))
+
+    @property
+    def last_lsn(self) -> int:
+        """Ours of the last row so far, where no row of the open transaction is local."""
+        return self._lsns[self.replica_id] + len(self._pending)
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -98,10 +109,16 @@ class Group:
         space = self.schema.space(request.space_id)
         if space.is_view:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
+        if not self.replica_id:
+            self._check_private(space)
         if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
             request = fill_sequence(self.engine, space, request)
         old, new, logged = self.engine.execute(space, request)
         self.touched = True
+        if space.is_system:
+            self.changed_system.add(space.id)
+        if space.id == SystemSpace.CLUSTER and (old is not None or new is not None):
+            check_cluster_row(old, new, self.replica_id)
         if space.is_system and ddl.defines(space.id):
             ddl.apply(
                 self.engine,
@@ -116,6 +133,15 @@ class Group:
             self._draft(int(logged.type), encode_body(logged), space.is_local)
         return old, new
 
+    def _check_private(self, space: SpaceDef) -> None:
+        """Without a place in `_cluster` rows that others would see cannot be signed."""
+        if not (space.is_local or space.is_temporary):
+            raise RequestError(
+                ErrorCode.READONLY,
+                "Can't modify data because this instance is in read-only mode.",
+                hint="it is an anonymous replica: only local and temporary spaces can be changed",
+            )
+
     def _draft(self, kind: int, body: bytes, local: bool) -> None:
         self._pending.append((kind, body, local))
         self._pending_bytes += len(body)
@@ -126,6 +152,11 @@ class Group:
                 self._pending_bytes,
                 hint="divide it into several transactions",
             )
+
+    def log(self, kind: RowType, body: bytes, space: SpaceDef) -> None:
+        """Log a row whose effect is applied by somebody else, as part of the open transaction."""
+        self.touched = True
+        self._draft(int(kind), body, space.is_local)
 
     def mark(self) -> Mark:
         """A place in the open transaction to roll back to."""
@@ -191,6 +222,8 @@ class Group:
         if space.sequence is not None and request.type in (RowType.INSERT, RowType.REPLACE):
             learn_sequence(self.engine, space, request)
         old, new, _ = self.engine.execute(space, request)
+        if space.is_system:
+            self.changed_system.add(space.id)
         if space.is_system and ddl.defines(space.id):
             is_insert = request.type == RowType.INSERT
             ddl.apply(self.engine, space.id, old, new, is_insert=is_insert, trusted=True)
@@ -244,15 +277,22 @@ class Group:
         *,
         kind: RowType = RowType.INSERT,
         one_transaction: bool,
+        ends: array[int] | None = None,
     ) -> None:
         """Log many rows whose effect is already applied: prefix + slices of `source`.
 
-        `kind`: INSERT or REPLACE.
+        `kind`: INSERT or REPLACE; `ends`: before which row each transaction ends, the last before
+        the end of all; without it each row is a transaction, or all are one.
         """
+        if not self.replica_id:
+            self._check_private(space)
         self._flush()
         count = len(bounds) - 1
         replica_id = 0 if space.is_local else self.replica_id
         first = self._lsns[replica_id] + 1
+        if ends is not None and len(ends) < count:
+            self._add_divided(space, kind, source, bounds, prefix, ends)
+            return
         per_block = count
         if not one_transaction:
             each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
@@ -274,6 +314,78 @@ class Group:
         self._lsns[replica_id] += count
         self.touched = True
 
+    def _add_divided(
+        self,
+        space: SpaceDef,
+        kind: RowType,
+        source: bytes,
+        bounds: array[int],
+        prefix: bytes,
+        ends: array[int],
+    ) -> None:
+        """`add_run` of transactions of several rows: blocks that hold whole ones."""
+        replica_id = 0 if space.is_local else self.replica_id
+        lsn = self._lsns[replica_id] + 1
+        (bits,) = struct.unpack("Q", struct.pack("d", self.now))
+        first = start = 0
+        tsns, flags = array("Q"), array("Q")
+        for end in ends:
+            count = end - start
+            tsns.extend(repeat(lsn + start, count))
+            flags.extend(repeat(0, count - 1))
+            flags.append(FLAG_COMMIT)
+            start = end
+            size = bounds[end] - bounds[first] + (end - first) * len(prefix)
+            if size < BLOCK_TARGET_BYTES and end < len(bounds) - 1:
+                continue
+            self._blocks.append(
+                encode_columns(
+                    type=kind,
+                    replica_id=replica_id,
+                    group_id=GROUP_LOCAL if space.is_local else 0,
+                    lsn=array("Q", range(lsn + first, lsn + end)),
+                    timestamp_bits=bits,
+                    tsn=tsns,
+                    flags=flags,
+                    source=source,
+                    starts=bounds[first:end],
+                    stops=bounds[first + 1 : end + 1],
+                    prefix=prefix,
+                )
+            )
+            first = end
+            tsns, flags = array("Q"), array("Q")
+        self._lsns[replica_id] += len(bounds) - 1
+        self.touched = True
+
+    def add_tuples(self, space: SpaceDef, tuples: Sequence[bytes], prefix: bytes) -> None:
+        """Log large INSERTs whose effect is already applied, a transaction each, without joining
+        them: their bytes are written from where they are."""
+        self._flush()
+        replica_id = 0 if space.is_local else self.replica_id
+        parts: list[bytes | bytearray] = []
+        size = 0
+        for data in tuples:
+            self._lsns[replica_id] += 1
+            head = encode_run(
+                type=RowType.INSERT,
+                replica_id=replica_id,
+                first_lsn=self._lsns[replica_id],
+                timestamp=self.now,
+                source=b"",
+                bounds=_EMPTY_BODY,
+                prefix=prefix,
+                group_id=GROUP_LOCAL if space.is_local else 0,
+            )
+            parts += (head, data)
+            size += len(head) + len(data)
+            if size >= BLOCK_TARGET_BYTES:
+                self._blocks.append(Pieces(parts, size))
+                parts, size = [], 0
+        if parts:
+            self._blocks.append(Pieces(parts, size))
+        self.touched = True
+
     def defer(self, work: Callable[[], None], size: int) -> None:
         """Have `work` on the state done while the log is being synced: nothing may refuse it.
 
@@ -284,16 +396,16 @@ class Group:
 
     def run_deferred(self) -> None:
         """Do what was deferred."""
-        for work in self._deferred:
-            work()
-        self._deferred = []
+        work, self._deferred, self.batch = self._deferred, [], None
+        for each in work:
+            each()
 
     @property
     def has_deferred(self) -> bool:
         """Whether anything was deferred and not yet done."""
         return bool(self._deferred)
 
-    def blocks(self) -> list[bytes | bytearray]:
+    def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""
         self._flush()
         return self._blocks

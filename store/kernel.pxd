@@ -60,10 +60,14 @@ cdef Py_ssize_t put_float(u64 bits, unsigned char* out, Py_ssize_t used) noexcep
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_u64(u64 value, unsigned char* out, Py_ssize_t used) noexcept
 
-@cython.locals(first=Py_ssize_t, size=Py_ssize_t, width=Py_ssize_t, i=Py_ssize_t,
-               byte="unsigned char")
+@cython.locals(first=Py_ssize_t, size=Py_ssize_t, width=Py_ssize_t)
 cdef Py_ssize_t put_bytes(
     const unsigned char* data, Py_ssize_t at, unsigned char* out, Py_ssize_t used) noexcept
+
+@cython.locals(i=Py_ssize_t, byte="unsigned char")
+cdef Py_ssize_t put_raw(
+    const unsigned char* data, Py_ssize_t at, Py_ssize_t size, unsigned char* out,
+    Py_ssize_t used) noexcept
 
 @cython.locals(row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t, start=Py_ssize_t,
                end=Py_ssize_t, found=list)

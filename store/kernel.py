@@ -344,6 +344,11 @@ def put_bytes(data: bytes, at: int, out: bytearray, used: int) -> int:
         width = 1 << (first - 0xC4 if first < 0xD9 else first - 0xD9)
         size = rows.load(data, at + 1, width)
         at += 1 + width
+    return put_raw(data, at, size, out, used)
+
+
+def put_raw(data: bytes, at: int, size: int, out: bytearray, used: int) -> int:
+    """`size` bytes from `at` on, in that form. Returns where they end."""
     for i in range(size):
         byte = data[at + i]
         out[used] = byte

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -44,6 +45,7 @@ from logweir.store.state import MapFull, Position, Spoiled, State
 from logweir.store.syncer import Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
+from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
@@ -103,11 +105,13 @@ class Log(statements.Statements):
         self._failure: LogweirError | None = None
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
+        self._on_grow: list[Callable[[], object]] = []
         self._views = 0
         self._waiting_views = 0  # of threads that wait for a change
         self._is_growing = False
         self._here = _Here()
         self._checkpoints = Checkpoints(self, checkpoints)
+        self._system_changes: Counter[int] = Counter()
         self.commits = 0
         """Groups committed since the folder was opened."""
 
@@ -197,6 +201,11 @@ class Log(statements.Statements):
         """The newest log file that followers may read, and how many of its bytes."""
         return self._durable
 
+    def changes_of(self, space_id: int) -> int:
+        """How often a system space was changed since the folder was opened, at most: who keeps
+        something made from its rows reads them again when this number is another one."""
+        return self._system_changes[space_id]
+
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
@@ -228,6 +237,11 @@ class Log(statements.Statements):
         self._check_not_inside()
         with self._waiting():
             self._queue.run(job)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is being made, or a transaction is open, so that one more waits."""
+        return self._exclusive.locked()
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
@@ -351,7 +365,8 @@ class Log(statements.Statements):
             raise
 
     def _apply(self, group: Group, job: Job) -> None:
-        group.run_deferred()  # this job must see what those before it did
+        if group.batch is None or not job.sees_batch:
+            group.run_deferred()  # this job must see what those before it did
         mark = group.mark()
         job.error = None
         try:
@@ -376,6 +391,7 @@ class Log(statements.Statements):
         if group.touched and not self._state.has_room(group.deferred_bytes):
             raise MapFull("the memory map of the state is nearly full")
         if blocks:
+            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
             vclock = group.vclock
             unlogged = self.durability == "none"
             if unlogged:
@@ -396,12 +412,15 @@ class Log(statements.Statements):
             if group.changed_schema:
                 self._schema = group.schema
             self._vclock = vclock
+        self._system_changes.update(group.changed_system)
         failpoint("store.after_state_commit")
         self.commits += 1
         if blocks:
             self._publish(sum(map(len, blocks)))
 
-    def _write(self, group: Group, blocks: list[bytes | bytearray], vclock: VClock) -> None:
+    def _write(
+        self, group: Group, blocks: list[bytes | bytearray | Pieces], vclock: VClock
+    ) -> None:
         with self._rows_are_logged():
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":
@@ -459,6 +478,8 @@ class Log(statements.Statements):
         """
         with self._waiting(), self._grown:
             self._is_growing = True
+            for callback in tuple(self._on_grow) if self._views else ():
+                callback()
             try:
                 while self._views:
                     if self._views == self._waiting_views:
@@ -472,6 +493,21 @@ class Log(statements.Statements):
             finally:
                 self._is_growing = False
                 self._grown.notify_all()
+
+    def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call `callback` when changes wait for views to end, so that the state can grow; from any
+        thread, and it must return at once. Returns what takes it back."""
+        self._on_grow.append(callback)
+        return lambda: self._on_grow.remove(callback)
+
+    def reserve_state(self, room_bytes: int) -> None:
+        """Before a long view: let the state grow by at least `room_bytes`, or by as much as it
+        holds, without waiting for views. It is address space, not memory or disk. Does nothing
+        while another view is open."""
+        self._check_open()
+        with self._exclusive, self._grown:
+            while not (self._closed or self._views) and self._state.lacks_room(room_bytes):
+                self._state.grow()
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -654,9 +690,24 @@ class Log(statements.Statements):
         self._check_open()
         return self._checkpoints.backup()
 
+    def collect(self) -> list[Path]:
+        """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does
+        this by itself."""
+        self._check_open()
+        return self._checkpoints.collect()
+
+    def pinned_bytes(self) -> dict[str, int]:
+        """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
+        it has not read."""
+        return self._checkpoints.pinned_bytes()
+
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
-        self._checkpoints.retain(name, _position(position))
+        self._checkpoints.retain({name: _position(position)})
+
+    def retain_all(self, positions: Mapping[str, VClock]) -> None:
+        """`retain` for several followers, with one write."""
+        self._checkpoints.retain(positions)
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""

@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, LogweirError, RecoveryRefused, RequestError, WalError
+from logweir.errors import LogweirError, RecoveryRefused, WalError
 from logweir.recovery import (
     LogPosition,
     RecoveryPlan,
@@ -299,18 +299,14 @@ def _instance(report: RecoveryReport) -> uuid.UUID:
 
 
 def _replica_id(txn: Any, schema: Schema, instance: uuid.UUID) -> int:
-    """Our number in `_cluster`. Raises `RequestError` where we are not in it."""
+    """Our number in `_cluster`; 0 for an anonymous replica, which has no row there."""
     cluster = schema.space(SystemSpace.CLUSTER)
     tree = txn.tree(cluster.id, 0)
     for _, data in tree.ascending(b"") if tree is not None else ():
         row = unpack(data)
         if str(row[1]).lower() == str(instance):
             return int(row[0])
-    raise RequestError(
-        ErrorCode.UNKNOWN_REPLICA,
-        f"Replica {instance} is not registered with replica set",
-        hint="an anonymous replica's folder can be read, not opened for changes",
-    )
+    return 0
 
 
 def bootstrap(

@@ -22,18 +22,20 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import lmdb
 
-from logweir.errors import WalError
+from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
@@ -49,6 +51,8 @@ _READERS_MAX: Final = 1024
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
+_DISK_ROOM_BYTES: Final = 128 * 1024
+_STEP_VALUES: Final = 16
 
 MapFull = lmdb.MapFullError
 """The memory map is full: abort the transaction, call `State.grow`, run it again."""
@@ -176,11 +180,36 @@ class State:
         self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the map that hold something."""
+        assert self._env is not None
+        pages = int(self._env.info()["last_pgno"]) + 1
+        return pages * int(self._env.stat()["psize"])
+
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether a transaction that stores so much surely fits into the map."""
-        assert self._env is not None
-        used = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
-        return bool(used + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes)
+        return self.used_bytes + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes
+
+    def lacks_room(self, room_bytes: int) -> bool:
+        """Whether the map ends before `room_bytes`, or before as much again as there is now."""
+        used = self.used_bytes
+        return used + max(room_bytes, used) > self._map_bytes
+
+    def check_disk(self, wanted_bytes: int) -> None:
+        """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
+
+        LMDB takes what it could not write for a broken disk, so that it must not come to it.
+        """
+        found = os.statvfs(self.directory)
+        if found.f_bavail * found.f_frsize < wanted_bytes + _DISK_ROOM_BYTES:
+            known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
+            raise WriteFailed(
+                f"cannot store the change: {known.reason}",
+                path=str(self.directory),
+                errno=errno.ENOSPC,
+                hint=known.hint,
+            )
 
     @property
     def map_bytes(self) -> int:
@@ -403,6 +432,12 @@ class Tree:
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=at_end)
 
+    def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Set many short keys, fastest in ascending order. Undone as `add_new`."""
+        self._txn.spoil()
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs)
+
     def add_new(self, pairs: list[tuple[bytes, bytes]]) -> bool:
         """Add many entries, ascending; False, with some of them added, if a key is there already.
 
@@ -424,6 +459,19 @@ class Tree:
         self._txn.spoil()
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=True)
+
+    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add many short keys, ascending, none of which is there. Undone as `add_new`."""
+        self._txn.spoil()
+        last = self.last_key()
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
+
+    def has_any(self, keys: Sequence[bytes]) -> bool:
+        """Whether one of these short keys, ascending, is there."""
+        last = self.last_key()
+        with self._raw.cursor(self.handle) as cursor:
+            return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""
@@ -452,6 +500,32 @@ class Tree:
                     for pair in _split(value):
                         if pair[0] >= start:
                             yield pair
+
+    def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
+        """Values of entries from `start` on, in order of keys, and whether these were the last.
+
+        It stops at `limit_items`, or soon after `limit_bytes`.
+        """
+        found: list[bytes] = []
+        size = 0
+        if self._txn.has_long(self._name):
+            for _, value in self.ascending(start):
+                found.append(value)
+                size += len(value)
+                if len(found) >= limit_items or size >= limit_bytes:
+                    return found, False
+            return found, True
+        with self._raw.cursor(self.handle) as cursor:
+            if not (cursor.set_range(start) if start else cursor.first()):
+                return found, True
+            ahead = cursor.iternext(keys=False)
+            while len(found) < limit_items and size < limit_bytes:
+                step = list(islice(ahead, _STEP_VALUES))
+                found += step
+                size += sum(map(len, step))
+                if len(step) < _STEP_VALUES:
+                    return found, True
+        return found, False
 
     def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Entries below `stop` (None: from the greatest), in reverse order of keys."""

@@ -12,6 +12,7 @@ padding up to byte 19          k bytes left, k > 0: `a0 + (k - 1)` and k - 1 zer
 
 A reader takes any one MsgPack value as padding that ends exactly at byte 19, or nothing. The length
 is covered by no checksum: bound it, and never trust it after a checksum that does not match.
+Not so rows of which samples come out as long as they went in: those are stored as they are.
 logweir puts into the ignored field how many bytes before this block were written but not synced
 (0: everything before is synced), so that recovery can tell a lost sync from corruption.
 `d5 10 ad ed` is the EOF marker, the last 4 bytes of a file that was closed in order.
@@ -22,7 +23,7 @@ only, with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -39,10 +40,12 @@ __all__ = [
     "MAGIC_PLAIN",
     "MAGIC_ZSTD",
     "FixHeader",
+    "Pieces",
     "decode_fixheader",
     "decompress",
     "encode_block",
     "encode_fixheader",
+    "encode_pieces",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -55,6 +58,20 @@ EOF_MARKER: Final = bytes.fromhex("d510aded")
 _SECTOR_BYTES: Final = 512
 _LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
 _ZEROS: Final = bytes(_SECTOR_BYTES)
+_SAMPLE_BYTES: Final = 4096
+_SAMPLED_BYTES: Final = 16 * _SAMPLE_BYTES  # smaller blocks are just compressed
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The rows of one block in several buffers, one behind the other, none of which begins with a
+    zero."""
+
+    parts: Sequence[Buffer]
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,17 @@ def _compress(rows: Buffer, level: int, *, with_checksum: bool = False) -> bytes
     return packed
 
 
+def _is_dense(rows: Buffer, level: int) -> bool:
+    """Whether compressing would be for nothing, as two samples of `rows` tell."""
+    if len(rows) < _SAMPLED_BYTES:
+        return False
+    view = memoryview(rows)
+    for at in (len(rows) // 4, len(rows) // 4 * 3):
+        if len(_compress(view[at : at + _SAMPLE_BYTES], level)) < _SAMPLE_BYTES * 15 // 16:
+            return False
+    return True
+
+
 def _forms(rows: Buffer, *, packs: bool, level: int) -> Iterator[tuple[BlockKind, Buffer]]:
     """The rows as payloads, the wanted form first."""
     if not packs:
@@ -179,7 +207,9 @@ def encode_block(
     compressed in any case. Returns the fixheader and the payload, to be written one behind the
     other.
     """
-    packs = threshold_bytes is not None and len(rows) >= threshold_bytes
+    packs = (
+        threshold_bytes is not None and len(rows) >= threshold_bytes and not _is_dense(rows, level)
+    )
     for form in _forms(rows, packs=packs, level=level):
         if not _has_zero_sector(form[1], offset):
             break
@@ -193,6 +223,38 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     if made is None:
         _local.decompressor = made = zstandard.ZstdDecompressor()
     return made
+
+
+def encode_pieces(
+    rows: Pieces,
+    *,
+    threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES,
+    level: int = 1,
+    unsynced_bytes: int = 0,
+    offset: int = 0,
+) -> Sequence[Buffer]:
+    """`encode_block` of rows in several buffers. Returns what is to be written.
+
+    They are joined only where that makes the block smaller, or has to be.
+    """
+    largest, last = max(rows.parts, key=len), rows.parts[-1]
+    packs = threshold_bytes is not None and len(rows) >= threshold_bytes
+    if (
+        (packs and not _is_dense(largest, level))
+        or _has_zero_sector(last, offset + len(rows) - len(last))
+        or any(_ZEROS in bytes(part) for part in rows.parts)
+    ):
+        return encode_block(
+            b"".join(rows.parts),
+            threshold_bytes=threshold_bytes,
+            level=level,
+            unsynced_bytes=unsynced_bytes,
+            offset=offset,
+        )
+    crc = 0
+    for part in rows.parts:
+        crc = checksum(part, crc)
+    return (encode_fixheader("plain", len(rows), crc, unsynced_bytes), *rows.parts)
 
 
 def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:

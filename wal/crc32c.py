@@ -20,10 +20,11 @@ __all__ = ["SOURCE", "checksum", "reference_checksum"]
 
 _ONES: Final = 0xFFFFFFFF
 
-reference_checksum: Final[Callable[[bytes | bytearray | memoryview], int]] = crcmod.mkCrcFun(
+reference_checksum: Final[Callable[..., int]] = crcmod.mkCrcFun(
     0x11EDC6F41, initCrc=0, rev=True, xorOut=0
 )
-"""The definition, by `crcmod`. `data`: any bytes. Returns 0 … 2^32-1."""
+"""The definition, by `crcmod`. `data`: any bytes; `before`: the checksum of what stands in front
+of them, to go on from. Returns 0 … 2^32-1."""
 
 SOURCE: str
 """What computes `checksum`: "crc32c" (hardware where there is any) or "crcmod"."""
@@ -36,6 +37,6 @@ except ImportError:
 else:
     SOURCE = "crc32c"
 
-    def checksum(data: bytes | bytearray | memoryview) -> int:
-        """CRC-32C of `data` in Tarantool's variant. Returns 0 … 2^32-1."""
-        return _hardware.crc32c(data, _ONES) ^ _ONES
+    def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
+        """CRC-32C of `data` in Tarantool's variant, going on from `before`. Returns 0 … 2^32-1."""
+        return _hardware.crc32c(data, before ^ _ONES) ^ _ONES

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from logweir.errors import ChainGap, PositionUnavailable
+from logweir.errors import ChainGap, PositionUnavailable, WalError
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import LogFile, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
@@ -27,7 +27,9 @@ class Follower:
 
     `directory`: the folder; `after`: rows that `after` holds are not yielded; `durable`: tells a
     follower in the writer's own process the newest file that has synced rows and how many of its
-    bytes are synced, and nothing behind that is yielded. One thread at a time.
+    bytes are synced, and nothing behind that is yielded; `place`: a file and a byte in it from
+    which on all rows behind `after` stand, so that what is before need not be read. One thread at
+    a time.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Follower:
         *,
         filesystem: FileSystem = OS,
         durable: Callable[[], tuple[Path, int]] | None = None,
+        place: tuple[Path, int] | None = None,
     ) -> None:
+        self._place = place
         self._durable = durable
         self.directory = directory
         self._filesystem = filesystem
@@ -116,6 +120,8 @@ class Follower:
 
     def _open_first(self) -> bool:
         """Open the last log that is not after the position."""
+        if self._open_place():
+            return True
         files = self._files()
         chosen = [file for file in files if self.vclock.covers(file.vclock)]
         if chosen:
@@ -129,6 +135,22 @@ class Follower:
                 hint="the older logs were removed: start from a snapshot instead",
             )
         return False
+
+    def _open_place(self) -> bool:
+        """Open the place that was given; it may be gone."""
+        place, self._place = self._place, None
+        if place is None:
+            return False
+        try:
+            self._reader = WalReader(place[0], filesystem=self._filesystem)
+        except FileNotFoundError:
+            return False
+        except WalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
+        self._offset = place[1]
+        return True
 
     def _open_next(self, reader: WalReader) -> bool:
         """Open the file after `reader`'s, if it is there and `reader`'s is finished."""

@@ -342,9 +342,19 @@ def copy(source: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
 
 
 def put_number(out: bytearray, at: int, value: int, width: int) -> int:
-    """Write the low `width` (at most 8) bytes of a number, big-endian. Where it ends. Unchecked."""
-    for i in range(width):
-        out[at + i] = value >> (8 * (width - 1 - i)) & 0xFF
+    """Write the low `width` (1, 2, 4 or 8) bytes of a number, big-endian. Where it ends.
+    Unchecked."""
+    if width == 1:
+        out[at] = value & 0xFF
+    elif width == 2:
+        out[at] = value >> 8 & 0xFF
+        out[at + 1] = value & 0xFF
+    elif width == 4:
+        for i in range(4):
+            out[at + i] = value >> (24 - 8 * i) & 0xFF
+    else:
+        for i in range(8):
+            out[at + i] = value >> (56 - 8 * i) & 0xFF
     return at + width
 
 

@@ -23,11 +23,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, encode_block
+from logweir.wal.block import EOF_MARKER, Pieces, encode_block, encode_pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
@@ -151,7 +151,7 @@ class WalWriter:
         """Whether a sync failed: see `WriterPoisoned`."""
         return self._poison is not None
 
-    def write(self, blocks: Sequence[Buffer], vclock: VClock) -> int:
+    def write(self, blocks: Sequence[Buffer | Pieces], vclock: VClock) -> int:
         """Append a batch; nothing is synced.
 
         `blocks`: row bytes, whole transactions in each; `vclock`: the state after the last row.
@@ -168,15 +168,16 @@ class WalWriter:
         parts: list[Buffer] = []
         size = before
         for rows in blocks:
-            head, payload = encode_block(
+            encode: Any = encode_pieces if isinstance(rows, Pieces) else encode_block
+            block: Sequence[Buffer] = encode(
                 rows,
                 threshold_bytes=options.compress_threshold_bytes,
                 level=options.compress_level,
                 unsynced_bytes=min(size - current.synced, _UNSYNCED_MAX),
                 offset=size,
             )
-            parts += (head, payload)
-            size += FIXHEADER_BYTES + len(payload)
+            parts += block
+            size += sum(map(len, block))
         failpoint("wal.before_write")
         try:
             current.file.write(parts)

@@ -6,7 +6,7 @@ to it, to the roles it was granted, and to their roles in turn.
 
 Object types: "universe" (id 0), "space", "function", "sequence", "user", "role"; an empty object id
 ("") means all objects of the type. Bits: 1 read, 2 write, 4 execute, 8 session, 16 usage, 32
-create, 64 drop, 128 alter, 1024 insert, 2048 update, 4096 delete.
+create, 64 drop, 128 alter, 1024 insert, 2048 update, 4096 delete, 8192 grant, 16384 revoke.
 
 A request on a space needs *usage*, and read or write: of the universe, of all spaces, of that
 space, or to own that space. User 1 (admin) may do everything. What is missing is named as Tarantool
@@ -46,8 +46,11 @@ class Privilege(IntFlag):
     INSERT = 1024
     UPDATE = 2048
     DELETE = 4096
+    GRANT = 8192
+    REVOKE = 16384
 
 
+_USAGE: Final = int(Privilege.USAGE)
 _NAMES: Final = {
     Privilege.READ: "Read",
     Privilege.WRITE: "Write",
@@ -60,6 +63,8 @@ _NAMES: Final = {
     Privilege.INSERT: "INSERT",
     Privilege.UPDATE: "UPDATE",
     Privilege.DELETE: "DELETE",
+    Privilege.GRANT: "Grant",
+    Privilege.REVOKE: "Revoke",
 }
 
 
@@ -130,12 +135,32 @@ class Access:
         if self.is_admin:
             return
         wide = self.universe | self.types.get(object_type, 0)
-        if not wide & Privilege.USAGE:
+        if not wide & _USAGE:
             raise denied(Privilege.USAGE, "universe", "", self.user.name)
-        if wide & wanted == wanted or owner == self.user.id:
+        bit = wanted.value  # plain numbers: flags are slow, and this is asked for every request
+        if wide & bit or owner == self.user.id:
             return
         granted = wide | self.objects.get((object_type, object_id), 0)
         if granted & wanted != wanted:
+            raise denied(wanted, object_type, name, self.user.name)
+
+    def check_definition(
+        self, wanted: Privilege, object_type: str, object_id: int | str, owner: int, name: str
+    ) -> None:
+        """Raises error 42 unless the user may create, alter, drop … an object.
+
+        It needs usage and `wanted`; the owner only usage, but for create.
+        """
+        if self.is_admin:
+            return
+        missing = (wanted | Privilege.USAGE) & ~(self.universe | self.types.get(object_type, 0))
+        if owner == self.user.id and not missing & (Privilege.USAGE | Privilege.CREATE):
+            return
+        if not missing & Privilege.USAGE:
+            missing &= ~self.objects.get((object_type, object_id), 0)
+        if missing & Privilege.USAGE:
+            raise denied(Privilege.USAGE, "universe", "", self.user.name)
+        if missing:
             raise denied(wanted, object_type, name, self.user.name)
 
 

@@ -166,4 +166,4 @@ async def open_client(url: Url) -> AsyncIterator[Client]:
             await client.call(RequestType.AUTH, body)
         yield client
     finally:
-        link.close("the client is done")
+        await link.shut("the client is done")

@@ -1,10 +1,12 @@
 """Serving iproto: what one connection's requests do to the store.
 
-The requests of one read are handled together. Runs of changes become one job of the commit queue,
-in which each is a transaction of its own: one that fails is undone alone. Changes of definitions
-are jobs by themselves. A SELECT behind a change that is not finished runs inside the job, so that a
-client which sends both at once reads what it wrote; any other runs at once, on a view of what is
-durable. An answer to a change is sent when it is durable.
+The requests of one read are handled together, as long as the client takes the answers: above
+`limits.OUTPUT_HIGH_BYTES` of them the rest waits. Runs of changes become one job of the commit
+queue, in which each is a transaction of its own: one that fails is undone alone. Changes of
+definitions are jobs by themselves. A SELECT behind a change that is not finished runs inside the
+job, so that a client which sends both at once reads what it wrote, and what comes behind that job
+waits for it; any other runs at once, on a view of what is durable. An answer to a change is sent
+when it is durable.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
 then what the store says.
@@ -14,13 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.limits import IPROTO_PIPELINE_BYTES
+from logweir.limits import (
+    IPROTO_ANSWER_BYTES,
+    IPROTO_PIPELINE_BYTES,
+    OUTPUT_HIGH_BYTES,
+    OUTPUT_LOW_BYTES,
+)
 from logweir.replication.iproto import auth, relay
 from logweir.replication.iproto.access import (
     GUEST_ID,
@@ -37,6 +45,7 @@ from logweir.replication.iproto.codec import (
     encode_answer,
     encode_error,
 )
+from logweir.replication.iproto.rights import execute_checked
 from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
@@ -61,7 +70,6 @@ _SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())
 _NO_TUPLE: Final = b"\x90"
 _FUNC_ID: Final = 296
-_ACCESS_IDS: Final = frozenset((304, 312))
 
 
 class IprotoService:
@@ -102,6 +110,9 @@ class Conversation:
         self._unfinished = 0
         self._unanswered_bytes = 0
         self._held = False
+        self._postponed: deque[Request | StoreRun] = deque()
+        self._behind: _Batch | None = None  # a batch with SELECTs that is under way
+        self._waits_for_room = False
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -112,9 +123,27 @@ class Conversation:
         for event in events:
             if isinstance(event, Ack):
                 if self.follower is not None:
-                    self.shared.acknowledged(self.follower, event.vclock, self.link.time())
+                    self.shared.acknowledged(self.follower, event.vclock)
                 continue
             self._begin(event.size_bytes)
+            self._postponed.append(event)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Handle what waits, as far as the client takes the answers."""
+        link, session = self.link, self.session
+        while self._postponed and self._behind is None:
+            if session.waiting_bytes > OUTPUT_LOW_BYTES:
+                link.flush()
+            if not link.writable:
+                if link.is_open and not self._waits_for_room:
+                    self._waits_for_room = True
+                    link.spawn(self._wait_for_room())
+                break
+            if self._batch.requests and not _joins_batch(self._postponed[0]):
+                self._submit()
+                continue
+            event = self._postponed.popleft()
             if isinstance(event, StoreRun):
                 self._take_run(event)
                 continue
@@ -123,6 +152,12 @@ class Conversation:
             except RequestError as error:
                 self._answer_error(event, error)
         self._submit()
+
+    async def _wait_for_room(self) -> None:
+        await self.link.drained()
+        self._waits_for_room = False
+        self._go_on()
+        self.link.flush()
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -139,7 +174,6 @@ class Conversation:
         if kind in DML_TYPES:
             self._take_dml(request)
             return
-        self._submit()
         if kind == RequestType.AUTH:
             self._authenticate(request)
         elif kind == RequestType.VOTE:
@@ -172,8 +206,6 @@ class Conversation:
                 body = data_body(list(_select(view.engine, request, access)))
             self._answer(request, body)
             return
-        if not is_select and space.id < _SYSTEM_END:
-            self._submit()
         self._batch.requests.append(request)
         self._batch.size_bytes += request.size_bytes
         if not is_select and space.id < _SYSTEM_END:
@@ -182,7 +214,7 @@ class Conversation:
     def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
         """The space, if the user may use it so. Raises errors 36, 7, 42."""
         space = self.shared.log.schema.space(space_id)
-        if wanted == Privilege.WRITE and self.shared.options.read_only and not _is_private(space):
+        if wanted == Privilege.WRITE and self.shared.is_read_only and not _is_private(space):
             text = "Can't modify data because this instance is in read-only mode."
             raise RequestError(ErrorCode.READONLY, text)
         access.check(wanted, "space", space.id, space.owner, space.name)
@@ -192,7 +224,6 @@ class Conversation:
 
     def _take_run(self, run: StoreRun) -> None:
         """Many alike changes of one space: checked once, applied and answered together."""
-        self._submit()
         try:
             access = self.shared.access(self.user_id)
             self._check_space(run.space_id, access, Privilege.WRITE)
@@ -235,20 +266,26 @@ class Conversation:
         if not batch.requests:
             return
         self._batch = _Batch()
+        if any(one.type == RowType.SELECT for one in batch.requests):
+            self._behind = batch
         access = self.shared.access(self.user_id)
 
         def apply(group: Group) -> None:
             if len(batch.requests) == 1:
                 batch.results = [_execute(group, batch.requests[0], access)]
             else:
-                batch.results = list(_apply(group, batch.requests, access))
+                batch.results = _some(_apply(group, batch.requests, access))
 
         self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
 
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        def guarded(job: Job) -> None:
+            with self.link.guarded():
+                done(job)
+
         self._unfinished += 1
         self._settled.clear()
-        self.shared.submit(job, done)
+        self.shared.submit(job, guarded)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1
@@ -257,10 +294,16 @@ class Conversation:
         self._finish(size_bytes)
 
     def _deliver(self, batch: _Batch, job: Job) -> None:
-        """Answer a batch that is durable, or was refused."""
+        """Answer a batch that is durable, or was refused; what is left of it comes next."""
+        is_cut = job.error is None and len(batch.results) < len(batch.requests)
+        if is_cut:
+            left = batch.requests[len(batch.results) :]
+            self._postponed.extendleft(reversed(left))
+            del batch.requests[len(batch.results) :]
+            batch.size_bytes -= sum(one.size_bytes for one in left)
+        if self._behind is batch:
+            self._behind = None
         self._settle(batch.size_bytes)
-        if any(request.space_id in _ACCESS_IDS for request in batch.requests):
-            self.shared.forget_users()
         if not self.link.is_open:
             return
         version = self.shared.schema_version()
@@ -278,6 +321,9 @@ class Conversation:
         self.shared.metrics.answered("tarantool", len(parts) - failed, failed)
         self.session.put(b"".join(parts))
         self.link.flush()
+        if self._postponed:
+            self._go_on()
+            self.link.flush()
 
     # --- other requests ---------------------------------------------------------------------------
 
@@ -317,7 +363,6 @@ class Conversation:
             values = await asyncio.to_thread(
                 self.shared.functions.call, request.name, arguments, as_tuples=as_tuples
             )
-            self.shared.forget_users()  # the function may have changed them
         except RequestError as error:
             self._answer_error(request, error)
         else:
@@ -347,6 +392,13 @@ class Conversation:
         if self._held and self._unanswered_bytes <= IPROTO_PIPELINE_BYTES // 2:
             self._held = False
             self.link.resume_reading()
+
+
+def _joins_batch(event: Request | StoreRun) -> bool:
+    """Whether a request may be one of several in a job: not so a change of definitions."""
+    if isinstance(event, StoreRun) or event.type not in DML_TYPES:
+        return False
+    return event.type == RowType.SELECT or event.space_id >= _SYSTEM_END
 
 
 def _is_private(space: SpaceDef) -> bool:
@@ -382,6 +434,18 @@ def _apply(
             yield result
 
 
+def _some(results: Iterator[bytes | RequestError]) -> list[bytes | RequestError]:
+    """Results up to `limits.OUTPUT_HIGH_BYTES`; those behind are not asked for."""
+    taken: list[bytes | RequestError] = []
+    size = 0
+    for result in results:
+        taken.append(result)
+        size += len(result) if isinstance(result, bytes) else 0
+        if size > OUTPUT_HIGH_BYTES:
+            break
+    return taken
+
+
 def _execute(group: Group, request: Request, access: Access) -> bytes:
     """Run one request in a group. Returns the body of its answer. Raises `RequestError`."""
     kind = request.type
@@ -397,7 +461,10 @@ def _execute(group: Group, request: Request, access: Access) -> bytes:
         index_id=request.index_id,
         index_base=request.index_base,
     )
-    old, new = group.execute(change)
+    if request.space_id < _SYSTEM_END:
+        old, new = execute_checked(group, change, access)
+    else:
+        old, new = group.execute(change)
     if kind == RowType.UPSERT:
         return _NO_DATA
     found = old if kind == RowType.DELETE else new
@@ -421,9 +488,20 @@ def _select(engine: Engine, request: Request, access: Access) -> Iterator[bytes]
         limit=None if shown else request.limit,
         offset=0 if shown else request.offset,
     )
-    found = select(engine, wanted)
+    found = _bounded(select(engine, wanted))
     if shown is None:
         return found
     return islice(
         (row for row in found if shown(row)), request.offset, request.offset + request.limit
     )
+
+
+def _bounded(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """Raises error 2 where an answer would become larger than `limits.IPROTO_ANSWER_BYTES`."""
+    size = 0
+    for row in rows:
+        size += len(row)
+        if size > IPROTO_ANSWER_BYTES:
+            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
+            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
+        yield row

@@ -4,7 +4,8 @@ The rows of the first stage become a snapshot of the start vclock, those of the 
 behind it; nothing is applied here. Both are written into `<folder>.joining`, the log first, and
 that is renamed to the folder when everything is durable: a join that is killed leaves nothing but
 that folder, which the next one removes. The copy belongs to the master's replica set; with JOIN it
-has a place of its own in `_cluster`, with FETCH_SNAPSHOT it has none and can only be read.
+has a place of its own in `_cluster`, with FETCH_SNAPSHOT it has none: then it can be followed and
+served, but not changed.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import (
     ChainGap,
@@ -29,7 +29,8 @@ from logweir.errors import (
     RequestError,
     WalError,
 )
-from logweir.limits import VCLOCK_COMPONENTS
+from logweir.limits import JOIN_ROOM_BYTES, VCLOCK_COMPONENTS
+from logweir.replication.hub import Reader
 from logweir.replication.iproto.access import Privilege
 from logweir.replication.iproto.codec import (
     Request,
@@ -37,14 +38,13 @@ from logweir.replication.iproto.codec import (
     encode_heartbeat,
     encode_vclock_answer,
 )
-from logweir.replication.iproto.service import FollowerStatus, as_request_error
+from logweir.replication.iproto.service import FollowerStatus, as_request_error, follower_name
 from logweir.replication.logs import get_logger
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
 from logweir.store.view import ReadView
-from logweir.wal.follow import Follower
 from logweir.wal.mp import encode_uint, pack, unpack
 from logweir.wal.snapshot import insert_prefix
 from logweir.wal.vclock import VClock
@@ -53,18 +53,13 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.replication.iproto.endpoint import Conversation
 
-__all__ = ["follower_name", "serve"]
+__all__ = ["serve"]
 
 _log = get_logger("logweir.replication.iproto")
 
 _CLUSTER_ID: Final = 320
 _STEP_BYTES: Final = 256 * 1024
 _SILENCE: Final = 4
-
-
-def follower_name(instance: uuid.UUID) -> str:
-    """The name under which a replica's logs are kept."""
-    return f"tarantool:{instance}"
 
 
 async def serve(conversation: Conversation, request: Request) -> None:
@@ -135,7 +130,7 @@ def _known_id(conversation: Conversation, instance: uuid.UUID) -> int:
 
 def _check_may_register(conversation: Conversation) -> None:
     shared = conversation.shared
-    if shared.options.read_only:
+    if shared.is_read_only:
         text = "Can't modify data because this instance is in read-only mode."
         raise RequestError(ErrorCode.READONLY, text)
     access = shared.access(conversation.user_id)
@@ -187,17 +182,55 @@ def _frames(view: ReadView, space: SpaceDef, sync: int) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-async def _send_view(conversation: Conversation, view: ReadView, sync: int) -> None:
+@contextlib.asynccontextmanager
+async def _view(conversation: Conversation) -> AsyncIterator[tuple[ReadView, asyncio.Event]]:
+    """A view for as long as a replica takes to read it, and what is set when it must end.
+
+    Room is made for what changes meanwhile (`limits.JOIN_ROOM_BYTES`). If that is not enough the
+    changes go first: they would have to wait for the slowest reader.
+    """
+    shared, loop = conversation.shared, asyncio.get_running_loop()
+    await asyncio.to_thread(shared.log.reserve_state, JOIN_ROOM_BYTES)
+    must_end = asyncio.Event()
+    forget = shared.log.on_grow(lambda: loop.call_soon_threadsafe(must_end.set))
+    shared.open_views += 1
+    try:
+        with shared.log.read_view() as view:
+            yield view, must_end
+    finally:
+        shared.open_views -= 1
+        forget()
+
+
+async def _send_view(
+    conversation: Conversation, view: ReadView, must_end: asyncio.Event, sync: int
+) -> None:
     link = conversation.link
     for space in view.snapshot_spaces():
         if space.is_local:
             continue
         for portion in _frames(view, space, sync):
             link.write(portion)
-            await link.drained()
-            await asyncio.sleep(0)
+            if link.writable:
+                await asyncio.sleep(0)
+            else:
+                await _first(link.drained(), must_end.wait())
+            if must_end.is_set():
+                raise RequestError(
+                    ErrorCode.LOADING, "The state had to grow while it was sent: join again"
+                )
             if not link.is_open:
                 return
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait for one of several things."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _send_log(conversation: Conversation, after: VClock, upto: VClock, sync: int) -> None:
@@ -205,7 +238,7 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
     log, link = conversation.shared.log, conversation.link
     limits = {i: upto.lsn(i) for i in range(VCLOCK_COMPONENTS)}
     start = after.with_lsn(0, log.vclock.lsn(0))
-    with Follower(log.path, start, durable=lambda: log.durable_end) as follower:
+    with conversation.shared.hub.follow(start) as follower:
         for block in follower.poll():
             columns = block.columns
             packets = columns.packets(0, len(columns), after=after, upto=limits, sync=sync)
@@ -222,14 +255,18 @@ async def _join(conversation: Conversation, request: Request) -> None:
         _check_may_register(conversation)
     shared, link, sync = conversation.shared, conversation.link, request.sync
     name = follower_name(request.instance)
-    shared.log.retain(name, shared.log.vclock)
-    with shared.log.read_view() as view:
-        start = view.vclock
-        link.write(encode_vclock_answer(start, sync=sync))
-        await _send_view(conversation, view, sync)
-    if not link.is_open:
-        return
-    await _give_place(conversation, request.instance)
+    shared.joining.add(name)
+    try:
+        await shared.keep_here(request.instance)
+        async with _view(conversation) as (view, must_end):
+            start = view.vclock
+            link.write(encode_vclock_answer(start, sync=sync))
+            await _send_view(conversation, view, must_end, sync)
+        if not link.is_open:
+            return
+        await _give_place(conversation, request.instance)
+    finally:
+        shared.joining.discard(name)
     end = shared.log.vclock
     link.write(encode_vclock_answer(end, sync=sync))
     await _send_log(conversation, start, end, sync)
@@ -240,10 +277,10 @@ async def _join(conversation: Conversation, request: Request) -> None:
 async def _fetch(conversation: Conversation, request: Request) -> None:
     _check(conversation, request)
     link, sync = conversation.link, request.sync
-    with conversation.shared.log.read_view() as view:
+    async with _view(conversation) as (view, must_end):
         answer = encode_vclock_answer(view.vclock, sync=sync)
         link.write(answer)
-        await _send_view(conversation, view, sync)
+        await _send_view(conversation, view, must_end, sync)
         link.write(answer)
 
 
@@ -294,6 +331,7 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
         sent=after,
         acknowledged=after,
     )
+    status.evict = lambda reason: _tell_evicted(conversation, request.sync, reason)
     shared.followers[instance] = status
     conversation.follower = status
     try:
@@ -302,14 +340,22 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
         )
         link.write(answer)
         _beat(conversation, request.sync)
-        shared.keep(status, link.time())
+        shared.keep(status)
         conversation.handle(session.begin_relay(link.time()))
         await _relay(conversation, status, upto, request.sync)
     finally:
         conversation.follower = None
         del shared.followers[instance]
-        with contextlib.suppress(LogweirError):
-            shared.keep(status, link.time())
+        shared.metrics.follower_gone("tarantool", str(instance))
+        shared.keep(status)
+
+
+def _tell_evicted(conversation: Conversation, sync: int, reason: str) -> None:
+    """The logs behind a replica's position are given up: error 32, so that it copies anew."""
+    text = f"Missing .xlog file: the logs behind this replica were removed, {reason}"
+    conversation.session.put_error(sync, RequestError(ErrorCode.PROC_LUA, text))
+    conversation.session.close(f"evicted: {reason}")
+    conversation.link.flush()
 
 
 def _beat(conversation: Conversation, sync: int) -> None:
@@ -318,12 +364,29 @@ def _beat(conversation: Conversation, sync: int) -> None:
     conversation.link.write(beat)
 
 
+async def _skip(reader: Reader) -> None:
+    """Let a thread pass over what the replica has; it is not cut short where the task is."""
+    work = asyncio.ensure_future(asyncio.to_thread(reader.skip))
+
+    def close(done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            done.exception()  # nobody asks for it any more
+        reader.close()
+
+    try:
+        await asyncio.shield(work)
+    except BaseException:
+        work.add_done_callback(close)
+        raise
+
+
 async def _relay(
     conversation: Conversation, status: FollowerStatus, upto: dict[int, int], sync: int
 ) -> None:
     shared, link = conversation.shared, conversation.link
     pause = shared.options.replication_timeout_seconds
     reader = shared.hub.reader(status.sent.with_lsn(0, shared.log.vclock.lsn(0)))
+    await _skip(reader)
     sent_at = link.time()
     try:
         while link.is_open:

@@ -1,13 +1,14 @@
 """What all iproto connections of one server share: the store, users, functions, followers.
 
-Access is judged by the rows of `_user` and `_priv`, read again whenever a definition has changed.
-The schema version that every answer carries begins at 80, as after a bootstrap of 2.6.0, and rises
-with each change of a definition.
+Access is judged by the rows of `_user` and `_priv`, read again whenever one of them has changed,
+whoever changed it. The schema version that every answer carries begins at 80, as after a bootstrap
+of 2.6.0, and rises with each change of a space or an index.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections import deque
@@ -21,18 +22,21 @@ from logweir.replication.iproto.access import Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
 from logweir.replication.metrics import Metrics
+from logweir.replication.retention import Retention
 from logweir.store.commit import Job
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["FollowerStatus", "Options", "Shared", "as_request_error"]
+__all__ = ["FollowerStatus", "Options", "Shared", "as_request_error", "follower_name"]
 
 _USER_ID: Final = 304
 _PRIV_ID: Final = 312
 _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
-_RETAIN_SECONDS: Final = 1.0
+_CLUSTER_ID: Final = 320
+_NAME: Final = "tarantool:"
+_QUICK_BYTES: Final = 32 * 1024  # a larger change is left to the log's own thread
 _QUICK_SECONDS: Final = 0.002  # a change that takes longer is left to the log's own thread
 _ASIDE_SECONDS: Final = 0.05  # for so long
 
@@ -43,19 +47,21 @@ class Options:
 
     `guest`: grants that stand in no row; `read_only`: changes are refused with error 7;
     `replication_timeout_seconds`: heartbeats are that far apart, and a replica that says nothing
-    for four times as long is dropped; `clock`: seconds since the epoch.
+    for four times as long is dropped; `retain_max_bytes`: see `replication.retention`; `clock`:
+    seconds since the epoch.
     """
 
     guest: Sequence[Grant] = ()
     read_only: bool = False
     replication_timeout_seconds: float = 1.0
+    retain_max_bytes: int = 0
     clock: Callable[[], float] = time.time
 
 
 @dataclass(slots=True)
 class FollowerStatus:
     """One replica that follows. `sent`, `acknowledged`: positions; `name`: under which its logs
-    are kept, "" for one that nothing is kept for."""
+    are kept, "" for one that nothing is kept for; `evict`: tells it that they are gone."""
 
     peer: str
     instance: uuid.UUID
@@ -63,7 +69,7 @@ class FollowerStatus:
     name: str
     sent: VClock = field(default_factory=VClock)
     acknowledged: VClock = field(default_factory=VClock)
-    kept_at: float = float("-inf")
+    evict: Callable[[str], None] = lambda reason: None
 
 
 class Shared:
@@ -78,11 +84,21 @@ class Shared:
         self.functions = functions
         self.options = options
         self.followers: dict[uuid.UUID, FollowerStatus] = {}
-        self.anonymous: set[int] = set()
         self._loop = asyncio.get_running_loop()
-        self._schema = log.schema
-        self._version = _FIRST_VERSION
+        self.joining: set[str] = set()
+        self.open_views = 0
+        self.retention = Retention(
+            log,
+            metrics=metrics,
+            max_bytes=options.retain_max_bytes,
+            evicted=self._evict,
+            departed=self._departed,
+            forgotten=self._forget,
+        )
+        self._first_version = log.schema.version
         self._directory: Directory | None = None
+        self._directory_at = (0, 0)
+        self._cluster_at = -1
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
@@ -93,18 +109,13 @@ class Shared:
 
     def schema_version(self) -> int:
         """What stands in every answer."""
-        schema = self.log.schema
-        if schema is not self._schema:
-            self._schema = schema
-            self._version += 1
-            self._directory = None
-        return self._version
+        return _FIRST_VERSION + self.log.schema.version - self._first_version
 
     @property
     def directory(self) -> Directory:
         """Users and privileges as they are now."""
-        self.schema_version()
-        if self._directory is None:
+        at = self.log.changes_of(_USER_ID), self.log.changes_of(_PRIV_ID)
+        if self._directory is None or at != self._directory_at:
             with self.log.read_view() as view:
                 spaces = view.engine.schema
                 users, privileges = (
@@ -112,11 +123,8 @@ class Shared:
                     for number in (_USER_ID, _PRIV_ID)
                 )
             self._directory = Directory(users, privileges, self.options.guest)
+            self._directory_at = at
         return self._directory
-
-    def forget_users(self) -> None:
-        """Rows of `_user` or `_priv` have changed."""
-        self._directory = None
 
     def access(self, user_id: int) -> Access:
         """What a user may do. Raises error 45 for one that was dropped."""
@@ -138,36 +146,67 @@ class Shared:
 
     def ballot(self) -> Ballot:
         """What VOTE is answered."""
-        read_only = self.options.read_only
+        read_only = self.is_read_only
         return Ballot(read_only, self.log.vclock, self.oldest(), read_only)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether changes are refused: it was asked for, or this is an anonymous replica."""
+        return self.options.read_only or not self.log.replica_id
 
     def oldest(self) -> VClock:
         """The position behind which the log still holds every row."""
         return self.log.oldest_position
 
-    def acknowledged(self, status: FollowerStatus, vclock: VClock, now: float) -> None:
+    def acknowledged(self, status: FollowerStatus, vclock: VClock) -> None:
         """A replica has written everything up to `vclock`: older logs need not be kept for it."""
         status.acknowledged = vclock
         behind = self.log.vclock.without_local().signature - vclock.signature
         self.metrics.follower_lag("tarantool", str(status.instance), max(behind, 0))
-        if status.name and now - status.kept_at >= _RETAIN_SECONDS:
-            self.keep(status, now)
+        self.keep(status)
 
-    def keep(self, status: FollowerStatus, now: float) -> None:
+    def keep(self, status: FollowerStatus) -> None:
         """Remember a replica's position, so that the logs behind it stay."""
         if status.name:
-            status.kept_at = now
-            position = status.acknowledged.with_lsn(0, self.log.vclock.lsn(0))
-            self.log.retain(status.name, position)
+            self.retention.keep(status.name, self._with_local(status.acknowledged))
+
+    async def keep_here(self, instance: uuid.UUID) -> None:
+        """From now on the logs stay for a replica that begins to join."""
+        await self.retention.keep_now(follower_name(instance), self.log.vclock)
+
+    def _with_local(self, position: VClock) -> VClock:
+        return position.with_lsn(0, self.log.vclock.lsn(0))
+
+    def _evict(self, name: str, reason: str) -> None:
+        for status in self.followers.values():
+            if status.name == name:
+                status.name = ""
+                status.evict(reason)
+
+    def _forget(self, name: str) -> None:
+        for status in self.followers.values():
+            if status.name == name:
+                status.name = ""
+
+    def _departed(self, names: Sequence[str]) -> Sequence[str]:
+        """Replicas that are no longer in `_cluster`. Runs in a thread beside the loop."""
+        at = self.log.changes_of(_CLUSTER_ID)
+        if at == self._cluster_at:
+            return ()
+        with self.log.read_view() as view:
+            rows = list(view.tuples(view.engine.schema.space(_CLUSTER_ID)))
+        known = {_NAME + str(uuid.UUID(unpack(row)[1])) for row in rows} | self.joining
+        self._cluster_at = at
+        return [name for name in names if name.startswith(_NAME) and name not in known]
 
     # --- changes ----------------------------------------------------------------------------------
 
     def submit(self, job: Job, done: Callable[[Job], None]) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        What was put in line in one turn of the loop goes together. One change that is alone, with
-        none under way, is made at once in this thread, as long as the disk is quick: handing it to
-        another thread and back would take longer than the loop stands still.
+        What was put in line in one turn of the loop goes together. One small change that is alone,
+        with none under way, is made at once in this thread, as long as the disk is quick: handing
+        it to another thread and back would take longer than the loop stands still.
         """
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
@@ -175,12 +214,20 @@ class Shared:
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
-        if len(fresh) == 1 and not self._in_line and self._loop.time() >= self._aside_until:
+        alone = len(fresh) == 1 and not self._in_line and not self.open_views
+        if (
+            alone
+            and fresh[0][0].size <= _QUICK_BYTES
+            and not self.log.is_busy
+            and self._loop.time() >= self._aside_until
+        ):
             self._make_at_once(*fresh[0])
             return
         self._in_line += len(fresh)
+        began = self._loop.time()
         for job, done in fresh:
             job.finished = self._finisher(done)
+        fresh[-1][0].finished = self._finisher(self._timed(fresh[-1][1], began))
         try:
             self.log.submit_jobs([job for job, _ in fresh])
         except LogweirError as error:
@@ -192,19 +239,32 @@ class Shared:
         began = self._loop.time()
         try:
             self.log.run_job(job)
-        except LogweirError as error:
-            job.error = error
+        except Exception as error:
+            if job.error is not error and not isinstance(error, LogweirError):
+                raise
+            job.error = error  # the change's own: who asked for it is told
         now = self._loop.time()
         if now - began > _QUICK_SECONDS:
             self._aside_until = now + _ASIDE_SECONDS
+        self.metrics.committed(now - began)
         done(job)
+
+    def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
+        """`done`, which also tells how long the changes of one turn took."""
+
+        def timed(job: Job) -> None:
+            self.metrics.committed(self._loop.time() - began)
+            done(job)
+
+        return timed
 
     def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
         def finished(job: Job) -> None:
             self._finished.append((job, done))
             if not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon_threadsafe(self._deliver)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    self._loop.call_soon_threadsafe(self._deliver)
 
         return finished
 
@@ -228,6 +288,11 @@ class Shared:
         if finished.error is not None:
             raise finished.error
         return finished.result
+
+
+def follower_name(instance: uuid.UUID) -> str:
+    """The name under which a replica's logs are kept."""
+    return f"{_NAME}{instance}"
 
 
 def as_request_error(error: BaseException) -> RequestError:

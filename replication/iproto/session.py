@@ -105,6 +105,11 @@ class ServerSession:
         """Where it stands."""
         return self._state
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that `data_to_send` would give."""
+        return self._outbox.size_bytes
+
     # --- in ---------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:

@@ -40,7 +40,6 @@ from logweir.wal.vclock import VClock
 
 __all__ = ["TarantoolSource"]
 
-_ACCESS_IDS: Final = frozenset((304, 312))
 _REJOIN: Final = "copy it anew: `logweir follow --rejoin URL DIR` puts the old folder aside"
 
 
@@ -80,13 +79,13 @@ class TarantoolSource:
     async def _subscribe(self, upstream: Upstream, ballot: Ballot) -> Subscribed:
         log = self._shared.log
         ours = log.replica_id
-        lost = ballot.vclock.lsn(ours) > log.vclock.lsn(ours)
+        lost = ours and ballot.vclock.lsn(ours) > log.vclock.lsn(ours)
         replicaset = self._shared.replicaset()
         upstream.session.subscribe(
             log.instance,
             replicaset,
             log.vclock,
-            anonymous=self._url.flag("anonymous"),
+            anonymous=not ours or self._url.flag("anonymous"),
             id_filter=() if lost or not ours else (ours,),
         )
         upstream.link.flush()
@@ -105,8 +104,6 @@ class TarantoolSource:
         """
         spans = columns.transactions()
         done = await self._apply_together(columns, spans)
-        if any(space_id in _ACCESS_IDS for space_id in columns.space_id):
-            self._shared.forget_users()
         for first, last in spans[done:]:  # one by one, to know which it is
             try:
                 await self._shared.run(_job(columns, first, last))

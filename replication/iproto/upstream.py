@@ -145,4 +145,4 @@ async def connect(
             raise RemoteProtocolError(f"{url}: {type(event).__name__} came instead of a ballot")
         yield upstream, greeting, ballot
     finally:
-        link.close("the follower is done")
+        await link.shut("the follower is done")

@@ -4,7 +4,8 @@
 the writer's `replication` listener, with ``Authorization: Bearer <secret>`` where the server has a
 secret. Answer: ``{"updates": [[token, row], …], "upto_token": …, "limited": …}``, the range
 exclusive below and inclusive above; `limited`: ask again from `upto_token`. The random part is new
-for every request, since answers are kept under it for half an hour.
+for every request, since answers are kept under it for half an hour. ``&instance_name=<writer>`` is
+added for a logweir, which answers for all writers; a homeserver ignores it.
 
 A connection that fails is tried again after 1, 2, 4, 8, 16 and 32 s, one that times out after 1 s.
 4xx means that this process does not give that stream; 401 and 403 that the secret is wrong.
@@ -20,16 +21,20 @@ import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from logweir.errors import ConfigError, DecodeError, LimitExceeded, SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_HTTP_BYTES
 from logweir.replication.synapse.codec import encode_value, read_json
+from logweir.replication.synapse.cursors import Fetch
+from logweir.replication.urls import Url
 
-__all__ = ["Page", "Refused", "Updates"]
+__all__ = ["Page", "Refused", "Sources", "Updates", "read_secret"]
 
 _WAITS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _ANSWER_SECONDS: Final = 60.0
+_MASTER: Final = "master"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,17 @@ class Refused:
     """The server does not give that stream."""
 
     reason: str
+
+
+def read_secret(url: Url) -> str:
+    """The secret in the file that the option `auth_file` names; "" without one."""
+    auth_file = url.option("auth_file")
+    if not auth_file:
+        return ""
+    try:
+        return Path(auth_file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError("auth_file", f"{auth_file}: {error.strerror}") from error
 
 
 class Updates:
@@ -70,14 +86,14 @@ class Updates:
         self._pause = pause
 
     async def fetch(
-        self, stream: str, after: int, upto: int, alive: Callable[[], None]
+        self, stream: str, writer: str, after: int, upto: int, alive: Callable[[], None]
     ) -> Page | Refused:
         """One page. `alive`: called before each attempt. Raises `Unreachable`, `SourceStopped`."""
         problem = ""
         for wait in (*_WAITS, None):
             alive()
             try:
-                status, body = await asyncio.to_thread(self._get, stream, after, upto)
+                status, body = await asyncio.to_thread(self._get, stream, writer, after, upto)
             except TimeoutError:
                 problem, wait = "no answer in time", wait and 1.0
             except (OSError, http.client.HTTPException) as error:
@@ -98,11 +114,11 @@ class Updates:
                 await self._pause(wait)
         raise Unreachable(self._url, f"rows of {stream} cannot be fetched: {problem}")
 
-    def _get(self, stream: str, after: int, upto: int) -> tuple[int, bytes]:
+    def _get(self, stream: str, writer: str, after: int, upto: int) -> tuple[int, bytes]:
         name = urllib.parse.quote(stream, safe="")
         path = (
             f"/_synapse/replication/get_repl_stream_updates/{name}/{secrets.token_hex(8)}"
-            f"?from_token={after}&upto_token={upto}"
+            f"?from_token={after}&upto_token={upto}&instance_name={urllib.parse.quote(writer)}"
         )
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         connection = (
@@ -137,3 +153,28 @@ def _read(body: bytes) -> Page:
     if not all(type(one) is int and -(2**63) <= one < 2**63 for one in numbers):
         raise DecodeError("the answer with missed rows holds a token that is no integer")
     return Page(rows, upto, limited)
+
+
+class Sources:
+    """The addresses of one upstream where missed rows are fetched. `url`: with its options."""
+
+    def __init__(self, url: Url) -> None:
+        secret = read_secret(url)
+        self._url = str(url)
+        self._updates = {
+            key.partition(".")[2] or _MASTER: Updates(address, secret=secret)
+            for key, address in url.options
+            if key == "http" or key.startswith("http.")
+        }
+
+    async def fetch(self, wanted: Fetch, alive: Callable[[], None]) -> Page | Refused:
+        """What was missed, or why it cannot be had. Raises `Unreachable`, `SourceStopped`."""
+        updates = self._updates.get(wanted.instance) or self._updates.get(_MASTER)
+        if updates is None:
+            return Refused("no address for missed rows is configured (http=…)")
+        try:
+            return await updates.fetch(
+                wanted.stream, wanted.instance, wanted.after, wanted.upto, alive
+            )
+        except DecodeError as error:
+            raise Unreachable(self._url, f"{wanted.stream}: {error.reason}") from error

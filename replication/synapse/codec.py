@@ -55,7 +55,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -85,10 +85,9 @@ __all__ = [
     "RemoteServerUp",
     "Replicate",
     "Server",
-    "decode_rows",
+    "decode_row_value",
     "encode",
     "encode_row",
-    "encode_rows",
     "encode_value",
     "instance_label",
     "parse",
@@ -454,12 +453,11 @@ def encode(command: Command, dialect: Dialect) -> bytes:
 
 
 # --- rows -----------------------------------------------------------------------------------------
-_CONSTANT: Final = object()
-"""What `NaN` becomes: between rows that are decoded together it marks where one ends; inside a row
-it is no JSON, and MsgPack refuses it."""
+def _refuse_constant(name: str) -> Value:
+    raise ValueError(f"{name} is no JSON")
 
-_JSON: Final = json.JSONDecoder(parse_constant=lambda name: _CONSTANT)
-_UNIT: Final = ",NaN,"
+
+_JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 _DEPTH: Final = MSGPACK_DEPTH - 1
 """Of a row: it stands in a tuple."""
@@ -478,29 +476,6 @@ def _depth(value: Value) -> int:
         depth += 1
         level = [item for one in level for item in (one.values() if type(one) is dict else one)]
     return depth
-
-
-def _may_be_deep(text: str) -> bool:
-    return len(text) > _DEPTH and text.count("[") + text.count("{") > _DEPTH
-
-
-def encode_rows(texts: Sequence[str]) -> list[bytes]:
-    """JSON texts as MsgPack, up to the first one that cannot be stored."""
-    if not any(map(_may_be_deep, texts)):
-        pack = _packer()
-        try:
-            values = _JSON.decode(f"[{_UNIT.join(texts)}]")
-            if len(values) == 2 * len(texts) - 1 and all(one is _CONSTANT for one in values[1::2]):
-                return list(map(pack, values[::2]))
-        except (ValueError, TypeError, OverflowError, RecursionError):
-            pass  # looked at one by one
-    packed: list[bytes] = []
-    for text in texts:
-        try:
-            packed.append(encode_row(text))
-        except DecodeError:
-            break
-    return packed
 
 
 def encode_row(text: str) -> bytes:
@@ -542,11 +517,6 @@ def row_text(value: Value, *, spaced: bool) -> str:
         return encoder.encode(value)
     except (ValueError, TypeError):  # nothing that Synapse sent
         return encoder.encode(to_json(value))
-
-
-def decode_rows(packed: Sequence[bytes], *, spaced: bool) -> list[str]:
-    """Stored rows as JSON texts."""
-    return [row_text(decode_row_value(one), spaced=spaced) for one in packed]
 
 
 def row_json(value: Value) -> str:

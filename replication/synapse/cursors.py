@@ -53,7 +53,7 @@ epochs and of streams that went back is ours.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -61,8 +61,20 @@ from typing import Final
 from logweir.errors import LimitExceeded, RemoteProtocolError
 from logweir.limits import SYNAPSE_NAME_BYTES, SYNAPSE_PENDING_BYTES, SYNAPSE_STREAMS
 from logweir.replication.synapse.codec import Dialect
+from logweir.replication.synapse.rows import Batch, Run
 
-__all__ = ["Ask", "Change", "Cursor", "Fetch", "Gap", "Moved", "Tracker", "Unit"]
+__all__ = [
+    "Ask",
+    "Change",
+    "Cursor",
+    "Fetch",
+    "Gap",
+    "Moved",
+    "Tracker",
+    "Unit",
+    "Units",
+    "size_of",
+]
 
 DATABASE_STREAMS: Final = frozenset(
     [
@@ -93,6 +105,9 @@ DATABASE_STREAMS: Final = frozenset(
 REFUSALS_MAX: Final = 2
 """Refused catch-ups in a row after which a stream goes on with a gap."""
 
+RUN_UNITS: Final = 16
+"""Units of one flow that arrive together from which on they are handled together."""
+
 _ROW_BYTES: Final = 100
 """What a row that is held costs beside its bytes, about."""
 
@@ -122,6 +137,31 @@ class Unit:
     rows: list[bytes]
     more: bool = False
     cursor: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Many units of one flow with rising tokens, all new; each is to be one transaction.
+
+    `after`: the cursor's `last` before; `lags`: a cursor's `resume` is the token before its `last`.
+    `cursor`: where it is behind the last of them.
+    """
+
+    stream: str
+    instance: str
+    epoch: int
+    run: Run
+    after: int
+    lags: bool
+    cursor: Cursor
+
+    def each(self) -> Iterator[Unit]:
+        """The same, one by one."""
+        before = self.after
+        for token, rows in self.run.units():
+            cursor = Cursor(token, before if self.lags else token, self.epoch)
+            yield Unit(self.stream, self.instance, self.epoch, token, rows, False, cursor)
+            before = token
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +202,14 @@ class Ask:
     token: int
 
 
-Change = Unit | Moved | Gap | Fetch | Ask
+Change = Unit | Units | Moved | Gap | Fetch | Ask
+
+
+def size_of(change: Change) -> int:
+    """Bytes of the rows of a change."""
+    if isinstance(change, Unit):
+        return sum(map(len, change.rows))
+    return len(change.run.rows) if isinstance(change, Units) else 0
 
 
 class _Place(Enum):
@@ -319,6 +366,37 @@ class Tracker:
             self._collect(flow, token, row)
         else:
             self.dropped_rows += 1
+
+    def batch(self, batch: Batch) -> None:
+        """Rows of many flows. There is no order between flows, so each gets its own at once.
+
+        Raises `LimitExceeded` as `rdata`.
+        """
+        for number, stream, instance in batch.flows():
+            flow = self._flows.get((stream, instance))
+            if flow is None or not self._take_run(flow, batch, number):
+                for token, row in batch.each(number):
+                    self.rdata(stream, instance, token, row)
+
+    def _take_run(self, flow: _Flow, batch: Batch, number: int) -> bool:
+        """Take rows that are nothing but new units, if they are worth it."""
+        cursor = flow.cursor
+        if flow.place is not _Place.LIVE or flow.pending or cursor is None:
+            return False
+        lags = self._dialect is Dialect.D1
+        run = batch.run(number, cursor.last, joins=lags)
+        if run is None or len(run) < RUN_UNITS:
+            return False
+        resume = run.tokens[-2 if lags else -1]
+        flow.cursor = Cursor(run.tokens[-1], resume, cursor.epoch)
+        flow.open_unit = None
+        self._changes.append(
+            Units(flow.stream, flow.instance, cursor.epoch, run, cursor.last, lags, flow.cursor)
+        )
+        for row in run.pending:
+            self._hold(row)
+            flow.pending.append(row)
+        return True
 
     def position(self, stream: str, instance: str, previous: int, token: int) -> None:
         """A POSITION. Raises `LimitExceeded` for a flood of invented names."""

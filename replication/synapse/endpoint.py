@@ -22,6 +22,11 @@ A row whose line is longer than `limits.SYNAPSE_LINE_BYTES` ends the connection 
 long: <stream> <token>`, or with `on_long_row="skip"` its unit is left out and a POSITION past it is
 sent; each is counted.
 
+With `keep`, FEDERATION_ACK of a follower that has said its NAME means that it has the log up to
+that signature: the files behind it are kept for it, over restarts of both, until it acknowledges
+more, or gives its place up with a token below 0. It is told as `synapse:<name>` among those who
+keep files.
+
 Source: Synapse 1.12.4 and 1.66.0, observed, for what followers expect; tokens that are too old, the
 pace and long rows are ours.
 """
@@ -29,22 +34,35 @@ pace and long rows are ours.
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from logweir.errors import ConfigError, LimitExceeded, PositionUnavailable
-from logweir.limits import SYNAPSE_LINE_BYTES, SYNAPSE_PAGE_ROWS, SYNAPSE_SHARED_WINDOWS
+from logweir.limits import (
+    SYNAPSE_ACKNOWLEDGERS,
+    SYNAPSE_LINE_BYTES,
+    SYNAPSE_PAGE_ROWS,
+    SYNAPSE_SHARED_WINDOWS,
+)
 from logweir.replication.hub import Hub, Window
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
+from logweir.replication.synapse.catchup import read_secret
 from logweir.replication.synapse.codec import ALL, Dialect, RemoteServerUp
 from logweir.replication.synapse.follower import error_line
-from logweir.replication.synapse.session import Event, PeerUp, ServerSession, Subscribe
+from logweir.replication.synapse.session import (
+    Acknowledged,
+    Event,
+    PeerUp,
+    ServerSession,
+    Subscribe,
+)
 from logweir.replication.synapse.streams import OWN_INSTANCE, Delivery, Stream, Streams
-from logweir.replication.urls import Url
+from logweir.replication.synapse.updates import UpdatesService
+from logweir.replication.urls import Url, parse_listen_url
 from logweir.store import Log
-from logweir.wal.directory import scan_directory
 from logweir.wal.vclock import VClock
 
 __all__ = ["Conversation", "Options", "SynapseService", "read_options"]
@@ -56,13 +74,17 @@ _log = get_logger("logweir.replication.synapse")
 class Options:
     """Settings of a listener. `server_name`: "" for that of the upstream that is relayed.
 
-    `skip_long_rows`: see the module's text; `relay_up`: pass REMOTE_SERVER_UP on to others.
+    `skip_long_rows`, `keep`: see the module's text; `relay_up`: pass REMOTE_SERVER_UP on to others;
+    `http`: where D3 followers fetch missed rows, with `secret` if that is not "".
     """
 
     dialect: Dialect = Dialect.D1
     server_name: str = ""
     skip_long_rows: bool = False
     relay_up: bool = False
+    keep: bool = False
+    http: Url | None = None
+    secret: str = ""
 
 
 def read_options(url: Url) -> Options:
@@ -73,8 +95,21 @@ def read_options(url: Url) -> Options:
     long_row = url.option("on_long_row") or "error"
     if long_row not in ("error", "skip"):
         raise ConfigError("on_long_row", f"{long_row!r} is not known", hint="error or skip")
+    http = None
+    if address := url.option("http"):
+        if wanted != "D3":
+            raise ConfigError("http", "only D3 fetches missed rows", hint="add dialect=D3")
+        where = parse_listen_url(f"synapse://{address}", origin="http")
+        port = where.port if urllib.parse.urlsplit(f"//{address}").port is not None else 0
+        http = Url("synapse+http", where.host, port)
     return Options(
-        Dialect(wanted), url.option("server_name"), long_row == "skip", url.flag("relay_up")
+        Dialect(wanted),
+        url.option("server_name"),
+        long_row == "skip",
+        url.flag("relay_up"),
+        url.flag("keep"),
+        http,
+        read_secret(url),
     )
 
 
@@ -89,6 +124,28 @@ class SynapseService:
         self.long_rows = 0
         self.conversations: set[Conversation] = set()
         self._shared: OrderedDict[tuple[int, int], list[Delivery]] = OrderedDict()
+
+    def companion(self) -> tuple[Url, UpdatesService] | None:
+        """The HTTP address that belongs to this one, and what serves it."""
+        options = self.options
+        if options.http is None:
+            return None
+        return options.http, UpdatesService(self.log, self.hub, self.streams, secret=options.secret)
+
+    async def keep(self, name: str, token: int) -> None:
+        """A follower has everything up to `token`: keep the log behind it; below 0: no longer."""
+        label = f"synapse:{name}"
+        if token < 0:
+            await asyncio.to_thread(self.log.release, label)
+            return
+        known = self.log.status()["followers"]
+        others = sum(one.startswith("synapse:") for one in known)
+        if label not in known and others >= SYNAPSE_ACKNOWLEDGERS:
+            _log.warning("synapse.not_kept", name=name, limit=SYNAPSE_ACKNOWLEDGERS)
+            return
+        position = self.streams.vclock_at(min(token, self.log.vclock.signature))
+        if known.get(label) != dict(position):
+            await asyncio.to_thread(self.log.retain, label, position)
 
     def begin(self, link: Link) -> Conversation:
         """See `Service`."""
@@ -148,6 +205,9 @@ class Conversation:
             if isinstance(event, Subscribe):
                 self._asked.append(event)
                 self._news.set()
+            elif isinstance(event, Acknowledged):
+                if self.service.options.keep and self.session.name:
+                    self.link.spawn(self.service.keep(self.session.name, event.token))
             elif isinstance(event, PeerUp) and self.service.options.relay_up:
                 for other in self.service.conversations - {self}:
                     other.session.put(RemoteServerUp(event.server), other.link.time())
@@ -215,7 +275,10 @@ class Conversation:
     def _send_live(self, window: Window) -> None:
         parts: list[bytes] = []
         count = 0
-        for unit in self.service.deliveries(window):
+        units: Sequence[Delivery] = self.service.deliveries(window)
+        if any(self._is_in_middle(unit) for unit in units):
+            units = self.service.streams.deliveries(window.start, window.blocks, divided=True)
+        for unit in units:
             live = self._live.get(unit.stream)
             if live is None:
                 if not self._everything:
@@ -241,6 +304,11 @@ class Conversation:
                 return
         if parts:
             self._send(b"".join(parts), count)
+
+    def _is_in_middle(self, unit: Delivery) -> bool:
+        """Whether the follower has a part of it already."""
+        live = self._live.get(unit.stream)
+        return live is not None and unit.first_signature <= live.behind < unit.signature
 
     def _send_positions(self, reached: VClock) -> bool:
         """(D2 on) POSITION of every stream; False if more was committed than was sent."""
@@ -324,10 +392,16 @@ class Conversation:
         self._live[stream.name] = _Live(target, {})
 
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
-        reader = self.service.hub.reader(self._vclock_at(after))
+        streams = self.service.streams
+        reader = self.service.hub.reader(streams.vclock_at(after))
         try:
             while (window := reader.take()) is not None:
-                for unit in self.service.deliveries(window):
+                units = streams.deliveries(
+                    window.start,
+                    window.blocks,
+                    divided=window.start.signature < after or window.end.signature > target,
+                )
+                for unit in units:
                     if unit.stream == stream.name and after < unit.signature <= target:
                         if self._fits(unit):
                             self._send(unit.lines, unit.count)
@@ -340,12 +414,6 @@ class Conversation:
             self._refuse(f"token too old: {error.message}")
         finally:
             reader.close()
-
-    def _vclock_at(self, signature: int) -> VClock:
-        """A position of the log at or before `signature`."""
-        files = scan_directory(self.service.log.path, self.service.log.filesystem).xlogs
-        older = [file.vclock for file in files if file.vclock.signature <= signature]
-        return older[-1] if older else self.service.log.oldest_position
 
     async def _send_state(self, stream: Stream) -> int:
         """Everything that is in a space, as one unit. Returns its token.

@@ -36,40 +36,41 @@ with NOW in D1, every row of the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import (
+    SYNAPSE_LINE_BYTES,
     SYNAPSE_MESSAGE_BYTES,
     SYNAPSE_PING_SECONDS,
     SYNAPSE_SILENCE_SECONDS,
     SYNAPSE_TIMEOUT_SECONDS,
 )
 from logweir.replication.session import Outbox
+from logweir.replication.synapse.catchup import Page, Refused
 from logweir.replication.synapse.codec import (
     ALL,
     SERVER_WORDS,
     Command,
     Dialect,
     ErrorText,
-    LineBuffer,
     Name,
     NotText,
     Other,
     Ping,
     Position,
-    Rdata,
     Replicate,
     Server,
     encode,
-    encode_rows,
+    encode_row,
     parse,
     parse_rdata,
     text_of,
 )
-from logweir.replication.synapse.cursors import Ask, Change, Tracker
+from logweir.replication.synapse.cursors import Ask, Change, Fetch, Tracker
+from logweir.replication.synapse.rows import Reader
 
 __all__ = ["FollowerSession", "Greeted", "RedisSession", "error_line"]
 
@@ -77,6 +78,10 @@ _ERROR_CHARACTERS: Final = 300
 _DIALECTS: Final = {2: Dialect.D1, 3: Dialect.D2, 4: Dialect.D3}
 _PASSING: Final = ("server shutting down", "ping timeout", "Failed to keep up")
 """ERROR texts that say nothing about a catch-up that is on its way."""
+
+
+class LineTooLong(DecodeError):
+    """A line that is over the limit, finished or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,6 @@ class Greeted:
 
 
 Event = Greeted | Change
-_Item = Rdata | Command
 
 
 def error_line(text: str) -> bytes:
@@ -121,7 +125,8 @@ class FollowerSession:
         self._is_read = True
         self._wanted_server = server_name
         self._milliseconds = milliseconds
-        self._lines = LineBuffer()
+        self._rest = b""
+        self._reader: Reader | None = None
         self._out = Outbox()
         self._tracker: Tracker | None = None
         self._began = self._heard = self._sent = now
@@ -134,14 +139,26 @@ class FollowerSession:
         """See `Session`."""
         if self.close_reason:
             return ()
-        lines, problem = self._lines.feed(data)
-        events, fault = self._read(lines, now)
-        if isinstance(fault, NotText):
+        data = self._rest + data if self._rest else data
+        events: list[Event] = []
+        try:
+            at = self._read(data, now, events)
+        except NotText:
             self.close_reason = self.close_reason or "the server sent a line that is not UTF-8"
-        elif fault is not None:
-            self._refuse(f"failed to parse line: {fault.reason}")
-        elif problem is not None:
+        except LineTooLong:
             self._refuse("Line length exceeded")
+        except DecodeError as error:
+            self._refuse(f"failed to parse line: {error.reason}")
+        except LimitExceeded as error:
+            self._refuse(f"failed to parse line: {error.message}")
+        else:
+            self._rest = data[at:]
+        if self._tracker is not None:
+            for change in self._tracker.take():
+                if type(change) is Ask:
+                    self._put(Replicate(change.stream, change.token), now)
+                else:
+                    events.append(change)
         return events
 
     def receive_eof(self, now: float) -> Sequence[Event]:
@@ -180,36 +197,28 @@ class FollowerSession:
 
     # --- what the owner calls ---------------------------------------------------------------------
 
-    def begin(self, tracker: Tracker, now: float) -> None:
-        """Follow, from the cursors of `tracker`."""
+    def begin(self, tracker: Tracker, now: float, streams: Sequence[str] = ()) -> None:
+        """Follow, from the cursors of `tracker`. `streams`: only these, where D1 is spoken."""
         self._tracker = tracker
         if self.dialect is not None:
             tracker.connected(self.dialect)
-        self._put(Replicate(ALL), now)
+            self._reader = Reader(self.dialect, SYNAPSE_LINE_BYTES)
+        for stream in streams or (ALL,):
+            self._put(Replicate(stream), now)
 
     def reading(self, is_read: bool, now: float) -> None:
         """The owner stops or goes on reading: what is not read is no silence of the server."""
         self._is_read = is_read
         self._heard = now
 
-    def fetched(
-        self,
-        stream: str,
-        instance: str,
-        rows: Iterable[tuple[int, bytes]],
-        upto: int,
-        *,
-        limited: bool,
-    ) -> Sequence[Event]:
-        """The answer to a `Fetch`; see `Tracker.fetched`."""
+    def take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Event]:
+        """The answer to a `Fetch`; see `Tracker.fetched` and `Tracker.not_fetched`."""
         assert self._tracker is not None
-        self._tracker.fetched(stream, instance, rows, upto, limited=limited)
-        return self._tracker.take()
-
-    def not_fetched(self, stream: str, instance: str, reason: str) -> Sequence[Event]:
-        """A `Fetch` leads nowhere; see `Tracker.not_fetched`."""
-        assert self._tracker is not None
-        self._tracker.not_fetched(stream, instance, reason)
+        key = (wanted.stream, wanted.instance)
+        if isinstance(page, Refused):
+            self._tracker.not_fetched(*key, page.reason)
+        else:
+            self._tracker.fetched(*key, page.rows, page.upto, limited=page.limited)
         return self._tracker.take()
 
     def lost(self) -> None:
@@ -229,54 +238,41 @@ class FollowerSession:
         self._out.put(error_line(text))
         self.close_reason = f"we closed the connection: {text[:_ERROR_CHARACTERS]}"
 
-    def _read(self, lines: Sequence[bytes], now: float) -> tuple[list[Event], DecodeError | None]:
-        """Act on lines up to the first that is at fault, which is told."""
-        items, fault = self._parse(lines)
-        if items:
+    def _read(self, data: bytes, now: float, events: list[Event]) -> int:
+        """Act on the lines of `data`. Returns where an unfinished one begins.
+
+        Raises `DecodeError`, `LimitExceeded` for the first that is at fault.
+        """
+        at = 0
+        while not self.close_reason:
+            if self._reader is not None and self._tracker is not None:
+                batch, at = self._reader.read(data, at)
+                if batch is not None:
+                    self._heard = now
+                    self._tracker.batch(batch)
+                    continue
+            end = data.find(b"\n", at)
+            if (len(data) if end < 0 else end) - at > SYNAPSE_LINE_BYTES:
+                raise LineTooLong("the line is too long")
+            if end < 0:
+                break
+            self._line(text_of(data[at:end]), events)
             self._heard = now
-        events: list[Event] = []
-        try:
-            fault = self._take(items, events) or fault
-        except LimitExceeded as error:
-            fault = DecodeError(error.message)
-        if self._tracker is not None:
-            for change in self._tracker.take():
-                if type(change) is Ask:
-                    self._put(Replicate(change.stream, change.token), now)
-                else:
-                    events.append(change)
-        return events, fault
+            at = end + 1
+        return at
 
-    def _take(self, items: Sequence[_Item], events: list[Event]) -> DecodeError | None:
-        rows = iter(encode_rows([item.row for item in items if type(item) is Rdata]))
-        tracker = self._tracker
-        for item in items:
-            if type(item) is Rdata:
-                row = next(rows, None)
-                if row is None:
-                    return DecodeError(f"row of {item.stream} cannot be read: {item.row[:60]!r}")
-                if tracker is not None:
-                    tracker.rdata(item.stream, item.instance, item.token, row)
-            else:
-                self._act(item, events)
-                if self.close_reason:
-                    break
-        return None
-
-    def _parse(self, lines: Sequence[bytes]) -> tuple[list[_Item], DecodeError | None]:
-        items: list[_Item] = []
-        add = items.append
-        try:
-            for line in lines:
-                text = text_of(line)
-                if text.startswith("RDATA "):
-                    if self.dialect is not None:
-                        add(parse_rdata(text[6:], self.dialect))
-                elif text:
-                    add(self._command(text))
-        except DecodeError as error:
-            return items, error
-        return items, None
+    def _line(self, text: str, events: list[Event]) -> None:
+        if not text:
+            return
+        if not text.startswith("RDATA "):
+            self._act(self._command(text), events)
+        elif self.dialect is not None:
+            found = parse_rdata(text[6:], self.dialect)
+            row = encode_row(found.row)
+            if self._reader is not None:
+                self._reader.learn(found.stream, found.instance)
+            if self._tracker is not None:
+                self._tracker.rdata(found.stream, found.instance, found.token, row)
 
     def _command(self, text: str) -> Command:
         word, _, rest = text.partition(" ")
@@ -285,6 +281,7 @@ class FollowerSession:
             if self.dialect is None:
                 raise DecodeError(f"POSITION has a form that is not known: {rest[:60]!r}")
             self._tracker.connected(self.dialect)
+            self._reader = Reader(self.dialect, SYNAPSE_LINE_BYTES)
         command = parse(text, self.dialect or Dialect.D3) if word != "POSITION" else None
         if command is None:
             if self.dialect is None:
@@ -324,25 +321,49 @@ class RedisSession:
         self._tracker = tracker
         self.dialect: Dialect | None = None
         self.unreadable = 0
+        self._reader = Reader(Dialect.D3, SYNAPSE_MESSAGE_BYTES)
         tracker.connected(Dialect.D3)
 
     def receive(self, messages: Sequence[bytes]) -> Sequence[Change]:
         """Take messages in their order; gives what is to be done."""
-        rows: list[Rdata] = []
-        for message in messages:
-            if message.startswith(b"RDATA ") and len(message) <= SYNAPSE_MESSAGE_BYTES:
-                self._add_row(message, rows)
-            elif message.startswith(b"POSITION "):
-                self._flush(rows)
+        data = b"".join(
+            [
+                message.replace(b"\n", b"\r") + b"\n"  # both are white space, if allowed at all
+                for message in messages
+                if message.startswith((b"RDATA ", b"POSITION "))
+                and len(message) <= SYNAPSE_MESSAGE_BYTES
+            ]
+        )
+        at = 0
+        while at < len(data):
+            batch, at = self._reader.read(data, at)
+            if batch is not None:
+                self._tracker.batch(batch)
+                continue
+            end = data.index(b"\n", at)
+            message, at = data[at:end], end + 1
+            if message.startswith(b"RDATA "):
+                self._row(message)
+            else:
                 self._position(message)
-        self._flush(rows)
         return self._tracker.take()
 
-    def _add_row(self, message: bytes, rows: list[Rdata]) -> None:
+    def _row(self, message: bytes) -> None:
         try:
-            rows.append(parse_rdata(text_of(message)[6:], Dialect.D3))
+            found = parse_rdata(text_of(message)[6:], Dialect.D3)
         except DecodeError:
             self.unreadable += 1
+            return
+        try:
+            row = encode_row(found.row)
+        except DecodeError:
+            self.unreadable += 1
+            self._tracker.unreadable(
+                found.stream, found.instance, found.token, "a row was not JSON"
+            )
+            return
+        self._reader.learn(found.stream, found.instance)
+        self._tracker.rdata(found.stream, found.instance, found.token, row)
 
     def _position(self, message: bytes) -> None:
         try:
@@ -358,15 +379,3 @@ class RedisSession:
         self._tracker.position(
             position.stream, position.instance, position.previous, position.token
         )
-
-    def _flush(self, rows: list[Rdata]) -> None:
-        tracker = self._tracker
-        while rows:
-            packed = encode_rows([one.row for one in rows])
-            for one, row in zip(rows, packed, strict=False):
-                tracker.rdata(one.stream, one.instance, one.token, row)
-            del rows[: len(packed)]
-            if rows:
-                bad = rows.pop(0)
-                self.unreadable += 1
-                tracker.unreadable(bad.stream, bad.instance, bad.token, "a row was not JSON")

@@ -9,9 +9,9 @@ A unit is one transaction. With a token above all that are stored it is inserted
 token has already is compared: equal rows are left alone, missing ones are added, different ones
 replaced as a whole. So a unit that comes twice is stored once, whichever side crashed. The position
 (`logweir.replication.positions`, tokens ``last, resume, epoch, stopped``) is written with the last
-unit of its stream in a batch, in its transaction; where many single rows of a stream arrive
-together, each is still a transaction, and the position follows in the same commit. A commit that a
-crash cut in two leaves rows without their position, which are then compared when they come again.
+unit of its stream in a batch, in its transaction; many new units that arrive together are appended
+at once, each a transaction. A write that a crash cut in two leaves units without their position,
+which are then compared when they come again.
 
 Source id: `synapse:<server name>`, with `#<name>` behind it if one was given.
 """
@@ -21,15 +21,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from typing import Final
 
 from logweir.errors import SourceStopped
 from logweir.replication import positions
 from logweir.replication.logs import get_logger
 from logweir.replication.synapse.codec import instance_label, stream_of_space
-from logweir.replication.synapse.cursors import Change, Cursor, Gap, Moved, Unit
+from logweir.replication.synapse.cursors import (
+    RUN_UNITS,
+    Change,
+    Cursor,
+    Gap,
+    Moved,
+    Unit,
+    Units,
+)
+from logweir.replication.synapse.rows import Run, pack_tuples
 from logweir.store import Log
-from logweir.store.append import append_job
+from logweir.store.append import append_units
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.request import Request
@@ -49,9 +59,6 @@ STREAM_FORMAT: Final = (
 )
 _Step = Callable[[Group], None]
 _KEY: Final = ("instance", "token", "place")
-
-BULK_ROWS: Final = 64
-"""Single new rows of one stream in a batch from which on they are appended in bulk."""
 
 
 def stream_space(stream: str, name: str = "") -> str:
@@ -103,7 +110,7 @@ class Intake:
         except BaseException:
             self._highest.clear()
             raise
-        return sum(len(one.rows) for one in changes if isinstance(one, Unit))
+        return sum(map(_rows_of, changes))
 
     def _run(self, jobs: Sequence[Job]) -> None:
         done = threading.Semaphore(0)
@@ -119,33 +126,48 @@ class Intake:
     # --- jobs -------------------------------------------------------------------------------------
 
     def _plan(self, changes: Sequence[Change]) -> list[Job]:
-        """Each run of single new rows becomes a job, and what lies between them another."""
+        """Units that are new and come together become a job with their position; what lies between
+        them another."""
         last = {
             (change.stream, change.instance): index
             for index, change in enumerate(changes)
-            if isinstance(change, Unit | Moved) and change.cursor is not None
+            if isinstance(change, Unit | Units | Moved) and change.cursor is not None
         }
         final = set(last.values())
         jobs: list[Job] = []
         steps: list[_Step] = []
         index = 0
         while index < len(changes):
-            run = self._single_rows(changes, index)
-            if len(run) >= BULK_ROWS:
+            change = changes[index]
+            run = change.run if isinstance(change, Units) else None
+            if isinstance(change, Unit):
+                units = self._new_units(changes, index)
+                if len(units) >= RUN_UNITS:
+                    run = Run.of([(unit.token, unit.rows) for unit in units])
+                    index += len(units) - 1
+                    change = units[-1]
+            position: list[_Step] = []
+            if isinstance(change, Moved):
+                self._space(change.stream)  # a stream without rows can be asked for, too
+            if index in final and isinstance(change, Unit | Units | Moved):
+                assert change.cursor is not None
+                position.append(self._position(change, change.cursor))
+            if run is not None and isinstance(change, Unit | Units) and self._is_new(change, run):
                 jobs += _steps_job(steps)
                 steps = []
-                jobs.append(self._bulk_job(run))
-                index += len(run) - 1
-            change = changes[index]
-            if len(run) < BULK_ROWS and isinstance(change, Unit):
-                steps.append(self._unit(change))
-            elif isinstance(change, Gap):
-                steps.append(self._gap(change))
-            if index in final and isinstance(change, Unit | Moved) and change.cursor is not None:
-                steps.append(self._position(change, change.cursor))
-            steps.append(Group.divide)
+                jobs.append(self._run_job(change, run, position))
+            else:
+                steps += self._steps(change)
+                steps += [*position, Group.divide]
             index += 1
         return jobs + _steps_job(steps)
+
+    def _steps(self, change: Change) -> list[_Step]:
+        if isinstance(change, Unit):
+            return [self._unit(change)]
+        if isinstance(change, Units):
+            return [step for unit in change.each() for step in (self._unit(unit), Group.divide)]
+        return [self._gap(change)] if isinstance(change, Gap) else []
 
     def _space(self, stream: str) -> int:
         space_id = self._spaces.get(stream)
@@ -155,7 +177,7 @@ class Intake:
             )
         return space_id
 
-    def _stored_highest(self, unit: Unit) -> int:
+    def _stored_highest(self, unit: Unit | Units) -> int:
         """The highest token stored under a unit's label, with all that is planned so far."""
         key = (unit.stream, instance_label(unit.instance, unit.epoch))
         known = self._highest.get(key)
@@ -165,23 +187,24 @@ class Intake:
             known = self._highest[key] = last[0][1] if last else -(2**63) - 1
         return known
 
-    def _raise_highest(self, unit: Unit) -> None:
+    def _raise_highest(self, unit: Unit | Units, token: int) -> None:
         key = (unit.stream, instance_label(unit.instance, unit.epoch))
-        self._highest[key] = max(self._highest[key], unit.token)
+        self._highest[key] = max(self._highest[key], token)
 
-    def _single_rows(self, changes: Sequence[Change], start: int) -> list[Unit]:
-        """The units of one row each, with ascending new tokens of one flow, that begin there."""
+    def _is_new(self, change: Unit | Units, run: Run) -> bool:
+        return run.tokens[0] > self._stored_highest(change)
+
+    def _new_units(self, changes: Sequence[Change], start: int) -> list[Unit]:
+        """The units with ascending new tokens of one flow that begin there."""
         first = changes[start]
-        run: list[Unit] = []
-        if not isinstance(first, Unit) or len(first.rows) != 1:
-            return run
-        token = self._stored_highest(first)
+        assert isinstance(first, Unit)
+        token = max(self._stored_highest(first), -1)
         flow = (first.stream, first.instance, first.epoch)
-        for one in changes[start:] if start else changes:
+        run: list[Unit] = []
+        for one in islice(changes, start, None):
             if (
                 type(one) is not Unit
                 or one.token <= token
-                or len(one.rows) != 1
                 or (one.stream, one.instance, one.epoch) != flow
             ):
                 break
@@ -189,19 +212,34 @@ class Intake:
             run.append(one)
         return run
 
-    def _bulk_job(self, units: Sequence[Unit]) -> Job:
-        label = pack(instance_label(units[0].instance, units[0].epoch))
-        data = b"".join([_stored_tuple(label, one.token, 0, one.rows[0]) for one in units])
-        job = append_job(self._space(units[0].stream), data, one_transaction=False, is_array=False)
-        self._raise_highest(units[-1])
-        return Job(job, len(data))
+    def _run_job(self, change: Unit | Units, run: Run, position: Sequence[_Step]) -> Job:
+        """New units at once; with a position the last of them is inserted with it."""
+        space_id = self._space(change.stream)
+        packed, bounds = pack_tuples(instance_label(change.instance, change.epoch), run)
+        self._raise_highest(change, run.tokens[-1])
+        ends = run.ends[:-1] if position else run.ends
+        alone = ends[-1] if ends else 0
+        append = append_units(space_id, packed, bounds[: alone + 1], ends)
+        last = [packed[start:end] for start, end in pairwise(bounds[alone:])]
+
+        def apply(group: Group) -> None:
+            if ends:
+                append(group)
+            if last:
+                group.run_deferred()
+            for one in last:
+                group.execute(Request(RowType.INSERT, space_id, tuple=one))
+            for step in position:
+                step(group)
+
+        return Job(apply, len(packed))
 
     def _unit(self, unit: Unit) -> _Step:
         space_id = self._space(unit.stream)
         label = instance_label(unit.instance, unit.epoch)
         packed_label = pack(label)
         is_new = unit.token > self._stored_highest(unit)
-        self._raise_highest(unit)
+        self._raise_highest(unit, unit.token)
 
         def step(group: Group) -> None:
             stored: list[bytes] = []
@@ -247,7 +285,7 @@ class Intake:
         )
         return lambda group: positions.put_gap(group, noted)
 
-    def _position(self, change: Unit | Moved, cursor: Cursor) -> _Step:
+    def _position(self, change: Unit | Units | Moved, cursor: Cursor) -> _Step:
         tokens: dict[str, int | str] = {"last": cursor.last, "resume": cursor.resume}
         if cursor.epoch > 1:
             tokens["epoch"] = cursor.epoch
@@ -259,6 +297,12 @@ class Intake:
 
     def _time_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+def _rows_of(change: Change) -> int:
+    if isinstance(change, Units):
+        return len(change.run.bounds) - 1
+    return len(change.rows) if isinstance(change, Unit) else 0
 
 
 def _stored_tuple(label: bytes, token: int, place: int, row: bytes) -> bytes:

@@ -27,12 +27,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import (
     ConfigError,
-    DecodeError,
     ErrorCode,
     LogweirError,
     RequestError,
@@ -42,9 +40,9 @@ from logweir.errors import (
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.link import Link, dial
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.synapse.catchup import Page, Refused, Updates
+from logweir.replication.synapse.catchup import Page, Refused, Sources
 from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.cursors import Change, Fetch, Tracker, Unit
+from logweir.replication.synapse.cursors import Change, Fetch, Tracker, size_of
 from logweir.replication.synapse.follower import Event, FollowerSession, Greeted, RedisSession
 from logweir.replication.synapse.ingest import Intake
 from logweir.replication.urls import Url
@@ -59,7 +57,6 @@ _SURVEY_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 10.0
 _REDIS_MESSAGES: Final = 1000
-_MASTER: Final = "master"
 
 
 class _Upstream:
@@ -68,18 +65,7 @@ class _Upstream:
     def __init__(self, url: Url, log: Log) -> None:
         self._url = url
         self._log = log
-        auth_file = url.option("auth_file")
-        secret = ""
-        if auth_file:
-            try:
-                secret = Path(auth_file).read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise ConfigError("auth_file", f"{auth_file}: {error.strerror}") from error
-        self._updates = {
-            key.partition(".")[2] or _MASTER: Updates(address, secret=secret)
-            for key, address in url.options
-            if key == "http" or key.startswith("http.")
-        }
+        self._sources = Sources(url)
         start = url.option("start") or "now"
         if start not in ("now", "all"):
             raise ConfigError("start", f"{start!r} is neither now nor all")
@@ -132,13 +118,7 @@ class _Upstream:
 
     async def fetch(self, wanted: Fetch, alive: Callable[[], None]) -> Page | Refused:
         """What was missed, or why it cannot be had."""
-        updates = self._updates.get(wanted.instance) or self._updates.get(_MASTER)
-        if updates is None:
-            return Refused("no address for missed rows is configured (http=…)")
-        try:
-            return await updates.fetch(wanted.stream, wanted.after, wanted.upto, alive)
-        except DecodeError as error:
-            raise Unreachable(self.url, f"{wanted.stream}: {error.reason}") from error
+        return await self._sources.fetch(wanted, alive)
 
     def place(self) -> str:
         """Where the streams stand, for people."""
@@ -179,8 +159,7 @@ class _Flow:
                 task.add_done_callback(self._fetches.discard)
                 continue
             self._changes.append(change)
-            if isinstance(change, Unit):
-                self._bytes += sum(map(len, change.rows))
+            self._bytes += size_of(change)
         self._news.set()
 
     def end(self, error: LogweirError | OSError) -> None:
@@ -289,11 +268,7 @@ class _TcpConversation:
         self._link.flush()
 
     def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
-        key = (wanted.stream, wanted.instance)
-        if isinstance(page, Refused):
-            events = self.session.not_fetched(*key, page.reason)
-        else:
-            events = self.session.fetched(*key, page.rows, page.upto, limited=page.limited)
+        events = self.session.take_page(wanted, page)
         return [event for event in events if not isinstance(event, Greeted)]
 
     def _look(self) -> None:

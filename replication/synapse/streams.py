@@ -17,10 +17,12 @@ POSITION of 0 before its next row; rows of earlier epochs are no longer served.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from typing import Any, Final
 
+from logweir.limits import SYNAPSE_LINE_BYTES
 from logweir.replication import positions
 from logweir.replication.synapse.codec import (
     Dialect,
@@ -36,14 +38,17 @@ from logweir.replication.synapse.codec import (
     stream_of_space,
 )
 from logweir.replication.synapse.ingest import STREAM_FORMAT
+from logweir.replication.synapse.rows import lines, render
 from logweir.store import Log
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import key_of
 from logweir.store.schema import Schema
 from logweir.store.select import ITERATORS, Select, select
 from logweir.store.view import ReadView
+from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
-from logweir.wal.mp import unpack
+from logweir.wal.directory import scan_directory
+from logweir.wal.mp import pack, unpack
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -75,9 +80,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A unit on its way to followers. `signature`: of the log behind its transaction.
+    """Units of one writer on their way to followers.
 
-    `epoch`: of a relayed stream's tokens; `lines`: RDATA lines with LF, `count` of them.
+    `signature`: of the log behind the transaction of the last, `first_signature`: of the first;
+    `token`: of the last; `epoch`: of a relayed stream's tokens; `lines`: RDATA lines with LF,
+    `count` of them. With a line above the limit, as `longest` tells, it holds one unit.
     """
 
     stream: str
@@ -88,6 +95,15 @@ class Delivery:
     lines: bytes
     count: int
     longest: int
+    first_signature: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """Of several transactions: tuples and signatures by stream and label; units by space."""
+
+    relayed: dict[tuple[str, bytes], tuple[list[bytes], list[int]]] = field(default_factory=dict)
+    spaces: dict[str, list[Delivery]] = field(default_factory=dict)
 
 
 class Streams:
@@ -156,23 +172,47 @@ class Streams:
     def stored(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
     ) -> list[Delivery]:
-        """Units of a relayed stream with tokens behind `after`, about `limit` rows of them."""
+        """Units of a relayed stream with tokens behind `after`, about `limit` rows of them.
+
+        One delivery holds many units, but for those with a line that is too long.
+        """
+        found = self._tuples(view, stream, instance, epoch, after, limit)
+        return list(self._deliver(stream.name, instance, epoch, found, [0] * len(found)))
+
+    def stored_units(
+        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
+    ) -> list[tuple[int, list[str]]]:
+        """The same as tokens with their rows as JSON. Fewer than `limit` rows: there are no more.
+
+        Every unit is whole.
+        """
+        units: dict[int, list[str]] = {}
+        for packed in self._tuples(view, stream, instance, epoch, after, limit):
+            _, token, _, row = decode_row_value(packed)
+            units.setdefault(token, []).append(self._text(row))
+        return list(units.items())
+
+    def _tuples(
+        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
+    ) -> list[bytes]:
         label = instance_label(instance, epoch)
-        units: dict[int, list[bytes]] = {}
-        rows = 0
+        front = b"\x94" + pack(label)
         wanted = Select.of(view.engine.schema, stream.space_id, [label, after], iterator="GT")
-        for packed in select(view.engine, wanted):
-            who, token, _, _ = value = decode_row_value(packed)
-            if who != label or (rows >= limit and token not in units):
-                break
-            if token <= after:
-                continue
-            units.setdefault(token, []).append(value[3])
-            rows += 1
-        return [
-            self._delivery(stream.name, instance, epoch, token, 0, map(self._text, values))
-            for token, values in units.items()
-        ]
+        rows = iter(select(view.engine, wanted))
+        found = list(islice(rows, limit))
+        if found and not found[-1].startswith(front):
+            return [one for one in found if one.startswith(front)]
+        if len(found) == limit:
+            last = found[-1]
+            unit = last[: rows_kernel.skip(last, len(front))]
+            found += takewhile(lambda one: one.startswith(unit), rows)
+        return found
+
+    def vclock_at(self, signature: int) -> VClock:
+        """A position of the log at or before `signature`."""
+        files = scan_directory(self._log.path, self._log.filesystem).xlogs
+        older = [file.vclock for file in files if file.vclock.signature <= signature]
+        return older[-1] if older else self._log.oldest_position
 
     def state(
         self, view: ReadView, stream: Stream, after: bytes | None, limit: int
@@ -191,12 +231,30 @@ class Streams:
 
     # --- rows of the log --------------------------------------------------------------------------
 
-    def deliveries(self, start: VClock, blocks: Iterable[Block]) -> list[Delivery]:
-        """The units of a run of the log that begins behind `start`."""
+    def deliveries(
+        self, start: VClock, blocks: Iterable[Block], *, divided: bool = False
+    ) -> list[Delivery]:
+        """The units of a run of the log that begins behind `start`.
+
+        `divided`: each transaction by itself; otherwise what belongs to one stream is together.
+        """
+        found: list[Delivery] = []
+        gathered = _Gathered()
+        for signature, columns, first, last in self._new(start, blocks):
+            self._gather(columns, first, last, signature, gathered)
+            if divided:
+                found += self._gathered(gathered)
+                gathered = _Gathered()
+        found += self._gathered(gathered)
+        return found
+
+    def _new(
+        self, start: VClock, blocks: Iterable[Block]
+    ) -> Iterator[tuple[int, RowColumns, int, int]]:
+        """Transactions behind `start` that may be for us: signature, and where their rows are."""
         table = self._table()
         lsns = {replica_id: start.lsn(replica_id) for replica_id in start}
         signature = start.signature
-        found: list[Delivery] = []
         for block in blocks:
             columns = block.columns
             spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
@@ -211,39 +269,83 @@ class Streams:
                     continue  # what `start` had already
                 if last - first == 1 and spaces[first] not in table:
                     continue
-                self._transaction(columns, first, last, signature, found)
-        return found
+                yield signature, columns, first, last
 
-    def _transaction(
-        self, columns: RowColumns, first: int, last: int, signature: int, found: list[Delivery]
+    def _gather(
+        self, columns: RowColumns, first: int, last: int, signature: int, gathered: _Gathered
     ) -> None:
         table = self._table()
-        units: dict[tuple[str, str, int, int], list[str]] = {}
+        changes: dict[str, list[str]] = {}
         for i in range(first, last):
             stream = table.get(columns.space_id[i])
             if stream is None or columns.type[i] not in _OPS:
                 continue
+            packed = columns.tuple_bytes(i)
             if not stream.relayed:
                 space = self._log.schema.space(stream.space_id)
-                text = _change_text(
-                    _OPS[RowType(columns.type[i])],
-                    space,
-                    columns.key_bytes(i),
-                    columns.tuple_bytes(i),
-                    columns.ops_bytes(i),
-                )
-                units.setdefault((stream.name, OWN_INSTANCE, 1, signature), []).append(text)
+                op, key, ops = columns.type[i], columns.key_bytes(i), columns.ops_bytes(i)
+                text = _change_text(_OPS[RowType(op)], space, key, packed, ops)
+                changes.setdefault(stream.name, []).append(text)
             elif columns.type[i] == RowType.INSERT:
-                packed = columns.tuple_bytes(i)
                 assert packed is not None
-                label, token, _, value = decode_row_value(packed)
-                instance, epoch = read_label(label)
-                if self.dialect is Dialect.D1 and instance != MASTER:
+                flow = (stream.name, packed[1 : rows_kernel.skip(packed, 1)])
+                tuples, signatures = gathered.relayed.setdefault(flow, ([], []))
+                tuples.append(packed)
+                signatures.append(signature)
+        for name, texts in changes.items():
+            unit = self._delivery(name, OWN_INSTANCE, 1, signature, signature, texts)
+            gathered.spaces.setdefault(name, []).append(unit)
+
+    def _gathered(self, gathered: _Gathered) -> Iterator[Delivery]:
+        for (name, label), (tuples, signatures) in gathered.relayed.items():
+            instance, epoch = read_label(unpack(label))
+            if self.dialect is not Dialect.D1 or instance == MASTER:
+                yield from self._deliver(name, instance, epoch, tuples, signatures)
+        for units in gathered.spaces.values():
+            fitting: list[Delivery] = []
+            for unit in units:
+                if unit.longest <= SYNAPSE_LINE_BYTES:
+                    fitting.append(unit)
                     continue
-                key = (stream.name, instance, epoch, token)
-                units.setdefault(key, []).append(self._text(value))
-        for (name, instance, epoch, token), texts in units.items():
-            found.append(self._delivery(name, instance, epoch, token, signature, texts))
+                yield from _joined(fitting)
+                fitting = []
+                yield unit
+            yield from _joined(fitting)
+
+    def _deliver(
+        self,
+        name: str,
+        instance: str,
+        epoch: int,
+        tuples: list[bytes],
+        signatures: Sequence[int],
+    ) -> Iterator[Delivery]:
+        """Tuples of a relayed stream as lines. `signatures`: of each one's transaction."""
+        label = instance_label(instance, epoch)
+        is_spaced = self.dialect is Dialect.D1
+        for piece in lines(tuples, label, self._head(name, instance), spaced=is_spaced):
+            if isinstance(piece, slice):
+                values = [decode_row_value(one) for one in tuples[piece]]
+                signature, token = signatures[piece.start], values[0][1]
+                texts = [self._text(value[3]) for value in values]
+                yield self._delivery(name, instance, epoch, token, signature, texts)
+                continue
+            first, last = signatures[piece.first], signatures[piece.last]
+            token = decode_row_value(tuples[piece.last])[1]
+            yield Delivery(
+                name,
+                instance,
+                epoch,
+                token,
+                last,
+                piece.data,
+                piece.count,
+                0,
+                first_signature=first,
+            )
+
+    def _head(self, stream: str, instance: str) -> str:
+        return f"RDATA {stream} " + ("" if self.dialect is Dialect.D1 else instance + " ")
 
     def _text(self, value: Any) -> str:
         return row_text(value, spaced=self.dialect is Dialect.D1)
@@ -257,13 +359,23 @@ class Streams:
         signature: int,
         texts: Iterable[str],
     ) -> Delivery:
-        head = f"RDATA {stream} " + ("" if self.dialect is Dialect.D1 else instance + " ")
+        head = self._head(stream, instance)
         rows = list(texts)
-        lines = [f"{head}batch {text}\n" for text in rows[:-1]]
-        lines.append(f"{head}{token} {rows[-1]}\n")
-        longest = len(max(lines, key=len)) - 1
-        data = "".join(lines).encode()
-        return Delivery(stream, instance, epoch, token, signature, data, len(lines), longest)
+        made = [f"{head}batch {text}\n" for text in rows[:-1]]
+        made.append(f"{head}{token} {rows[-1]}\n")
+        longest = len(max(made, key=len)) - 1
+        data = "".join(made).encode()
+        return Delivery(
+            stream,
+            instance,
+            epoch,
+            token,
+            signature,
+            data,
+            len(made),
+            longest,
+            first_signature=signature,
+        )
 
     def position_line(self, stream: Stream, instance: str, token: int) -> bytes:
         """POSITION of a stream."""
@@ -284,15 +396,27 @@ def _stream_of(space: SpaceDef) -> Stream:
 def _change_text(
     op: str, space: SpaceDef, key: bytes | None, data: bytes | None, ops: bytes | None
 ) -> str:
-    value = None if data is None else unpack(data)
-    if key is not None:
-        parts = unpack(key)
-    elif value is not None and space.primary is not None:
-        numbers = [part.field_no for part in space.primary.parts]
-        parts = [value[number] if number < len(value) else None for number in numbers]
-    else:
-        parts = None
-    row = [op, parts, value]
-    if ops is not None:
-        row.append(unpack(ops))
-    return row_json(row)
+    if key is None and data is not None and space.primary is not None:
+        key = key_of(space.primary, data)
+    parts = [key, data] if ops is None else [key, data, ops]
+    return f'["{op}",{",".join(map(_json, parts))}]'
+
+
+def _json(packed: bytes | None) -> str:
+    if packed is None:
+        return "null"
+    return render(packed, form="strict") or row_json(unpack(packed))
+
+
+def _joined(units: Sequence[Delivery]) -> Iterator[Delivery]:
+    """Units of one stream that follow one another, as one delivery; none of none."""
+    if len(units) < 2:
+        yield from units
+        return
+    yield replace(
+        units[-1],
+        lines=b"".join([unit.lines for unit in units]),
+        count=sum(unit.count for unit in units),
+        longest=max(unit.longest for unit in units),
+        first_signature=units[0].first_signature,
+    )

@@ -69,6 +69,8 @@ __all__ = [
     "split_chunk",
 ]
 
+Buffer = bytes | memoryview
+
 NUMBER_MAX: Final = 2**64 - 2
 """Highest number of a message; 0 and 2^64-1 are words of fetch requests."""
 
@@ -136,7 +138,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
+def read_varint(data: Buffer, offset: int) -> tuple[int, int]:
     """The varint at `offset` and the byte after it.
 
     Raises `DecodeError` where it is cut, has more than 5 bytes or is 2^32 or above.
@@ -154,7 +156,7 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     raise DecodeError("a varint of more than 32 bits", offset=offset)
 
 
-def read_head(data: bytes | memoryview) -> BundleHead:
+def read_head(data: Buffer) -> BundleHead:
     """What stands before the message set. Raises `DecodeError` for what no client writes."""
     if not len(data):
         raise DecodeError("an empty bundle")
@@ -184,7 +186,7 @@ def read_head(data: bytes | memoryview) -> BundleHead:
     return BundleHead(codec, count, True, first, last, position)
 
 
-def _message_set(data: bytes, head: BundleHead) -> tuple[bytes, int]:
+def _message_set(data: Buffer, head: BundleHead) -> tuple[Buffer, int]:
     """The uncompressed message set: the bytes and where it begins in them."""
     size = len(data) - head.body
     if head.codec == CODEC_SNAPPY:
@@ -204,39 +206,46 @@ def _message_set(data: bytes, head: BundleHead) -> tuple[bytes, int]:
         raise DecodeError(f"a damaged Snappy block: {error}", offset=head.body) from error
     if written != size:
         raise DecodeError("a Snappy block that lies about its length", offset=head.body)
-    return bytes(raw), 0
+    return memoryview(raw), 0
 
 
-def _walk(data: bytes, base: int, out: list[tuple[int, int, bytes | None, bytes]] | None) -> int:
+def _walk(
+    data: Buffer,
+    head: BundleHead,
+    base: int,
+    out: list[tuple[int, int, bytes | None, bytes]] | None,
+) -> int:
     """Follow a whole bundle; returns the time of its first message. Raises `DecodeError`."""
-    head = read_head(data)
     first, last = head.numbers(base)
     if last > NUMBER_MAX:
         raise DecodeError(f"numbers {first} to {last} pass the highest number")
     body, start = _message_set(data, head)
-    reason, position, time_ms = kernel.walk(body, start, head.count, head.sparse, first, last, out)
+    reason, position, time_ms = kernel.walk(
+        body, body, start, head.count, head.sparse, first, last, out
+    )
     if reason:
         where = "of the bundle" if head.codec == CODEC_NONE else "of the uncompressed message set"
         raise DecodeError(f"{_REASONS[reason]}, byte {position} {where}", offset=head.body)
     return time_ms
 
 
-def check_bundle(data: bytes) -> tuple[BundleHead, int]:
+def check_bundle(data: Buffer) -> tuple[BundleHead, int]:
     """Everything a consumer depends on: count, Snappy block, numbers, every length.
 
     Returns the head and the time of the first message in ms. Raises `DecodeError` or
     `LimitExceeded`; the bytes are not changed.
     """
-    return read_head(data), _walk(data, 1, None)
+    head = read_head(data)
+    return head, _walk(data, head, 1, None)
 
 
-def decode_bundle(data: bytes, base: int = 1) -> list[Message]:
+def decode_bundle(data: Buffer, base: int = 1) -> list[Message]:
     """The messages. `base`: number of the first one of an ordinary bundle; a sparse one says it.
 
     Raises `DecodeError` or `LimitExceeded`.
     """
     out: list[tuple[int, int, bytes | None, bytes]] = []
-    _walk(data, base, out)
+    _walk(data, read_head(data), base, out)
     return [Message._make(item) for item in out]
 
 
@@ -314,7 +323,7 @@ def _head_bytes(codec: int, count: int, numbers: tuple[int, int] | None) -> byte
     return bytes(out)
 
 
-def make_sparse(data: bytes, first: int) -> bytes:
+def make_sparse(data: Buffer, first: int) -> Buffer:
     """The same messages with the numbers `first`, `first` + 1, … written into the bundle.
 
     A sparse bundle is returned as it is. Raises `DecodeError` for a bundle that is not sound.
@@ -324,7 +333,7 @@ def make_sparse(data: bytes, first: int) -> bytes:
     return encode_bundle(decode_bundle(data, first), sparse=True)
 
 
-def split_chunk(chunk: bytes | memoryview) -> tuple[list[bytes], int]:
+def split_chunk(chunk: Buffer) -> tuple[list[bytes], int]:
     """The whole bundles of a chunk (varint length, bundle, …) and the bytes they take.
 
     What is behind them is the start of a cut bundle: nothing, from a Tank 2 broker or a newer one.
@@ -346,7 +355,7 @@ def split_chunk(chunk: bytes | memoryview) -> tuple[list[bytes], int]:
     return out, position
 
 
-def decode_chunk(chunk: bytes | memoryview, base: int) -> list[Message]:
+def decode_chunk(chunk: Buffer, base: int) -> list[Message]:
     """All messages of the whole bundles of a chunk whose first one, if ordinary, begins at `base`.
 
     Numbers run on from bundle to bundle; a sparse one sets them anew.

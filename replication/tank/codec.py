@@ -57,7 +57,6 @@ from typing import Final, TypeVar
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
-from logweir.replication.session import InputBuffer
 from logweir.replication.tank.bundle import encode_varint, read_varint
 from logweir.replication.tank.messages import (
     FROM_END,
@@ -112,42 +111,86 @@ _STATUS: Final = struct.Struct("<BBIIIIII")
 _NO_TOPIC: Final = b"\xff\xff"
 _NO_CLUSTER: Final = 0xFFFF
 _VERSION_WITH_FLAGS: Final = 3
+_VIEWED_BYTES: Final = 16 * 1024  # smaller bundles are copied: a view keeps all that came with it
+_SMALL_BYTES: Final = 1024  # smaller parts of a frame are gathered: each would cost as much again
+Buffer = bytes | memoryview
 _Table = TypeVar("_Table", bound=IntEnum)
 
 
 class FrameBuffer:
-    """Bytes as they arrive → frames. Keeps at most one frame that is not complete."""
+    """Bytes as they arrive → frames. Keeps at most one frame that is not complete.
+
+    A payload that lies whole in what arrived is a view of it; one that came in parts is joined
+    once, when its last byte is there.
+    """
 
     def __init__(self, limit_bytes: int = TANK_FRAME_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._input = InputBuffer("TANK_FRAME_BYTES", limit_bytes + _FRAME.size)
+        self._parts: list[Buffer | bytearray] = []
+        self._size_bytes = 0
+        self._needed_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._input)
+        return self._size_bytes
 
-    def feed(self, data: bytes) -> tuple[list[tuple[int, bytes]], LimitExceeded | None]:
+    def feed(self, data: bytes) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
         """(type, payload) of each frame that is complete now, and what is wrong behind them.
 
         A frame that is too long is seen at its header, before its bytes are kept.
         """
-        frames: list[tuple[int, bytes]] = []
-        data = self._input.join(data)
+        frames: list[tuple[int, memoryview]] = []
+        view = memoryview(data)
         position = 0
-        end = len(data)
-        needed = _FRAME.size
-        while end - position >= _FRAME.size:
-            kind, size = _FRAME.unpack_from(data, position)
-            if size > self._limit_bytes:
-                return frames, LimitExceeded("TANK_FRAME_BYTES", self._limit_bytes, size)
-            start = position + _FRAME.size
-            if start + size > end:
-                needed = _FRAME.size + size
+        while self._parts:  # a frame under way
+            missing = self._needed_bytes - self._size_bytes
+            part = view[position : position + missing]
+            position += len(part)
+            self._add(part)
+            if len(part) < missing:
+                return frames, None
+            whole = memoryview(b"".join(self._parts))
+            problem = self._take(whole, 0, frames)
+            if problem is not None:
+                return frames, problem
+        while position < len(view):
+            before = len(frames)
+            problem = self._take(view, position, frames)
+            if problem is not None:
+                return frames, problem
+            if len(frames) == before:
                 break
-            frames.append((kind, data[start : start + size]))
-            position = start + size
-        if position < end:
-            self._input.keep(data[position:], needed)
+            position += _FRAME.size + len(frames[-1][1])
         return frames, None
+
+    def _add(self, part: memoryview) -> None:
+        self._size_bytes += len(part)
+        if len(part) >= _SMALL_BYTES:
+            self._parts.append(part)
+        elif isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += part
+        else:
+            self._parts.append(bytearray(part))
+
+    def _take(
+        self, view: memoryview, position: int, frames: list[tuple[int, memoryview]]
+    ) -> LimitExceeded | None:
+        """Take the frame that begins at `position`, or keep what there is of it."""
+        self._parts, self._size_bytes = [], 0
+        needed = _FRAME.size
+        if len(view) - position >= needed:
+            kind, size = _FRAME.unpack_from(view, position)
+            if size > self._limit_bytes:
+                return LimitExceeded("TANK_FRAME_BYTES", self._limit_bytes, size)
+            needed += size
+            if len(view) - position >= needed:
+                frames.append((kind, view[position + _FRAME.size : position + needed]))
+                return None
+        rest = view[position:]
+        # A view keeps all of what arrived alive: not worth it for a small end of it.
+        self._parts = [rest if 2 * len(rest) >= len(view) else bytes(rest)]
+        self._size_bytes = len(rest)
+        self._needed_bytes = needed
+        return None
 
 
 class _Reader:
@@ -155,11 +198,14 @@ class _Reader:
 
     __slots__ = ("data", "position")
 
-    def __init__(self, data: bytes, position: int = 0) -> None:
+    def __init__(self, data: Buffer, position: int = 0) -> None:
         self.data = data
         self.position = position
 
     def take(self, size: int) -> bytes:
+        return bytes(self.view(size))
+
+    def view(self, size: int) -> Buffer:
         stop = self.position + size
         if stop > len(self.data):
             raise DecodeError("a field runs past the end of its frame", offset=self.position)
@@ -237,7 +283,8 @@ def _decode_publish(reader: _Reader, at_numbers: bool) -> Publish:
             partition = reader.u16()
             size = reader.varint()
             first = reader.u64() if at_numbers else None
-            parts.append(PublishPart(name, partition, reader.take(size), first))
+            bundle = reader.view(size) if size >= _VIEWED_BYTES else reader.take(size)
+            parts.append(PublishPart(name, partition, bundle, first))
         topics.append((name, tuple(parts)))
     return Publish(request_id, tuple(topics), at_numbers, version, client, acks, timeout_ms)
 
@@ -270,7 +317,7 @@ def _decode_create(reader: _Reader) -> Create:
     return Create(request_id, topic, partitions, reader.take(reader.varint()))
 
 
-def decode_request(kind: int, payload: bytes) -> Request:
+def decode_request(kind: int, payload: Buffer) -> Request:
     """What a client asks. Raises `DecodeError`: unknown type, cut field, bytes left over."""
     reader = _Reader(payload)
     request: Request
@@ -477,7 +524,7 @@ def _decode_fetched(reader: _Reader, topic: str) -> tuple[FetchedPart, int]:
             return FetchedPart(topic, partition, status), 0
 
 
-def _decode_fetch_answer(payload: bytes) -> FetchAnswer:
+def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
     header_bytes = _Reader(payload).u32()
     if _U32.size + header_bytes > len(payload):
         raise DecodeError("the header of a fetch answer runs past its frame")
@@ -534,7 +581,7 @@ def _decode_topics_answer(reader: _Reader, request_id: int) -> TopicsAnswer:
     return TopicsAnswer(request_id, tuple(topics))
 
 
-def decode_answer(kind: int, payload: bytes) -> Answer | Ping:
+def decode_answer(kind: int, payload: Buffer) -> Answer | Ping:
     """What a broker says. Raises `DecodeError`: unknown type or status, cut field, left over."""
     if kind == MessageType.FETCH:
         return _decode_fetch_answer(payload)
@@ -545,7 +592,7 @@ def decode_answer(kind: int, payload: bytes) -> Answer | Ping:
     request_id = reader.u32()
     match kind:
         case MessageType.PUBLISH:
-            return PublishAnswer(request_id, payload[_U32.size :])
+            return PublishAnswer(request_id, bytes(payload[_U32.size :]))
         case MessageType.PARTITIONS:
             topic = reader.text()
             states = tuple(_decode_state(reader) for _ in range(reader.u16()))

@@ -11,7 +11,7 @@ Connections that never sent a byte: above `limits.TANK_SILENT_CONNECTIONS` the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from logweir.limits import TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
@@ -43,6 +43,10 @@ class TopicStore(TopicReader, Protocol):
 
     def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
         """Make a topic; `done` gets the outcome once durable."""
+        ...
+
+    def prepare(self, request: Request) -> Awaitable[object] | None:
+        """What has to be awaited before `request` can be answered at once; None: nothing."""
         ...
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
@@ -108,6 +112,7 @@ class _Conversation:
         )
         self._line: deque[Request | Waiting] = deque()
         self._noted: set[Waiting] = set()
+        self._prepared: Request | None = None  # for which its topics were made ready
         self._pumping = False
         self._unstored_bytes = 0
         self._held = False
@@ -140,15 +145,32 @@ class _Conversation:
         while self._line:
             if not self._link.writable and not isinstance(self._line[0], Publish):
                 if self._link.is_open:
-                    self._pumping = True
-                    self._link.spawn(self._serve_later())
+                    self._later(self._link.drained())
+                return
+            if self._prepare(self._line[0]):
                 return
             self._take(self._line.popleft())
+            self._prepared = None
             if self._line:
                 self._link.flush()
 
-    async def _serve_later(self) -> None:
-        await self._link.drained()
+    def _prepare(self, item: Request | Waiting) -> bool:
+        """Whether `item` has to wait for its topics; asked once for each."""
+        if item is self._prepared or isinstance(item, Waiting):
+            return False
+        preparing = self._service.topics.prepare(item)
+        if preparing is None:
+            return False
+        self._prepared = item
+        self._later(preparing)
+        return True
+
+    def _later(self, awaited: Awaitable[object]) -> None:
+        self._pumping = True
+        self._link.spawn(self._serve_later(awaited))
+
+    async def _serve_later(self, awaited: Awaitable[object]) -> None:
+        await awaited
         self._pumping = False
         self._serve()
         self._link.flush()

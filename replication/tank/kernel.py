@@ -30,8 +30,24 @@ def compiled() -> bool:
     return not __file__.endswith(".py")
 
 
+def varint(source: bytes | memoryview, position: int, end: int) -> int:
+    """The varint at `position`: its value and, above 32 bits, its length; or minus a reason."""
+    value = 0
+    size = 0
+    while size < 5:
+        if position + size >= end:
+            return -TRUNCATED
+        byte = source[position + size]
+        value |= (byte & 0x7F) << (7 * size)
+        size += 1
+        if byte < 0x80:
+            return -BAD_VARINT if value >> 32 else size << 32 | value
+    return -BAD_VARINT
+
+
 def walk(
-    data: bytes,
+    data: bytes | memoryview,
+    source: bytes | memoryview,
     position: int,
     count: int,
     sparse: bool,
@@ -39,13 +55,15 @@ def walk(
     last: int,
     out: list[Any] | None,
 ) -> tuple[int, int, int]:
-    """Follow `count` messages from byte `position` to the end of `data`.
+    """Follow `count` messages from byte `position` to the end of `source`.
 
+    `data`: what parts are cut from, `source` again (the compiled code reads the one, cuts the
+    other).
     `first`, `last`: the numbers announced (for an ordinary set: the base, and what the count
     makes of it). `out`: where (number, timestamp in ms, key or None, content) tuples go, or None
     to check only. Returns (0 or a reason, byte where it stopped, time of the first message).
     """
-    end = len(data)
+    end = len(source)
     number = first
     time = 0
     first_time = 0
@@ -53,7 +71,7 @@ def walk(
     while index < count:
         if position >= end:
             return TRUNCATED, position, first_time
-        flags = data[position]
+        flags = source[position]
         position += 1
         if index != 0:
             if not sparse:
@@ -67,21 +85,11 @@ def walk(
             elif flags & _NEXT_NUMBER:
                 number += 1
             else:
-                value = 0
-                shift = 0
-                while True:
-                    if position >= end:
-                        return TRUNCATED, position, first_time
-                    byte = data[position]
-                    position += 1
-                    value |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-                    if shift > 28:
-                        return BAD_VARINT, position, first_time
-                if value >= 4294967296:
-                    return BAD_VARINT, position, first_time
+                found = varint(source, position, end)
+                if found < 0:
+                    return -found, position, first_time
+                value = found & 0xFFFFFFFF
+                position += found >> 32
                 if value >= last - number:
                     return BAD_NUMBER, position, first_time
                 number += value + 1
@@ -93,7 +101,7 @@ def walk(
             time = 0
             shift = 0
             while shift < 64:
-                byte = data[position]
+                byte = source[position]
                 time |= byte << shift
                 position += 1
                 shift += 8
@@ -105,33 +113,27 @@ def walk(
             if position >= end:
                 return TRUNCATED, position, first_time
             key_start = position + 1
-            key_end = key_start + data[position]
+            key_end = key_start + source[position]
             if key_end > end:
                 return TRUNCATED, position, first_time
             position = key_end
-        value = 0
-        shift = 0
-        while True:
-            if position >= end:
-                return TRUNCATED, position, first_time
-            byte = data[position]
+        if position < end and source[position] < 0x80:
+            value = source[position]
             position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift > 28:
-                return BAD_VARINT, position, first_time
-        if value >= 4294967296:
-            return BAD_VARINT, position, first_time
+        else:
+            found = varint(source, position, end)
+            if found < 0:
+                return -found, position, first_time
+            value = found & 0xFFFFFFFF
+            position += found >> 32
         if value > end - position:
             return TRUNCATED, position, first_time
         size = value
         if out is not None:
             key = None
             if key_start >= 0:
-                key = data[key_start:key_end]
-            out.append((number, time, key, data[position : position + size]))
+                key = bytes(data[key_start:key_end])
+            out.append((number, time, key, bytes(data[position : position + size])))
         position += size
         index += 1
     if position != end:

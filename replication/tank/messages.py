@@ -122,7 +122,7 @@ class PublishPart:
 
     topic: str
     partition: int
-    bundle: bytes
+    bundle: bytes | memoryview
     first: int | None = None
 
 

@@ -196,7 +196,7 @@ def _change(loaded: _Loaded, *, must_tell: bool) -> _Change | None:
         made = StoredBundle(stored.partition, first.number, last.number, first.time_ms, data)
         return _Change(stored.first, made)
     if must_tell and loaded.messages and not read_head(stored.data).sparse:
-        data = make_sparse(stored.data, stored.first)
+        data = bytes(make_sparse(stored.data, stored.first))
         made = StoredBundle(stored.partition, stored.first, stored.last, stored.time_ms, data)
         return _Change(stored.first, made)
     return None

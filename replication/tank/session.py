@@ -188,7 +188,7 @@ class Append:
     slot: int
     topic: str
     partition: int
-    bundle: bytes
+    bundle: bytes | memoryview
     head: BundleHead
     time_ms: int
     first: int | None
@@ -289,6 +289,9 @@ class ServerSession:
 
     def data_to_send(self) -> bytes:
         return self._out.take()
+
+    def parts_to_send(self) -> list[bytes | memoryview]:
+        return self._out.take_parts()
 
     def next_deadline(self) -> float | None:
         deadlines = [waiting.deadline for waiting in self._waiting]

@@ -13,27 +13,37 @@ per partition (`publish` with an explicit number sets it, discovery tells it). `
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from logweir.errors import LogweirError, RequestError
-from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.errors import LimitExceeded, LogweirError, RequestError
+from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES, TANK_READ_AHEAD_BYTES
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
-from logweir.replication.tank.messages import Create, CreateError, PublishResult, ReloadError
+from logweir.replication.tank.messages import (
+    Create,
+    CreateError,
+    Fetch,
+    Partitions,
+    PublishResult,
+    ReloadError,
+)
+from logweir.replication.tank.messages import Request as WireRequest
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
 from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,
     TopicDef,
-    bundle_row,
+    bundle_tuple,
     bundles_from,
     create_topic,
     last_bundle,
@@ -44,7 +54,7 @@ from logweir.replication.tank.topicspaces import (
 )
 from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
 from logweir.store import Log
-from logweir.store.append import append_job
+from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.request import Request
@@ -60,6 +70,9 @@ UPKEEP_SECONDS: Final = 1.0
 
 LOOK_SECONDS: Final = 0.02
 """What others write into topic spaces is looked for at most so often."""
+
+_LARGE_BYTES: Final = 8 * 1024
+"""Bundles of this size on are cheaper to store one by one than joined."""
 
 _EMPTY: Final = Chunk(0, False)
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
@@ -78,6 +91,26 @@ class _Tail:
 
 
 @dataclass(frozen=True, slots=True)
+class _Read:
+    """Bundles that were read. `next`: first number of the bundle behind them that did not fit, 0
+    where there was none; `last`: last number of the partition then."""
+
+    chunk: Chunk
+    next: int
+    last: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether later bundles would not change it."""
+        return self.next > 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping it costs, about."""
+        return self.chunk.size_bytes + 1024
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
     """How a partition was when its limits were applied last."""
 
@@ -89,19 +122,39 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of one append. `size_bytes`: of the stored bundle with its length."""
+    """What became of one append. `size_bytes`: of the stored bundle with its length; `data`: it."""
 
     result: PublishResult
     first: int = 0
     last: int = 0
     size_bytes: int = 0
+    data: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """Bundles that came just now to a partition whose last number was `before`."""
+
+    before: int
+    bundles: list[_Outcome]
+
+    def chunk(self, limit_bytes: int) -> Chunk:
+        """The first of them, and those behind it that fit too."""
+        out: list[bytes | memoryview] = []
+        size = 0
+        for each in self.bundles:
+            if out and size + each.size_bytes > limit_bytes:
+                break
+            out += (encode_varint(len(each.data)), each.data)
+            size += each.size_bytes
+        return Chunk(self.bundles[0].first, read_head(out[1]).sparse, out, size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """New tuples of one space, in pieces, and where the outcome of each stands."""
+    """New tuples of one space, and where the outcome of each stands."""
 
-    pieces: list[bytes]
+    tuples: list[bytes]
     places: list[tuple[list[_Outcome], int]]
 
 
@@ -193,7 +246,9 @@ class StoredTopics:
         self._tails: dict[PartitionKey, _Tail] = {}
         self._entries: dict[int, int] = {}
         self._generation = 0
-        self._memo: dict[tuple[str, int, int, int, int], Chunk] = {}
+        self._ahead: dict[tuple[str, int, int, int], _Read] = {}  # the oldest first
+        self._ahead_bytes = 0
+        self._news: dict[PartitionKey, _News] = {}  # while those that wait are told
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
         self._guard = threading.Lock()
         self._arrived: deque[tuple[_Publish, Sequence[_Outcome]]] = deque()
@@ -207,6 +262,7 @@ class StoredTopics:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._views: dict[str, View] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
         self._forget_commits = log.on_commit(self._on_commit)
         self._upkeep_seconds = upkeep_seconds
         self._kept_up: dict[PartitionKey, _Kept] = {}
@@ -219,9 +275,10 @@ class StoredTopics:
         if self._look_timer is not None:
             self._look_timer.cancel()
         self._upkeep.cancel()
-        await asyncio.gather(self._upkeep, *self._tasks, return_exceptions=True)
         for view in self._views.values():
             view.close()
+        ending = (self._upkeep, *self._tasks, *self._opening.values())
+        await asyncio.gather(*ending, return_exceptions=True)
 
     def status(self) -> list[dict[str, object]]:
         """Each partition in use: what it holds, and how far groups of consumers are behind."""
@@ -330,6 +387,28 @@ class StoredTopics:
             view = self._views[topic] = View(self._log, space, config.content)
         return view
 
+    def prepare(self, request: WireRequest) -> Awaitable[object] | None:
+        """Open the views that `request` is about, in threads: the log may be long."""
+        names: Iterable[str] = ()
+        if isinstance(request, Fetch):
+            names = (name for name, _ in request.topics)
+        elif isinstance(request, Partitions):
+            names = (request.topic,)
+        opening = []
+        for name in names:
+            view = self._view(name) if is_view(name) and name not in self._topics else None
+            if view is None or view.is_ready:
+                continue
+            task = self._opening.get(name)
+            if task is None:
+                task = self._opening[name] = self._loop.create_task(asyncio.to_thread(view.open))
+                task.add_done_callback(functools.partial(self._opened, name))
+            opening.append(task)
+        return asyncio.wait(opening) if opening else None
+
+    def _opened(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._opening[name], task
+
     def topics(self) -> Sequence[tuple[str, bool, int]]:
         return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
 
@@ -368,28 +447,60 @@ class StoredTopics:
             view = self._view(topic)
             return _EMPTY if view is None else view.read(start, limit_bytes)
         tail = self._tail(topic, partition)
-        key = (topic, partition, start, limit_bytes, tail.last)
-        chunk = self._memo.get(key)
-        if chunk is None:
-            chunk = self._read(self._topics[topic], partition, start, limit_bytes)
-            self._memo = {key: chunk}
-        return chunk
+        news = self._news.get((topic, partition))
+        if news is not None and news.before < start <= news.bundles[0].last:
+            return news.chunk(limit_bytes)
+        key = (topic, partition, start, limit_bytes)
+        found = self._ahead.pop(key, None)
+        if found is not None:
+            self._ahead_bytes -= found.kept_bytes
+        if found is None or not (found.is_full or found.last == tail.last):
+            found = self._read(self._topics[topic], partition, start, limit_bytes, tail.last)
+        self._keep(key, found)
+        if found.is_full and found.chunk.size_bytes <= TANK_READ_AHEAD_BYTES // 2:
+            self._loop.call_soon(self._read_ahead, (topic, partition, found.next, limit_bytes))
+        return found.chunk
 
-    def _read(self, topic: TopicDef, partition: int, start: int, limit_bytes: int) -> Chunk:
+    def _keep(self, key: tuple[str, int, int, int], found: _Read) -> None:
+        """Keep what was read, and of what was read before only so much as the limit allows."""
+        self._ahead[key] = found
+        self._ahead_bytes += found.kept_bytes
+        while self._ahead_bytes > TANK_READ_AHEAD_BYTES:
+            self._ahead_bytes -= self._ahead.pop(next(iter(self._ahead))).kept_bytes
+
+    def _forget_read(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
+
+    def _read_ahead(self, key: tuple[str, int, int, int]) -> None:
+        """Read what whoever reads in order asks for next, while the network takes the last."""
+        topic, partition, start, limit_bytes = key
+        if self._closed or key in self._ahead or topic not in self._topics:
+            return
+        with contextlib.suppress(LogweirError):  # who asks for it is told
+            tail = self._tail(topic, partition)
+            if tail.first <= start <= tail.last:
+                found = self._read(self._topics[topic], partition, start, limit_bytes, tail.last)
+                self._keep(key, found)
+
+    def _read(
+        self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
+    ) -> _Read:
         out: list[bytes | memoryview] = []
         size = 0
         base = 0
+        following = 0
         with self._log.read_view() as view:
             for first, data in views_from(view.engine, topic.space_id, partition, start):
                 length = encode_varint(len(data))
                 if out and size + len(length) + len(data) > limit_bytes:
+                    following = first
                     break
                 base = base or first
                 out += (length, data)
                 size += len(length) + len(data)
-                if size >= limit_bytes:
-                    break
-        return Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
+        chunk = Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
+        return _Read(chunk, following, last)
 
     def _tail(self, topic: str, partition: int) -> _Tail:
         tail = self._tails.get((topic, partition))
@@ -496,8 +607,11 @@ class StoredTopics:
     def _add_run(self, group: Group, space_id: int, run: _Run) -> None:
         """Add the bundles of one space; what it refuses fails them and no others."""
         mark = group.mark()
-        packed = b"".join(run.pieces)
+        are_large = sum(map(len, run.tuples)) >= _LARGE_BYTES * len(run.tuples)
         try:
+            if are_large and append_tuples(group, space_id, run.tuples):
+                return
+            packed = b"".join(run.tuples)
             append_job(space_id, packed, one_transaction=False, is_array=False)(group)
         except RequestError as error:
             group.rollback(mark)
@@ -523,13 +637,15 @@ class StoredTopics:
         if isinstance(placed, PublishResult):
             return _Outcome(placed)
         if len(placed.data) > TANK_BUNDLE_BYTES:
+            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))
+            _log.error("publish.refused", topic=topic.name, error=str(error))
             return _FAILED
         run = runs.setdefault(topic.space_id, _Run([], []))
-        run.pieces.append(bundle_row(append.partition, placed, append.time_ms))
-        run.pieces.append(placed.data)
+        run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
         run.places.append(place)
         self._writing.wrote(topic.space_id, append.partition, placed.last)
-        return _Outcome(PublishResult.STORED, placed.first, placed.last, _framed_bytes(placed.data))
+        size = _framed_bytes(placed.data)
+        return _Outcome(PublishResult.STORED, placed.first, placed.last, size, placed.data)
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -608,19 +724,25 @@ class StoredTopics:
         if foreign:
             wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
             if wait_seconds <= 0:
+                self._news.clear()
                 grown |= self._look_around()
             elif self._look_timer is None:
                 self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
         for name, view in self._views.items():
-            if view.grow():
+            if view.is_ready and view.grow():
                 grown.add((name, 0))
-        if grown:
-            for listener in self._listeners:
-                listener(grown)
+        try:
+            if grown:
+                for listener in self._listeners:
+                    listener(grown)
+        finally:
+            self._news.clear()
 
     def _grow(self, topic: str, partition: int, outcome: _Outcome) -> None:
         tail = self._tails.get((topic, partition))
         if tail is not None and tail.last < outcome.first:
+            news = self._news.setdefault((topic, partition), _News(tail.last, []))
+            news.bundles.append(outcome)
             tail.first = tail.first or outcome.first
             tail.last = outcome.last
             tail.written_bytes += outcome.size_bytes
@@ -644,7 +766,7 @@ class StoredTopics:
         keys = {key for key in self._tails if key[0] in changed}
         if keys:
             self._generation += 1
-            self._memo.clear()
+            self._forget_read()
             for key in keys:
                 if key[0] not in self._topics:
                     del self._tails[key]
@@ -664,5 +786,5 @@ def _is_group(name: str) -> bool:
     return bool(group and slash) and name.isprintable()
 
 
-def _framed_bytes(data: bytes) -> int:
+def _framed_bytes(data: bytes | memoryview) -> int:
     return len(encode_varint(len(data))) + len(data)

@@ -35,6 +35,7 @@ from logweir.replication.tank.config import TopicConfig, parse_config
 from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.views import is_view
 from logweir.store import Log
+from logweir.store.definition import TOPIC_FIELDS
 from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request
@@ -49,7 +50,7 @@ __all__ = [
     "StoredBundle",
     "TopicDef",
     "bundle_at",
-    "bundle_row",
+    "bundle_tuple",
     "bundles_from",
     "create_topic",
     "delete_topic",
@@ -68,18 +69,11 @@ _BIN_HEADER: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}  # bytes before a MsgPack bin's
 
 TOPIC_SPACE: Final = "logweir_topic"
 CONSUMER_SPACE: Final = "logweir_consumer"
-TOPIC_FIELDS: Final = (
+LIST_FIELDS: Final = (
     ("name", "string"),
     ("partitions", "unsigned"),
     ("config", "string"),
     ("created", "unsigned"),
-)
-BUNDLE_FIELDS: Final = (
-    ("partition", "unsigned"),
-    ("first", "unsigned"),
-    ("last", "unsigned"),
-    ("time", "unsigned"),
-    ("bundle", "varbinary"),
 )
 CONSUMER_FIELDS: Final = (
     ("group", "string"),
@@ -118,7 +112,7 @@ class Placed:
 
     first: int
     last: int
-    data: bytes
+    data: bytes | memoryview
 
 
 # --- definitions ----------------------------------------------------------------------------------
@@ -133,8 +127,8 @@ def create_topic(
     """
     parse_config(config)
     with log.transaction() as tx:
-        tx.create_space(TOPIC_SPACE, TOPIC_FIELDS, primary=["name"], if_not_exists=True)
-        tx.create_space(name, BUNDLE_FIELDS, primary=["partition", "first"])
+        tx.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
+        tx.create_space(name, TOPIC_FIELDS, primary=["partition", "first"])
         tx.insert(TOPIC_SPACE, (name, partitions, config, int(now_seconds)))
 
 
@@ -158,7 +152,7 @@ def set_config(log: Log, name: str, config: str) -> None:
     """Change a topic's configuration. Raises `ConfigError`, `RequestError`."""
     parse_config(config)
     if is_view(name):
-        log.create_space(TOPIC_SPACE, TOPIC_FIELDS, primary=["name"], if_not_exists=True)
+        log.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
         log.replace(TOPIC_SPACE, (name, 1, config, int(log.now())))
         return
     _existing(log, name)
@@ -263,7 +257,7 @@ def bundles_from(
 
 
 def place_bundle(
-    data: bytes, head: BundleHead, last: int, first: int | None
+    data: bytes | memoryview, head: BundleHead, last: int, first: int | None
 ) -> Placed | PublishResult:
     """Which numbers a sound bundle gets behind number `last`. `first`: the one asked for."""
     if head.sparse:
@@ -279,15 +273,15 @@ def place_bundle(
     return Placed(begin, end, data)
 
 
-def bundle_row(partition: int, placed: Placed, time_ms: int) -> bytes:
-    """The beginning of a tuple in MsgPack, behind which the bytes of its bundle stand."""
+def bundle_tuple(partition: int, placed: Placed, time_ms: int) -> bytes:
+    """The tuple of a bundle in MsgPack."""
     size = len(placed.data)
     for first, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
         if size < 1 << 8 * width:
             head = bytes((first,)) + size.to_bytes(width, "big")
             break
     fields = (partition, placed.first, placed.last, time_ms)
-    return b"\x95" + b"".join(map(encode_uint, fields)) + head
+    return b"".join((b"\x95", *map(encode_uint, fields), head, placed.data))
 
 
 def insert_bundle(
@@ -296,6 +290,6 @@ def insert_bundle(
     """Store a bundle that has its numbers."""
     if len(placed.data) > TANK_BUNDLE_BYTES:
         return PublishResult.FAILED
-    row = bundle_row(partition, placed, time_ms) + placed.data
+    row = bundle_tuple(partition, placed, time_ms)
     group.execute(Request(RowType.INSERT, space_id, tuple=row))
     return PublishResult.STORED

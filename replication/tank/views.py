@@ -8,8 +8,10 @@ body map as they stand in the log. Bundles are made when they are asked for, alw
 compressed, of at most `BUNDLE_MESSAGES` messages. The first number is that of the oldest row the
 log still holds; rows that only a snapshot holds are not in a view.
 
-The log is scanned once when a view is first used, then row by row as it grows. On the way places
-are noted: from the one before a number a reader finds it after at most `PLACE_BYTES` of log.
+The log is scanned once when a view is first used (`View.open`, which may take long and can run in
+another thread), then row by row as it grows. On the way places are noted: from the one before a
+number a reader finds it after at most `PLACE_BYTES` of log. One read makes at most about
+`READ_BYTES` of bundles, whatever more was asked for: making them takes time.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ LOG_VIEW: Final = "log"
 BUNDLE_MESSAGES: Final = 255
 BUNDLE_BYTES: Final = 64 * 1024
 PLACE_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 256 * 1024
 _KEY_BYTES: Final = 255
 _STEP_LIMIT: Final = 2**32
 
@@ -57,7 +60,11 @@ class _Place:
 
 
 class View:
-    """The rows of one space, or of all, as a partition. `space`: its name, "" for the whole log."""
+    """The rows of one space, or of all, as a partition. `space`: its name, "" for the whole log.
+
+    To be opened before anything else; again when `is_ready` has become false. `extent` tells then
+    what was there before.
+    """
 
     def __init__(self, log: Log, space: str, content: Content) -> None:
         self._log = log
@@ -67,18 +74,43 @@ class View:
         self._first = 0
         self._last = 0
         self._bytes = 0
-        self._follower = self._follow(_oldest(log))
-        self.grow()
+        self._follower: Follower | None = None
+        self._error: LogweirError | None = None
+        self._names: dict[int, str] = {}
+        self._is_closed = False
+        self.is_ready = False
+        """Whether everything that the log holds was looked at."""
+
+    def open(self) -> None:
+        """Look what there is. In any thread, while nobody else uses the view."""
+        self._places.clear()
+        self._first = self._last = 0
+        try:
+            self._follower = self._follow(_oldest(self._log))
+            self.grow()
+        except LogweirError as error:
+            self._error = error
+        else:
+            self._error = None
+            self.is_ready = not self._is_closed
+        finally:
+            if not self.is_ready and self._follower is not None:
+                self._follower.close()
 
     def close(self) -> None:
-        """Close the log file that is being read."""
-        self._follower.close()
+        """Close the log file that is being read; end an `open` that runs."""
+        self._is_closed = True
+        if self.is_ready and self._follower is not None:
+            self._follower.close()
 
     def grow(self) -> bool:
         """Take in what the log has more. Returns whether anything of it is in the view."""
+        assert self._follower is not None
         before = self._last
         since = PLACE_BYTES
         for block, start, rows in self._blocks(self._follower):
+            if self._is_closed:
+                break
             since += len(block.data)
             if not rows:
                 continue
@@ -91,11 +123,17 @@ class View:
         return self._last != before
 
     def extent(self) -> Extent:
-        """What the view holds."""
+        """What the view holds. Raises why it could not be opened."""
+        if self._error is not None:
+            raise self._error
         return Extent(self._first, self._last, self._bytes)
 
     def read(self, start: int, limit_bytes: int) -> Chunk:
         """The rows from number `start` on, as bundles; at least one row."""
+        self._names = {space.id: space.name for space in self._log.spaces(system=True)}
+        limit_bytes = min(limit_bytes, READ_BYTES)
+        if not self.is_ready:
+            return Chunk(0, False)
         out: list[bytes | memoryview] = []
         size = 0
         base = 0
@@ -111,16 +149,14 @@ class View:
                 if size >= limit_bytes:
                     break
         except PositionUnavailable:
-            self._restart()
+            self._shortened()
         return Chunk(base, bool(out), out, size)
 
-    def _restart(self) -> None:
-        """The log was shortened: look anew what there is."""
-        self._follower.close()
-        self._places.clear()
-        self._first = self._last = 0
-        self._follower = self._follow(_oldest(self._log))
-        self.grow()
+    def _shortened(self) -> None:
+        """The log lost its oldest rows: it is to be looked at anew."""
+        self.is_ready = False
+        if self._follower is not None:
+            self._follower.close()
 
     def _follow(self, after: VClock) -> Follower:
         log = self._log
@@ -198,8 +234,7 @@ class View:
         if self._content == "msgpack":
             content = columns.row_bytes(index)
         else:
-            names = {space.id: space.name for space in self._log.spaces(system=True)}
-            content = row_line(block, index, names).encode()
+            content = row_line(block, index, self._names).encode()
         time_ms = max(0, int(columns.timestamp[index] * 1000))
         return Message(number, time_ms, self._key(block, index), content)
 

@@ -47,6 +47,9 @@ bit    name               body
 100    FIX_FLAG_BYTEORDER –
 =====  =================  ==========================================================
 
+CHANGE_VB_FILTER (b0): the key is a stream's name, the value a list as that of CHECKPOINT: the
+vbuckets that are wanted from now on, each with the id of the last checkpoint had, 0 for none.
+
 Undefined bits and what is left over are ignored. If 040 and 080 are set and one byte is left, it
 belongs to 080. Sources: ep-engine 1.8.1 and memcached 1.8.1 and 1.6.18 (observed), gomemcached,
 spymemcached 2.12.3; forms with private bytes from couchbase's headers.
@@ -55,9 +58,10 @@ spymemcached 2.12.3; forms with private bytes from couchbase's headers.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
@@ -75,6 +79,7 @@ __all__ = [
     "Status",
     "TapMessage",
     "decode_connect",
+    "decode_filter",
     "decode_tap",
     "encode_ack",
     "encode_answer",
@@ -148,6 +153,7 @@ class Opcode(IntEnum):
     TAP_CHECKPOINT_END = 0x47
     SELECT_BUCKET = 0x89
     DEREGISTER_TAP_CLIENT = 0x9E
+    CHANGE_VB_FILTER = 0xB0
 
 
 class Status(IntEnum):
@@ -223,6 +229,7 @@ class Opaque(IntEnum):
     INITIAL_VBUCKET_STREAM = 1
     ENABLE_CHECKPOINT_SYNC = 2
     OPEN_CHECKPOINT = 3
+    COMPLETE_VB_FILTER_CHANGE = 4
     CLOSE_TAP_STREAM = 7
     CLOSE_BACKFILL = 8
 
@@ -268,8 +275,18 @@ class PacketBuffer:
         After a problem there is nothing more to be found.
         """
         packets: list[Packet] = []
+        return packets, self._feed(data, packets)
+
+    def _feed(
+        self,
+        data: bytes,
+        found: list[Any],
+        take_run: Callable[[bytes, int], Any | None] | None = None,
+    ) -> DecodeError | LimitExceeded | None:
+        """`feed` into `found`. `take_run`: finds what is to be taken in one piece, `stop` is where
+        that ends."""
         if self._problem is not None:
-            return packets, self._problem
+            return self._problem
         if self._skip_bytes:
             skipped = min(self._skip_bytes, len(data))
             self._skip_bytes -= skipped
@@ -277,23 +294,32 @@ class PacketBuffer:
         data = self._kept.join(data)
         at = 0
         try:
-            at = self._split(data, packets)
+            at = self._split(data, found, take_run)
         except (DecodeError, LimitExceeded) as problem:
             self._problem = problem
             self._kept.clear()
-            return packets, problem
+            return problem
         if at < len(data) and not self._skip_bytes:
             needed = HEADER_BYTES
             if len(data) - at >= HEADER_BYTES:
                 needed += _U32.unpack_from(data, at + 8)[0]
             self._kept.keep(data[at:], needed)
-        return packets, None
+        return None
 
-    def _split(self, data: bytes, packets: list[Packet]) -> int:
+    def _split(
+        self,
+        data: bytes,
+        packets: list[Any],
+        take_run: Callable[[bytes, int], Any | None] | None,
+    ) -> int:
         """Append the whole packets of `data`; returns where the first that is not whole begins."""
         at, end = 0, len(data)
         unpack = _HEADER.unpack_from
         while end - at >= HEADER_BYTES:
+            if take_run is not None and (run := take_run(data, at)) is not None:
+                packets.append(run)
+                at = run.stop
+                continue
             magic, opcode, key_bytes, extras_bytes, datatype, vbucket, body, opaque, cas = unpack(
                 data, at
             )
@@ -490,6 +516,19 @@ def decode_connect(packet: Packet) -> Connect:
     if registered and at < len(value):
         closed_only = value[at] != 0
     return Connect(packet.key, options, backfill, vbuckets, checkpoints, closed_only, packet.opaque)
+
+
+def decode_filter(packet: Packet) -> tuple[tuple[int, int], ...]:
+    """The vbuckets and ids of CHANGE_VB_FILTER. Raises `RemoteProtocolError`."""
+    if packet.extras or not packet.key:
+        raise RemoteProtocolError(
+            "CHANGE_VB_FILTER with extras or without a name", reply_hint=Status.INVALID
+        )
+    try:
+        count, at = _count(packet.value, 0, 10)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(error.message, reply_hint=Status.INVALID) from error
+    return tuple(_PAIR.iter_unpack(packet.value[at : at + 10 * count]))
 
 
 def _count(value: bytes, at: int, item_bytes: int) -> tuple[int, int]:

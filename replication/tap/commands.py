@@ -26,12 +26,13 @@ REPLACE of what is not: 01; APPEND: 05; INCREMENT: creates, unless expiry is fff
 is decimal text up to the first blank; the result is stored with blanks behind it up to the old
 length; DECREMENT stops at 0, INCREMENT wraps at 2^64. TOUCH keeps the CAS. Keys of 1 … 250 bytes,
 otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
-unknown opcode: 81. A vbucket that is not active: 07; pending: 86. Source: memcached 1.6.18 and
-1.8.1, observed. Not as there: what is too large (03) leaves the item as it was.
+unknown opcode: 81. A vbucket that is not active: 07; pending: the request waits until it is not.
+Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed. Not as there: what is too large (03)
+leaves the item as it was.
 
 TAP_MUTATION and its like do to the bucket what a consumer does with them, whoever sends them:
 unconditional; the CAS of the producer is kept where it is given. Any vbucket that is here and not
-dead takes them, others: 07. A TTL of 0: 04.
+dead takes them, others: 07. A TTL of 0: 04; else it is kept, less one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,13 @@ from typing import Final
 
 from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
-from logweir.replication.bucket import Item, ItemStore, VbucketState, absolute_expiry
+from logweir.replication.bucket import (
+    NO_HOPS_MADE,
+    Item,
+    ItemStore,
+    VbucketState,
+    absolute_expiry,
+)
 from logweir.replication.tap.codec import (
     Opaque,
     Opcode,
@@ -56,6 +63,7 @@ from logweir.replication.tap.codec import (
     encode_ack,
     encode_answer,
 )
+from logweir.replication.tap.pending import Pending
 
 __all__ = ["READS", "TAP_OPCODES", "Executor", "is_malformed"]
 
@@ -197,7 +205,10 @@ class Executor:
         }
 
     def execute(self, request: Packet) -> bytes:
-        """Run one request. Returns its answer, b"" where a quiet one has none."""
+        """Run one request. Returns its answer, b"" where a quiet one has none.
+
+        Raises `Pending` where it is to be run again once the state of its vbucket has changed.
+        """
         if request.opcode in TAP_OPCODES:
             return self._tap(request)
         opcode = _plain(request.opcode)
@@ -222,8 +233,9 @@ class Executor:
         state = self._items.state(request.vbucket)
         if state == VbucketState.ACTIVE:
             return
-        pending = state == VbucketState.PENDING
-        raise _Failed(Status.TEMPORARY_FAILURE if pending else Status.NOT_MY_VBUCKET)
+        if state == VbucketState.PENDING:
+            raise Pending
+        raise _Failed(Status.NOT_MY_VBUCKET)
 
     def _find(self, request: Packet) -> Item | None:
         """The item that a request is about; checks the vbucket and the request's CAS."""
@@ -289,7 +301,8 @@ class Executor:
                 number = (number + delta) % _U64_END
             else:
                 number = max(number - delta, 0)
-            item = replace(old, value=(b"%d" % number).ljust(len(old.value)), cas=0)
+            text = (b"%d" % number).ljust(len(old.value))
+            item = replace(old, value=text, cas=0, ttl=NO_HOPS_MADE)
         stored = self._items.put(item)
         return encode_answer(request, value=number.to_bytes(8, "big"), cas=stored.cas)
 
@@ -301,7 +314,7 @@ class Executor:
         value = old.value + request.value if is_append else request.value + old.value
         if len(value) > TAP_VALUE_BYTES:
             raise _Failed(Status.TOO_BIG)
-        stored = self._items.put(replace(old, value=value, cas=0))
+        stored = self._items.put(replace(old, value=value, cas=0, ttl=NO_HOPS_MADE))
         return encode_answer(request, cas=stored.cas)
 
     def _touch(self, request: Packet) -> bytes:
@@ -309,7 +322,7 @@ class Executor:
         if old is None:
             raise _Failed(Status.NOT_FOUND)
         expiry = absolute_expiry(int.from_bytes(request.extras, "big"), self._now)
-        stored = self._items.put(replace(old, expiry=expiry))
+        stored = self._items.put(replace(old, expiry=expiry, ttl=NO_HOPS_MADE))
         if request.opcode == Opcode.TOUCH:
             extras = stored.flags.to_bytes(4, "big")
             return encode_answer(request, extras=extras, cas=stored.cas)
@@ -385,7 +398,9 @@ class Executor:
             if opcode == Opcode.TAP_MUTATION:
                 self._items.put(item_of(message))
             else:
-                self._items.remove(message.key, message.vbucket, cas=message.cas)
+                self._items.remove(
+                    message.key, message.vbucket, cas=message.cas, ttl=message.ttl - 1
+                )
         elif opcode == Opcode.TAP_FLUSH:
             self._items.flush()
         elif opcode == Opcode.TAP_VBUCKET_SET:
@@ -400,7 +415,7 @@ _READING: Final = frozenset((Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GATK))
 
 
 def item_of(message: TapMessage) -> Item:
-    """The item that a mutation makes."""
+    """The item that a mutation makes; it may go one hop less far than the mutation."""
     return Item(
         message.key,
         message.vbucket,
@@ -410,6 +425,7 @@ def item_of(message: TapMessage) -> Item:
         message.cas,
         message.datatype,
         meta=message.private,
+        ttl=message.ttl - 1,
     )
 
 

@@ -1,10 +1,15 @@
 """A consumer's side of one TAP connection: log in, ask for a stream, take it, acknowledge it.
 
-Keeps the contract of `logweir.replication.session`. With a user, SASL PLAIN comes first and the
-rest when it has succeeded. Events: each `TapMessage` as it comes; `Refused` before the end. What
-carries the ACK flag waits until the owner says, with `acknowledge`, that all before is durable;
-since an acknowledgement covers everything before it, a producer that sees none sends nothing that
-would be lost. `refuse` answers one message with a status instead.
+Keeps the contract of `logweir.replication.session`. With a user, SASL comes first, by the strongest
+mechanism that the server offers, and the rest when it has succeeded. Events: each `TapMessage` as
+it comes; `Refused` before the end. What carries the ACK flag waits until the owner says, with
+`acknowledge`, that all before is durable; since an acknowledgement covers everything before it, a
+producer that sees none sends nothing that would be lost. `refuse` answers one message with a status
+instead.
+
+With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. A server that does
+not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
+such bucket (01, or 24: no access) has refused.
 
 NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
 nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
@@ -13,11 +18,12 @@ nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from logweir.errors import DecodeError
+from logweir.errors import DecodeError, RemoteProtocolError
 from logweir.limits import FRAME_SECONDS
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import (
@@ -33,6 +39,11 @@ from logweir.replication.tap.codec import (
     encode_request,
 )
 from logweir.replication.tap.commands import TAP_OPCODES
+from logweir.replication.tap.sasl import Login
+
+_LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
+
+_NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
 __all__ = ["Alive", "ConsumerSession", "Refused", "StreamEvent"]
 
@@ -55,9 +66,10 @@ StreamEvent = TapMessage | Refused | Alive
 
 
 class ConsumerSession:
-    """One stream. `connect`: what is asked for; `user`, `password`: for SASL PLAIN, "" for none.
+    """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
+    `bucket`: "" for the one that the server gives.
 
-    `big_endian_producer`: see `decode_tap`.
+    `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
     """
 
     def __init__(
@@ -66,22 +78,24 @@ class ConsumerSession:
         *,
         user: str = "",
         password: str = "",
+        bucket: str = "",
         big_endian_producer: bool = False,
+        random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.close_reason = ""
         self.dropped = 0
         self._connect = connect
+        self._bucket = bucket
         self._big_endian_producer = big_endian_producer
         self._packets = PacketBuffer()
         self._out = Outbox()
         self._due: deque[tuple[int, int]] = deque()
         self._frame_deadline: float | None = None
-        self._logging_in = bool(user)
+        self._login = Login(user, password, random) if user else None
         if user:
-            proof = b"\0" + user.encode() + b"\0" + password.encode()
-            self._out.put(encode_request(Packet(Opcode.SASL_AUTH, b"PLAIN", proof)))
+            self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
         else:
-            self._out.put(encode_connect(connect))
+            self._ask()
 
     # --- the contract of sessions -----------------------------------------------------------------
 
@@ -167,19 +181,47 @@ class ConsumerSession:
             self._out.put(encode_ack(packet.opcode, packet.opaque, Status.UNKNOWN_COMMAND))
 
     def _take_response(self, packet: Packet, events: list[StreamEvent]) -> None:
-        opcode, status = packet.opcode, packet.status
+        opcode = packet.opcode
         if opcode == Opcode.NOOP:
             events.append(Alive())
-        elif opcode == Opcode.SASL_AUTH and self._logging_in:
-            if status == Status.SUCCESS:
-                self._logging_in = False
-                self._out.put(encode_connect(self._connect))
-            else:
-                self._refused("the login", packet, events)
+        elif self._login is not None and opcode in _LOGIN:
+            self._take_login(self._login, packet, events)
+        elif opcode == Opcode.SELECT_BUCKET and self._bucket:
+            if packet.status in _NO_BUCKET:
+                self._refused(f"bucket {self._bucket!r}", packet, events)
+            self._bucket = ""
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         else:
             self.end(f"a response of opcode {opcode:#04x} to nothing")
+
+    def _ask(self) -> None:
+        if self._bucket:
+            self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
+        self._out.put(encode_connect(self._connect))
+
+    def _take_login(self, login: Login, packet: Packet, events: list[StreamEvent]) -> None:
+        opcode, status = packet.opcode, packet.status
+        is_list = opcode == Opcode.SASL_LIST_MECHS
+        if status not in (Status.SUCCESS, Status.AUTH_CONTINUE) or is_list == bool(login.mechanism):
+            self._refused("the login", packet, events)
+            return
+        try:
+            if is_list:
+                word = login.begin(packet.value.decode("ascii", "replace").split())
+                name = login.mechanism.encode()
+                self._out.put(encode_request(Packet(Opcode.SASL_AUTH, name, word)))
+            elif status == Status.AUTH_CONTINUE:
+                word = login.step(packet.value)
+                name = login.mechanism.encode()
+                self._out.put(encode_request(Packet(Opcode.SASL_STEP, name, word)))
+            else:
+                login.finish(packet.value)
+                self._login = None
+                self._ask()
+        except RemoteProtocolError as error:
+            events.append(Refused("the login", status, error.message))
+            self.end(f"the login failed: {error}")
 
     def _refused(self, what: str, packet: Packet, events: list[StreamEvent]) -> None:
         text = packet.value.decode("ascii", "replace")

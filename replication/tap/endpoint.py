@@ -8,23 +8,37 @@ by a job of its own.
 A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
 bucket of that name where there is one; SELECT_BUCKET changes it. Reading and writing need the
 privileges on the bucket's space: status 20 without.
+
+Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
+changes are streamed; every command on it gets status 83.
+
+Commands on a pending vbucket wait, and with them whatever comes behind them on their connection,
+until the state of the vbucket has changed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hmac
 import os
-from collections.abc import Sequence
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
-from logweir.limits import TAP_PIPELINE_BYTES
-from logweir.replication.bucketfeed import Changes
+from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
+from logweir.replication.bucket import VbucketState
+from logweir.replication.bucketfeed import BucketFeed, Changes, Feed
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucketsweep import Sweeper, removal
 from logweir.replication.iproto.access import GUEST_ID, Privilege
 from logweir.replication.iproto.auth import verifier
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
+from logweir.replication.spacefeed import SpaceFeed
 from logweir.replication.tap.codec import (
     Connect,
     Opcode,
@@ -35,10 +49,13 @@ from logweir.replication.tap.codec import (
 )
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.names import NamedStreams
-from logweir.replication.tap.sasl import ScramVerifier
+from logweir.replication.tap.pending import Pending
+from logweir.replication.tap.runs import RequestRun, execute_all, packets_of
+from logweir.replication.tap.sasl import MECHANISMS
 from logweir.replication.tap.session import (
     Acknowledged,
     Authenticated,
+    ChangeFilter,
     Commands,
     Connected,
     Deregister,
@@ -49,44 +66,71 @@ from logweir.replication.tap.session import (
 )
 from logweir.replication.tap.stream import StreamOptions
 from logweir.replication.tap.streaming import Streaming
+from logweir.replication.verifiers import (
+    ScramVerifier,
+    change,
+    find_cram,
+    find_scram,
+    keep,
+    make_space,
+)
 from logweir.store.commit import Job
 from logweir.store.group import Group
+from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["DEFAULT_BUCKET", "TapService"]
+__all__ = ["DEFAULT_BUCKET", "SPACE_PREFIX", "StoreCredentials", "TapService"]
 
 _log = get_logger("logweir.replication.tap")
 
 DEFAULT_BUCKET: Final = "default"
+SPACE_PREFIX: Final = "space:"
 
 
-class _Credentials:
-    """Users of the store. Only what is kept of their passwords is there, so only PLAIN works."""
+class StoreCredentials:
+    """Users of the store. What needs more than the check of a password is offered once everybody
+    who has a password has a verifier for it."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
+    def _kept(self, user: str) -> str:
+        try:
+            return self._shared.user(user).kept
+        except RequestError:
+            return ""
+
     def mechanisms(self) -> Sequence[str]:
-        return ("PLAIN",)
+        log = self._shared.log
+        everybody = self._shared.directory.users()
+        users = [user for user in everybody if user.kept and user.id != GUEST_ID]
+        whole = users and all(find_cram(log, user.name, user.kept) for user in users)
+        return MECHANISMS if whole else ("PLAIN",)
 
     def check_password(self, user: str, password: str) -> bool:
-        try:
-            kept = self._shared.user(user).kept
-        except RequestError:
+        kept = self._kept(user)
+        if not kept or not hmac.compare_digest(kept, verifier(password)):
             return False
-        return bool(kept) and kept == verifier(password)
+        log = self._shared.log
+        if find_cram(log, user, kept) is None and not self._shared.options.read_only:
+            requests = keep(log, user, password, kept)
+            self._shared.submit(Job(lambda group: change(group, requests)), _report)
+        return True
 
-    def cram_key(self, user: str) -> bytes | None:
-        del user
-        return None
+    def cram(self, user: str) -> bytes | None:
+        kept = self._kept(user)
+        return find_cram(self._shared.log, user, kept) if kept else None
 
     def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
-        del user, mechanism
-        return None
+        kept = self._kept(user)
+        return find_scram(self._shared.log, user, mechanism, kept) if kept else None
 
 
 class TapService:
-    """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be."""
+    """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
+    ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
+    `logweir.replication.spacefeed`; `sweep_seconds`: see `logweir.replication.bucketsweep`;
+    `names`: those that another listener of the store uses, too."""
 
     def __init__(
         self,
@@ -94,21 +138,34 @@ class TapService:
         bucket: str = DEFAULT_BUCKET,
         *,
         options: StreamOptions | None = None,
+        encoding: str = "json",
+        sweep_seconds: float = TAP_SWEEP_SECONDS,
         must_login: bool = False,
+        names: NamedStreams | None = None,
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
-        self.bucket = self.buckets.make(bucket or DEFAULT_BUCKET)
+        self.space = bucket.removeprefix(SPACE_PREFIX) if bucket.startswith(SPACE_PREFIX) else ""
+        self.bucket = None if self.space else self.buckets.make(bucket or DEFAULT_BUCKET)
+        self.encoding = encoding
         self.options = options or StreamOptions()
         self.changes = Changes()
-        self.names = NamedStreams(shared.log, shared.options.clock)
+        self._has_own_names = names is None
+        if names is None:  # an empty one is false
+            names = NamedStreams(shared.log, shared.options.clock)
+        self.names = names
+        make_space(shared.log)
         self.settings = Settings(
             version=f"1.6.18-logweir-{VERSION}".encode(),
             random=os.urandom,
-            credentials=_Credentials(shared),
+            credentials=StoreCredentials(shared),
             must_login=must_login,
         )
         self.streams: dict[Conversation, Streaming] = {}
+        self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
+        self._feeds: dict[str, SpaceFeed] = {}
+        self._waiting: set[Conversation] = set()
+        self._forget_commits: Callable[[], None] | None = None
 
     def begin(self, link: Link) -> Conversation:
         """See `logweir.replication.listener.Service`."""
@@ -119,9 +176,93 @@ class TapService:
         del reason
         return encode_answer(Packet(Opcode.NOOP), Status.BUSY)
 
+    def close(self) -> None:
+        """Stop what runs beside the connections."""
+        self.sweeper.close()
+        if self._forget_commits is not None:
+            self._forget_commits()
+            self._forget_commits = None
+
+    def status(self) -> list[dict[str, Any]]:
+        """The streams of this listener, and, told by one of them, the names that are away."""
+        found = [one.status() for one in self.streams.values()]
+        away = self.names.away() if self._has_own_names else []
+        return found + [
+            {
+                "of": stream.bucket,
+                "name": stream.name.decode("utf-8", "backslashreplace"),
+                "peer": "",
+                "sent_packets": 0,
+                "unacknowledged": 0,
+                "acknowledged": stream.position and dict(stream.position),
+            }
+            for stream in away
+        ]
+
     def now(self) -> float:
         """Unix seconds."""
         return self.shared.options.clock()
+
+    def feed(self, space: str) -> SpaceFeed:
+        """A space in the shape of a bucket. Raises `RequestError` where there is none."""
+        found = self.shared.log.schema.get(space)
+        known = self._feeds.get(space)
+        if known is None or found is None or known.space_id != found.id:
+            known = self._feeds[space] = SpaceFeed(self.shared.log, space, self.encoding)
+        return known
+
+    # --- pending vbuckets -------------------------------------------------------------------------
+
+    def wait(self, conversation: Conversation) -> None:
+        """Call `look` of a conversation after each commit, until `wait_no_more`."""
+        self._waiting.add(conversation)
+        if self._forget_commits is None:
+            loop = asyncio.get_running_loop()
+
+            def committed(vclock: VClock) -> None:
+                del vclock
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(self._look)
+
+            self._forget_commits = self.shared.log.on_commit(committed)
+
+    def wait_no_more(self, conversation: Conversation) -> None:
+        """See `wait`."""
+        self._waiting.discard(conversation)
+        if not self._waiting and self._forget_commits is not None:
+            self._forget_commits()
+            self._forget_commits = None
+
+    def _look(self) -> None:
+        for conversation in tuple(self._waiting):
+            conversation.look()
+
+
+def _refusals(requests: Sequence[Packet | RequestRun], status: Status) -> list[bytes]:
+    """Answers with that status; NOOP is harmless and succeeds."""
+    return [
+        encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
+        for request in packets_of(requests)
+    ]
+
+
+class _Run:
+    """Commands that are run. `answers`: to those that are durable; `fresh`: to those that were run
+    since; `rest`: those that were not yet."""
+
+    __slots__ = ("answers", "event", "fresh", "rest")
+
+    def __init__(self, event: Commands) -> None:
+        self.event = event
+        self.answers = b""
+        self.fresh = b""
+        self.rest: Sequence[Packet | RequestRun] = event.requests
+
+    def advance(self, rest: Sequence[Packet | RequestRun]) -> None:
+        """What was run is durable; `rest` was not."""
+        self.answers += self.fresh
+        self.fresh = b""
+        self.rest = rest
 
 
 def _report(job: Job) -> None:
@@ -135,7 +276,8 @@ class Conversation:
     def __init__(self, service: TapService, link: Link) -> None:
         self.service = service
         self.link = link
-        self.bucket: Bucket = service.bucket
+        self._bucket = service.bucket
+        self.space = service.space
         self.session = ServerSession(service.settings, link.time())
         self.user_id = GUEST_ID
         self.streaming: Streaming | None = None
@@ -143,6 +285,20 @@ class Conversation:
         self._unanswered_bytes = 0
         self._held = False
         self._auto_nack = False
+        self._waits = False
+        self._waiting: deque[_Run] = deque()
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket of this client, which has not chosen another space."""
+        assert self._bucket is not None
+        return self._bucket
+
+    def feed(self) -> Feed:
+        """What its streams are fed with. Raises `RequestError`."""
+        if self.space:
+            return self.service.feed(self.space)
+        return BucketFeed(self.service.shared.log, self.bucket, self.service.changes)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -160,32 +316,64 @@ class Conversation:
                 case Connected():
                     self._connect(event)
                 case Deregister():
-                    self.service.names.forget(self.bucket.name, event.request.key)
+                    self.service.names.forget(self.place, event.request.key)
                     self.session.answer(event.slot, encode_answer(event.request))
+                case ChangeFilter():
+                    self._change_filter(event)
                 case SelectBucket():
                     self._select(event)
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        self._waiting.clear()
+        self.service.wait_no_more(self)
         if self.streaming is not None:
             self.streaming.closed(reason)
             self.service.streams.pop(self, None)
 
+    @property
+    def place(self) -> str:
+        """Of what its streams are, in their names."""
+        return SPACE_PREFIX + self.space if self.space else self.bucket.name
+
+    def _change_filter(self, event: ChangeFilter) -> None:
+        known = self.service.names.find(self.place, event.request.key)
+        status = Status.NOT_FOUND
+        if not self.may(Privilege.READ):
+            status = Status.AUTH_ERROR
+        elif known is not None and isinstance(known.owner, Conversation):
+            streaming = known.owner.streaming
+            if streaming is not None:
+                movable = streaming.connect.options & (Option.TAKEOVER_VBUCKETS | Option.DUMP)
+                status = Status.NOT_SUPPORTED if movable else Status.SUCCESS
+                if not movable:
+                    streaming.change_filter(event.vbuckets)
+        self.session.answer(event.slot, encode_answer(event.request, status))
+
     def _login(self, name: str) -> None:
         self.user_id = self.service.shared.user(name).id
-        self.bucket = self.service.buckets.find(name) or self.bucket
+        if not self.space:
+            self._bucket = self.service.buckets.find(name) or self._bucket
 
     def _select(self, event: SelectBucket) -> None:
         name = event.request.key.decode("utf-8", "replace")
-        found = self.service.buckets.find(name)
-        if found is not None:
-            self.bucket = found
-        status = Status.NOT_FOUND if found is None else Status.SUCCESS
+        status = Status.SUCCESS
+        if name.startswith(SPACE_PREFIX):
+            space = self.service.shared.log.schema.get(name.removeprefix(SPACE_PREFIX))
+            if space is not None and space.primary is not None:
+                self.space = space.name
+            else:
+                status = Status.NOT_FOUND
+        elif (found := self.service.buckets.find(name)) is not None:
+            self._bucket, self.space = found, ""
+        else:
+            status = Status.NOT_FOUND
         self.session.answer(event.slot, encode_answer(event.request, status))
 
     def may(self, *wanted: Privilege) -> bool:
         """Whether this client has these privileges on its bucket."""
-        space = self.service.shared.log.schema.get(self.bucket.space_id)
+        log = self.service.shared.log
+        space = log.schema.get(self.space or self.bucket.space_id)
         if space is None:
             return False
         try:
@@ -199,77 +387,87 @@ class Conversation:
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
-        reads_only = all(request.opcode in READS for request in event.requests)
+        reads_only = all(
+            not request.changes if isinstance(request, RequestRun) else request.opcode in READS
+            for request in event.requests
+        )
         wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
-        if not reads_only and self.service.shared.options.read_only:
-            self._answer_all(event, Status.NOT_SUPPORTED)
+        if self.space or (not reads_only and self.service.shared.options.read_only):
+            self.session.answer(
+                event.slot, b"".join(_refusals(event.requests, Status.NOT_SUPPORTED))
+            )
         elif not self.may(*wanted):
-            self._answer_all(event, Status.AUTH_ERROR)
+            self._refuse(event, Status.AUTH_ERROR)
         elif reads_only and not self._unfinished:
             self._read(event)
         else:
             self._submit(event)
 
-    def _answer_all(self, event: Commands, status: Status) -> None:
-        """NOOP is harmless, everything else gets that status."""
-        self.session.answer(
-            event.slot,
-            b"".join(
-                encode_answer(request)
-                if request.opcode == Opcode.NOOP
-                else encode_answer(request, status)
-                for request in event.requests
-            ),
-        )
+    def _refuse(self, event: Commands, status: Status) -> None:
+        self.session.answer(event.slot, b"".join(_refusals(event.requests, status)))
 
     def _read(self, event: Commands) -> None:
         with self.service.shared.log.read_view() as view:
             items = ViewItems(self.bucket, view, self.service.now())
-            executor = Executor(items, self.service.now(), stats=self._stats)
-            answers = [executor.execute(request) for request in event.requests]
-        self.service.shared.metrics.answered("tap", len(answers), 0)
-        self.session.answer(event.slot, b"".join(answers))
+            now = self.service.now()
+            executor = Executor(items, now, stats=self._stats)
+            try:
+                answers = execute_all(event.requests, items, now, executor.execute)
+            except Pending:
+                self._submit(event)
+                return
+        self.service.shared.metrics.answered("tap", _count(event.requests), 0)
+        self.session.answer(event.slot, answers)
         if items.expired:
-            self._remove_expired(items.expired)
-
-    def _remove_expired(self, keys: Sequence[tuple[bytes, int]]) -> None:
-        service, bucket = self.service, self.bucket
-
-        def apply(group: Group) -> None:
-            items = GroupItems(bucket, group, service.now())
-            for key, vbucket in keys:
-                items.get(key, vbucket)
-
-        service.shared.submit(Job(apply, 512 * len(keys)), _report)
+            job = removal(self.bucket, items.expired, self.service.now)
+            self.service.shared.submit(job, _report)
 
     def _submit(self, event: Commands) -> None:
-        service, bucket = self.service, self.bucket
         self._unfinished += 1
         self._unanswered_bytes += event.size_bytes
         if self._unanswered_bytes > TAP_PIPELINE_BYTES and not self._held:
             self._held = True
             self.link.hold_reading()
+        self._put_in_line(_Run(event))
 
-        def apply(group: Group) -> list[bytes]:
+    def _put_in_line(self, run: _Run) -> None:
+        service, bucket = self.service, self.bucket
+
+        def apply(group: Group) -> Sequence[Packet | RequestRun]:
+            run.fresh = b""
+            if self._waits:
+                return run.rest
             now = service.now()
             items = GroupItems(bucket, group, now)
             executor = Executor(items, now, stats=self._stats, flush_later=self._flush_later)
             executor.auto_nack = self._auto_nack
-            answers = [_execute(group, executor, request) for request in event.requests]
+            one = partial(execute_one, group, executor)
+            rest: Sequence[Packet | RequestRun] = ()
+            try:
+                run.fresh = execute_all(run.rest, items, now, one, group)
+            except Pending as pending:
+                self._waits = True
+                run.fresh, rest = pending.answers, pending.rest
             self._auto_nack = executor.auto_nack
-            return answers
+            return rest
 
         def done(job: Job) -> None:
-            self._finish(event, job)
+            self._finish(run, job)
 
         try:
-            service.shared.submit(Job(apply, event.size_bytes), done)
+            service.shared.submit(Job(apply, run.event.size_bytes, sees_batch=True), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
-            self._finish(event, failed)
+            self._finish(run, failed)
 
-    def _finish(self, event: Commands, job: Job) -> None:
+    def _finish(self, run: _Run, job: Job) -> None:
+        event = run.event
+        if job.error is None:
+            run.advance(job.result)
+            if run.rest:
+                self._wait(run)
+                return
         self._unfinished -= 1
         self._unanswered_bytes -= event.size_bytes
         if self._held and self._unanswered_bytes <= TAP_PIPELINE_BYTES // 2:
@@ -280,12 +478,36 @@ class Conversation:
         metrics = self.service.shared.metrics
         if job.error is not None:
             _log.warning("tap.commit_failed", peer=self.link.peer, error=str(job.error))
-            metrics.answered("tap", 0, len(event.requests))
-            self._answer_all(event, Status.TEMPORARY_FAILURE)
+            metrics.answered("tap", _count(event.requests) - _count(run.rest), _count(run.rest))
+            run.answers += b"".join(_refusals(run.rest, Status.TEMPORARY_FAILURE))
         else:
-            metrics.answered("tap", len(event.requests), 0)
-            self.session.answer(event.slot, b"".join(job.result))
+            metrics.answered("tap", _count(event.requests), 0)
+        self.session.answer(event.slot, run.answers)
+        if self._waiting:
+            self.look()
         self.link.flush()
+
+    def _wait(self, run: _Run) -> None:
+        """A vbucket is pending: go on with this run, and those behind it, when it is not."""
+        if self.link.is_open:
+            self._waiting.append(run)
+            self.service.wait(self)
+            self.look()
+
+    def look(self) -> None:
+        """Go on with what waits, if it need not wait any more."""
+        if len(self._waiting) < self._unfinished:
+            return  # some are still in line: they wait, too
+        request = packets_of(self._waiting[0].rest[:1])[0]
+        with self.service.shared.log.read_view() as view:
+            state = ViewItems(self.bucket, view, self.service.now()).state(request.vbucket)
+        if state == VbucketState.PENDING:
+            return
+        self.service.wait_no_more(self)
+        waiting, self._waiting = self._waiting, deque()
+        self._waits = False
+        for run in waiting:
+            self._put_in_line(run)
 
     def _flush_later(self, seconds: float) -> None:
         service, bucket = self.service, self.bucket
@@ -330,7 +552,9 @@ class Conversation:
         takes_over = bool(connect.options & Option.TAKEOVER_VBUCKETS and connect.vbuckets)
         if not self.may(Privilege.READ) or (takes_over and not self.may(Privilege.WRITE)):
             return Status.AUTH_ERROR
-        known = self.service.names.find(self.bucket.name, connect.name) if connect.name else None
+        if self.space and connect.options & Option.TAKEOVER_VBUCKETS:
+            return Status.NOT_SUPPORTED
+        known = self.service.names.find(self.place, connect.name) if connect.name else None
         if known is not None and isinstance(known.owner, Conversation):
             if known.is_registered:
                 return Status.NOT_SUPPORTED
@@ -346,8 +570,13 @@ class Conversation:
         self.link.close("another connection took the name of this stream")
 
 
-def _execute(group: Group, executor: Executor, request: Packet) -> bytes:
+def _count(requests: Sequence[Packet | RequestRun]) -> int:
+    return sum(request.count if isinstance(request, RequestRun) else 1 for request in requests)
+
+
+def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
     """One request as a transaction of its own."""
+    group.run_deferred()
     mark = group.mark()
     try:
         answer = executor.execute(request)

@@ -1,7 +1,8 @@
 """Named streams: where each stands, kept while its consumer is away and while we are.
 
 Positions stand in the space `logweir_tap_stream`, which stays on this instance: bucket, name,
-position (map of replica id to lsn), registered, Unix time of the last word. The logs behind a
+position (map of replica id to lsn), registered, Unix time of the last word, vbuckets (array;
+absent for all; a stream that asks for others later begins anew). The logs behind a
 position are kept for it. The name of a consumer that is away is forgotten after
 `limits.TAP_KEEPALIVE_SECONDS`, one that has registered when it deregisters; above
 `limits.TAP_STREAMS` names the one that is away longest goes first.
@@ -33,7 +34,7 @@ _FORMAT: Final = (
     ("position", "map"),
     ("registered", "boolean"),
     ("time", "double"),
-)
+)  # and the vbuckets
 _SAVE_SECONDS: Final = 1.0
 _log = get_logger("logweir.replication.tap")
 
@@ -41,7 +42,8 @@ _log = get_logger("logweir.replication.tap")
 @dataclass(slots=True, eq=False)
 class NamedStream:
     """One name. `position`: None: it has acknowledged nothing; `owner`: who uses it now;
-    `backfill`: the date with which it was last asked for; `opaque`: the last one sent."""
+    `backfill`: the date with which it was last asked for; `opaque`: the last one sent; `vbuckets`:
+    those that its position is about, None for all."""
 
     bucket: str
     name: bytes
@@ -52,7 +54,12 @@ class NamedStream:
     saved: VClock | None = None
     opaque: int = 0
     backfill: int | None = None
+    vbuckets: frozenset[int] | None = None
     owner: object = None
+
+    def covers(self, vbuckets: frozenset[int] | None) -> bool:
+        """Whether its position is one of all these vbuckets, None for all."""
+        return self.vbuckets is None or (vbuckets is not None and vbuckets <= self.vbuckets)
 
     @property
     def label(self) -> str:
@@ -70,8 +77,9 @@ class NamedStreams:
         log.create_space(
             STREAMS_SPACE, _FORMAT, primary=("bucket", "name"), local=True, if_not_exists=True
         )
-        for bucket, name, position, is_registered, seen_at in log.select(STREAMS_SPACE):
+        for bucket, name, position, is_registered, seen_at, *rest in log.select(STREAMS_SPACE):
             known = NamedStream(bucket, name, VClock(position), is_registered, seen_at)
+            known.vbuckets = frozenset(rest[0]) if rest else None
             self._streams[bucket, name] = known
 
     def __len__(self) -> int:
@@ -89,6 +97,14 @@ class NamedStreams:
             found = self._streams[bucket, name] = NamedStream(bucket, name)
         return found
 
+    def away(self) -> list[NamedStream]:
+        """Those that nobody uses now, whose positions are kept."""
+        return [
+            stream
+            for stream in self._streams.values()
+            if stream.owner is None and stream.position is not None
+        ]
+
     def save(self, stream: NamedStream, *, at_once: bool = False) -> None:
         """Keep where it stands; at most once in a second unless `at_once`."""
         now = self._clock()
@@ -105,7 +121,8 @@ class NamedStreams:
             return
         stream.saved, stream.saved_at = position, now
         self._log.retain(stream.label, position)
-        row = (stream.bucket, stream.name, dict(position), stream.is_registered, now)
+        place = (stream.bucket, stream.name, dict(position), stream.is_registered, now)
+        row = place if stream.vbuckets is None else (*place, sorted(stream.vbuckets))
         self._change(Request(RowType.REPLACE, self._space_id, tuple=pack(row)))
 
     def forget(self, bucket: str, name: bytes) -> None:

@@ -16,7 +16,8 @@ streaming      responses, NOOP; other requests: status 83
 
 Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
 the date that it announces. Ends behind its answer: malformed requests (04), refused TAP_CONNECT,
-QUIT. Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed.
+packets of a stream that are larger than we take (03), QUIT. Source: memcached 1.6.18 and 1.8.1,
+ep-engine 1.8.1, observed.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ from logweir.replication.tap.codec import (
     Connect,
     Opcode,
     Packet,
-    PacketBuffer,
     Status,
     decode_connect,
+    decode_filter,
     encode_answer,
 )
-from logweir.replication.tap.commands import is_malformed
+from logweir.replication.tap.commands import TAP_OPCODES, is_malformed
+from logweir.replication.tap.runs import RequestRun, RunBuffer, packets_of
 from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.replication.tap.stream import Producer, StreamOptions
 
 __all__ = [
     "Acknowledged",
     "Authenticated",
+    "ChangeFilter",
     "Commands",
     "Connected",
     "Deregister",
@@ -64,6 +67,7 @@ _LOCAL: Final = frozenset(
         Opcode.QUITQ,
         Opcode.TAP_CONNECT,
         Opcode.DEREGISTER_TAP_CLIENT,
+        Opcode.CHANGE_VB_FILTER,
         Opcode.SELECT_BUCKET,
     )
 )
@@ -77,7 +81,7 @@ class Commands:
     """Requests to be run in order; `slot` names the place of their answers. `size_bytes`: about."""
 
     slot: int
-    requests: tuple[Packet, ...]
+    requests: tuple[Packet | RequestRun, ...]
     size_bytes: int
 
 
@@ -95,6 +99,15 @@ class Deregister:
 
     slot: int
     request: Packet
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """A named stream is to be about other vbuckets."""
+
+    slot: int
+    request: Packet
+    vbuckets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +130,9 @@ class Acknowledged:
     """The consumer of a stream answered, or its time has come: there may be room now."""
 
 
-Event: TypeAlias = Commands | Connected | Deregister | Authenticated | SelectBucket | Acknowledged
+Event: TypeAlias = (
+    Commands | Connected | Deregister | ChangeFilter | Authenticated | SelectBucket | Acknowledged
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +154,7 @@ class ServerSession:
         self.user: str | None = None
         self.producer: Producer[object] | None = None
         self._settings = settings
-        self._packets = PacketBuffer()
+        self._packets = RunBuffer()
         self._out = Outbox()
         self._slots: deque[bytes | None] = deque()
         self._first_slot = 0
@@ -153,14 +168,18 @@ class ServerSession:
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self.close_reason or self._closing:
             return ()
-        packets, problem = self._packets.feed(data)
+        pieces, problem = self._packets.feed_runs(data)
         self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
         events: list[Event] = []
-        run: list[Packet] = []
-        for packet in packets:
-            if self._is_over():
-                break
-            self._take(packet, run, events, now)
+        run: list[Packet | RequestRun] = []
+        for piece in pieces:
+            if isinstance(piece, RequestRun) and self._takes_runs():
+                run.append(piece)
+                continue
+            for packet in packets_of((piece,)):
+                if self._is_over():
+                    break
+                self._take(packet, run, events, now)
         self._end_run(run, events)
         if problem is not None:
             self._close(str(problem))
@@ -236,7 +255,14 @@ class ServerSession:
     def _is_over(self) -> bool:
         return bool(self._closing or self.close_reason)
 
-    def _take(self, packet: Packet, run: list[Packet], events: list[Event], now: float) -> None:
+    def _takes_runs(self) -> bool:
+        """Whether commands are simply run."""
+        is_stranger = self._settings.must_login and self.user is None
+        return not (self._is_over() or self.producer is not None or is_stranger)
+
+    def _take(
+        self, packet: Packet, run: list[Packet | RequestRun], events: list[Event], now: float
+    ) -> None:
         if self.producer is not None:
             self._take_streaming(packet, events, now)
             return
@@ -249,6 +275,8 @@ class ServerSession:
             self._refuse(packet, Status.AUTH_ERROR, run, events)
         elif is_malformed(packet):
             self._refuse(packet, Status.INVALID, run, events)
+        elif packet.too_big and opcode in TAP_OPCODES:  # its producer may wait for no answer
+            self._refuse(packet, Status.TOO_BIG, run, events)
         elif opcode in _LOCAL:
             self._end_run(run, events)
             self._answer_local(packet, events)
@@ -279,6 +307,8 @@ class ServerSession:
                 self._connect(packet, events)
             case Opcode.DEREGISTER_TAP_CLIENT:
                 events.append(Deregister(self._slot(), packet))
+            case Opcode.CHANGE_VB_FILTER:
+                self._change_filter(packet, events)
             case Opcode.SELECT_BUCKET:
                 events.append(SelectBucket(self._slot(), packet))
             case _:
@@ -293,6 +323,15 @@ class ServerSession:
             self._close(error.message)
             return
         events.append(Connected(self._slot(), connect))
+
+    def _change_filter(self, packet: Packet, events: list[Event]) -> None:
+        try:
+            wanted = decode_filter(packet)
+        except RemoteProtocolError:
+            self._put(encode_answer(packet, Status.INVALID))
+            return
+        vbuckets = tuple(vbucket for vbucket, _ in wanted)
+        events.append(ChangeFilter(self._slot(), packet, vbuckets))
 
     def _authenticate(self, packet: Packet, events: list[Event]) -> None:
         credentials = self._settings.credentials
@@ -324,16 +363,19 @@ class ServerSession:
             self._put(encode_answer(packet, Status.AUTH_ERROR))
 
     def _refuse(
-        self, packet: Packet, status: Status, run: list[Packet], events: list[Event]
+        self, packet: Packet, status: Status, run: list[Packet | RequestRun], events: list[Event]
     ) -> None:
         self._end_run(run, events)
         self._put(encode_answer(packet, status))
         self._close(f"request {packet.opcode:#04x} got status {status:#06x}")
 
-    def _end_run(self, run: list[Packet], events: list[Event]) -> None:
+    def _end_run(self, run: list[Packet | RequestRun], events: list[Event]) -> None:
         """What was collected is one event."""
         if run:
-            size = sum(len(each.value) + 64 for each in run)
+            size = sum(
+                each.size_bytes if isinstance(each, RequestRun) else len(each.value) + 64
+                for each in run
+            )
             events.append(Commands(self._slot(), tuple(run), size))
             run.clear()
 

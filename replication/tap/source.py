@@ -6,6 +6,9 @@ step is applied as one transaction, together with the ids of the checkpoints tha
 from vbucket to id, in `logweir_position`), and acknowledged when it is durable. So a change is
 taken once: what comes twice and is the same makes no row.
 
+The path of the address names the bucket at both sides; without one it is the server's choice there
+and `default` here.
+
 Between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL the keys that come are noted (8 bytes each); at
 the end what was not among them is removed here: a copy that breaks off removes nothing. A vbucket
 that is not here yet becomes active. CAS, flags, datatype and private bytes stay as they came.
@@ -14,6 +17,11 @@ A server that gives no checkpoints is copied anew at each connection, which is t
 CLOSE_BACKFILL (memcached's default engine) nothing that it has no more is removed here. An expiry
 below 30 days is no time that an ep-engine sends, but one that counts from some start: it is left
 out, unless `expiry=absolute` stands in the address.
+
+With `vbuckets=5,8-10` in the address only these are followed. With `takeover=1` besides they are
+taken over: the server gives them all it has, then makes them dead at its side and active here, and
+the source ends. That they were taken stands in `logweir_position`, too, stream `takeover`, so that
+it is not done twice. With `byteorder=big` item flags are taken as a big-endian producer sends them.
 """
 
 from __future__ import annotations
@@ -28,10 +36,10 @@ from dataclasses import replace
 from typing import Final
 
 from logweir.errors import ConfigError, SourceStopped, Unreachable
-from logweir.limits import UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
+from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
 from logweir.replication import positions
-from logweir.replication.bucket import RELATIVE_SECONDS, Item, VbucketState
-from logweir.replication.bucketstore import Bucket, Buckets, GroupItems
+from logweir.replication.bucket import RELATIVE_SECONDS, Item, VbucketState, unpack_item
+from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
@@ -53,6 +61,19 @@ STALL_SECONDS: Final = 450.0
 
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
 _STREAM: Final = "tap"
+_TAKEOVER: Final = "takeover"
+_ACTIVE: Final = int(VbucketState.ACTIVE)
+
+
+def _numbers(url: Url) -> frozenset[int]:
+    """The vbuckets that an address names."""
+    found: set[int] = set()
+    for part in filter(None, url.option("vbuckets").split(",")):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and int(last or first) < 65536):
+            raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 class SeenKeys:
@@ -153,7 +174,7 @@ def _size(event: StreamEvent) -> int:
 
 
 class TapSource:
-    """One server, for a `Runner`. `shared`: our own server's state."""
+    """One server, for a `Runner`. `shared`: our own server's state. Raises `ConfigError`."""
 
     def __init__(self, shared: Shared, url: Url) -> None:
         expiry = url.option("expiry") or "left-out"
@@ -162,9 +183,17 @@ class TapSource:
         self._shared = shared
         self._url = url
         self._keeps_small_expiry = expiry == "absolute"
-        self._big_endian = url.option("byteorder") == "big"
+        order = url.option("byteorder") or "little"
+        if order not in ("big", "little"):
+            raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
+        self._big_endian = order == "big"
         self._buckets = Buckets(shared.log, shared.options.clock)
-        self.name = f"logweir-{shared.log.instance}".encode()
+        self.vbuckets = _numbers(url)
+        self.takes_over = url.flag("takeover")
+        if self.takes_over and not self.vbuckets:
+            raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
+        suffix = "-takeover" if self.takes_over else ""
+        self.name = f"logweir-{shared.log.instance}{suffix}".encode()
 
     @property
     def url(self) -> str:
@@ -175,10 +204,14 @@ class TapSource:
         """See `Source`."""
         bucket = self._buckets.make(self._url.path[0] if self._url.path else DEFAULT_BUCKET)
         positions.make_spaces(self._shared.log)
+        if self.takes_over and self.taken(bucket).issuperset(self.vbuckets):
+            progress.finished()
+            return
         session = ConsumerSession(
             self._connect(bucket),
             user=self._url.user,
             password=self._url.password,
+            bucket=self._url.path[0] if self._url.path else "",
             big_endian_producer=self._big_endian,
         )
         made: list[_Upstream] = []
@@ -194,16 +227,33 @@ class TapSource:
             link.close("the consumer is done")
 
     def _connect(self, bucket: Bucket) -> Connect:
+        options = _OPTIONS | (Option.LIST_VBUCKETS if self.vbuckets else Option(0))
+        vbuckets = tuple(sorted(self.vbuckets))
+        if self.takes_over:
+            options = (options & ~Option.CHECKPOINT) | Option.TAKEOVER_VBUCKETS
+            return Connect(self.name, options, vbuckets=vbuckets)
         known = self.tokens(bucket)
         if known:
-            return Connect(self.name, _OPTIONS, checkpoints=tuple(sorted(known.items())))
+            pairs = tuple(sorted(known.items()))
+            return Connect(self.name, options, vbuckets=vbuckets, checkpoints=pairs)
         _log.info("tap.full_copy", url=self.url, bucket=bucket.name)
-        return Connect(self.name, _OPTIONS | Option.BACKFILL, backfill=0)
+        return Connect(self.name, options | Option.BACKFILL, backfill=0, vbuckets=vbuckets)
 
     def tokens(self, bucket: Bucket) -> dict[int, int]:
         """The ids of the checkpoints that we have, by vbucket."""
         found = positions.position(self._shared.log, self.url, _STREAM, bucket.name) or {}
         return {int(vbucket): int(number) for vbucket, number in found.items()}
+
+    def taken(self, bucket: Bucket) -> set[int]:
+        """The vbuckets that were taken over."""
+        found = positions.position(self._shared.log, self.url, _TAKEOVER, bucket.name) or {}
+        return {int(vbucket) for vbucket in found}
+
+    def note_taken(self, group: Group, bucket: Bucket, vbuckets: set[int]) -> None:
+        """Keep which vbuckets were taken over, in the open transaction."""
+        time_ms = int(self._shared.options.clock() * 1000)
+        named = {str(vbucket): 1 for vbucket in sorted(vbuckets)}
+        positions.put_position(group, self.url, _TAKEOVER, bucket.name, named, time_ms)
 
     async def apply(
         self, bucket: Bucket, work: Callable[[GroupItems, Group], None], size: int
@@ -215,6 +265,24 @@ class TapSource:
             work(GroupItems(bucket, group, now()), group)
 
         await self._shared.run(Job(apply, size))
+
+    def others(
+        self, bucket: Bucket, after: tuple[int, bytes], seen: SeenKeys
+    ) -> tuple[list[bytes], tuple[int, bytes] | None]:
+        """Keys among the next items of a vbucket, behind `after`, that were not seen, and where to
+        go on; None: that was all."""
+        others: list[bytes] = []
+        with self._shared.log.read_view() as view:
+            items = ViewItems(bucket, view, 0.0).ordered(after)
+            for looked, data in enumerate(items, 1):
+                item = unpack_item(data)
+                if item.vbucket != after[0]:
+                    break
+                if item.key not in seen:
+                    others.append(item.key)
+                if looked == BACKFILL_CHUNK_ITEMS:
+                    return others, (item.vbucket, item.key)
+        return others, None
 
     def item(self, message: TapMessage) -> Item:
         """The item of a mutation."""
@@ -244,6 +312,7 @@ class _Following:
         self._is_resumed = bool(self._tokens)
         self._seen: dict[int, SeenKeys] = {}
         self._follows = False
+        self._taken = source.taken(bucket)
 
     async def run(self) -> None:
         """Until the connection ends, which raises."""
@@ -257,6 +326,9 @@ class _Following:
                     await self._take_opaque(message)
                     begin = at + 1
             await self._take(messages[begin:])
+            if self._source.takes_over and self._taken.issuperset(self._source.vbuckets):
+                self._progress.finished()
+                return
             if self._is_resumed and not self._seen:
                 self._follow()
 
@@ -272,29 +344,37 @@ class _Following:
         self._acknowledge([message])
 
     async def _remove_others(self, vbucket: int, seen: SeenKeys) -> None:
-        """Remove what the server has no more."""
+        """Remove what the server has no more, some at a time."""
+        after: tuple[int, bytes] | None = (vbucket, b"")
+        while after is not None:
+            others, after = self._source.others(self._bucket, after, seen)
 
-        def work(items: GroupItems, group: Group) -> None:
-            for item in items.of_vbucket(vbucket):
-                if item.key not in seen:
-                    items.remove(item.key, vbucket)
+            def work(items: GroupItems, group: Group, others: list[bytes] = others) -> None:
+                for key in others:
+                    items.remove(key, vbucket)
                     group.divide()
 
-        await self._source.apply(self._bucket, work, UPSTREAM_STEP_BYTES)
+            if others:
+                await self._source.apply(self._bucket, work, 512 * len(others))
 
     async def _take(self, messages: Sequence[TapMessage]) -> None:
         if not messages:
             return
         tokens = dict(self._tokens)
+        taken = set(self._taken)
 
         def work(items: GroupItems, group: Group) -> None:
             for message in messages:
                 self._apply(items, message, tokens)
+                if message.opcode == Opcode.TAP_VBUCKET_SET and message.number == _ACTIVE:
+                    taken.add(message.vbucket)
+            if taken != self._taken:
+                self._source.note_taken(group, self._bucket, taken)
             if tokens != self._tokens:
                 self._source.note(group, self._bucket, tokens)
 
         await self._source.apply(self._bucket, work, sum(map(_size, messages)))
-        self._tokens = tokens
+        self._tokens, self._taken = tokens, taken
         place = " ".join(f"{vbucket}:{number}" for vbucket, number in sorted(tokens.items()))
         self._progress.applied(len(messages), place, None)
         self._acknowledge(messages)
@@ -314,8 +394,10 @@ class _Following:
                 self._seen[vbucket].add(message.key)
             item = self._source.item(message)
             found = items.find(item.key)
-            if found is not None and (found == item or not message.has_value):
-                return
+            if found is not None:
+                same = replace(found, ttl=item.ttl) == item  # another way here is no change
+                if same or not message.has_value:
+                    return
             message = replace(message, expiry=item.expiry)
         status = Executor(items, 0.0).apply(message)
         if status != Status.SUCCESS:
@@ -331,6 +413,6 @@ class _Following:
         self._upstream.link.flush()
 
     def _follow(self) -> None:
-        if not self._follows:
+        if not self._follows and not self._source.takes_over:  # which has an end
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)

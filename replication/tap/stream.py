@@ -15,7 +15,11 @@ an acknowledgement for `limits.TAP_GRACE_SECONDS`.
 
 `acknowledged` is the position of the last change that is: what a stream of that name goes on from.
 Without SUPPORT_ACK a change counts as soon as it is sent. Opaques count from 1 through 2^32 - 1 and
-again, without 0. An idle stream sends NOOP. Source: ep-engine 1.8.1, observed.
+again, without 0. An idle stream sends NOOP, which need not be answered; a consumer that has
+answered one and then says nothing for `limits.TAP_NOOPS_UNANSWERED` of them is gone. In the 2.x
+form a mutation has as private bytes its revision (the item's own if it came with one, else its CAS)
+and an age of 2, a deletion its CAS. Source: ep-engine 1.8.1, observed; private bytes: couchbase's
+headers.
 """
 
 from __future__ import annotations
@@ -30,10 +34,11 @@ from logweir.limits import (
     TAP_BACKOFF_SECONDS,
     TAP_GRACE_SECONDS,
     TAP_NOOP_SECONDS,
+    TAP_NOOPS_UNANSWERED,
     TAP_WINDOW_BYTES,
     TAP_WINDOW_PACKETS,
 )
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import Item, VbucketState, unpack_item
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import (
     Connect,
@@ -46,10 +51,13 @@ from logweir.replication.tap.codec import (
     encode_request,
     encode_tap,
 )
+from logweir.replication.tap.runs import encode_mutations
 
-__all__ = ["Producer", "StreamOptions"]
+__all__ = ["Producer", "StreamOptions", "mutation_of"]
 
 Position = TypeVar("Position")
+_MUTATION_PRIVATE_BYTES: Final = 9
+_AGE: Final = b"\x02"
 _OPAQUE_END: Final = 1 << 32
 _CONTROL: Final = frozenset(
     (
@@ -116,6 +124,8 @@ class Producer(Generic[Position]):
         self._last_ack = now
         self._last_sent = now
         self._ended = False
+        self._answers_noop = False
+        self._noops_unanswered = 0
 
     # --- what the owner asks ----------------------------------------------------------------------
 
@@ -180,9 +190,37 @@ class Producer(Generic[Position]):
         on from; TTL, ACK flag and opaque of `message` are set here, but a TTL below 255."""
         if self._keys_only and message.opcode == Opcode.TAP_MUTATION:
             message = replace(message, value=b"", has_value=False)
-        if message.private and not self._options.with_private:
-            message = replace(message, private=b"")
+        private = self._private(message) if self._options.with_private else b""
+        if private != message.private:
+            message = replace(message, private=private)
         self._send(_Sent(message, 0, position), now)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the consumer acknowledges packets, so that each one has to be kept until then."""
+        return self._acks
+
+    def put_tuples(self, tuples: list[bytes], wanted: bytes, unix_now: float, now: float) -> None:
+        """Many items at once, where the consumer does not acknowledge. `tuples`, `wanted`,
+        `unix_now`: see `runs.encode_mutations`."""
+        assert not self._acks
+        form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
+        row = 0
+        while row < len(tuples):
+            run = encode_mutations(
+                tuples, row, wanted=wanted, now=unix_now, form=form, opaque=self.opaque
+            )
+            if run.count:
+                self._out.put(run.data)
+                self.opaque = run.opaque
+                self.sent_packets += run.count
+                self._last_sent = now
+            row = run.next
+            if row < len(tuples):
+                item = unpack_item(tuples[row])
+                if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
+                    self.put(mutation_of(item), now)
+                row += 1
 
     def checkpoint(self, opcode: Opcode, vbucket: int, number: int, now: float) -> None:
         """TAP_CHECKPOINT_START or _END of one vbucket."""
@@ -193,6 +231,10 @@ class Producer(Generic[Position]):
             private = bytes(8) if is_start else b""
         message = TapMessage(opcode, key, vbucket=vbucket, number=number, private=private)
         self._send(_Sent(message, 0, None), now)
+
+    def tell(self, subtype: Opaque, vbucket: int, now: float) -> None:
+        """TAP_OPAQUE of one vbucket."""
+        self._control(Opcode.TAP_OPAQUE, vbucket, subtype, now)
 
     def set_state(self, vbucket: int, state: VbucketState, now: float) -> None:
         """TAP_VBUCKET_SET."""
@@ -228,7 +270,9 @@ class Producer(Generic[Position]):
 
     def take_answer(self, packet: Packet, now: float) -> None:
         """A response of the consumer."""
+        self._noops_unanswered = 0
         if packet.opcode == Opcode.NOOP:
+            self._answers_noop = True
             return
         place = self._place(packet.opaque)
         if place is None:
@@ -279,6 +323,12 @@ class Producer(Generic[Position]):
                 f"the consumer acknowledged nothing for {self._options.grace_seconds:g} seconds"
             )
         elif now >= self._last_sent + self._options.noop_seconds:
+            if self._answers_noop and self._noops_unanswered >= TAP_NOOPS_UNANSWERED:
+                self.close_reason = (
+                    f"the consumer, which answers NOOP, answered {self._noops_unanswered} no more"
+                )
+                return
+            self._noops_unanswered += 1
             self._last_sent = now
             self._out.put(encode_request(Packet(Opcode.NOOP)))
 
@@ -287,6 +337,16 @@ class Producer(Generic[Position]):
     @property
     def _is_stuck(self) -> bool:
         return bool(self._unacked) and not self.has_room
+
+    def _private(self, message: TapMessage) -> bytes:
+        """The private bytes of the 2.x form."""
+        if message.opcode == Opcode.TAP_MUTATION:
+            if len(message.private) == _MUTATION_PRIVATE_BYTES:
+                return message.private
+            return message.cas.to_bytes(8, "big") + _AGE
+        if message.opcode == Opcode.TAP_DELETE:
+            return message.cas.to_bytes(8, "big")
+        return b""
 
     def _control(
         self,
@@ -351,3 +411,19 @@ class Producer(Generic[Position]):
     def _look_ended(self) -> None:
         if self._ended and not self._unacked and not self._again:
             self.close_reason = self.close_reason or "the stream has ended"
+
+
+def mutation_of(item: Item) -> TapMessage:
+    """An item as a message."""
+    return TapMessage(
+        Opcode.TAP_MUTATION,
+        item.key,
+        item.value,
+        item.vbucket,
+        item.cas,
+        item.flags,
+        item.expiry,
+        item.datatype,
+        item.meta,
+        ttl=item.ttl,
+    )

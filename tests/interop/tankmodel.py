@@ -39,7 +39,7 @@ def captures() -> dict[str, dict[str, Any]]:
 def frames(data: bytes) -> list[tuple[int, bytes]]:
     """The whole frames of recorded bytes."""
     found, _ = FrameBuffer().feed(data)
-    return found
+    return [(kind, bytes(payload)) for kind, payload in found]
 
 
 @dataclass
@@ -132,6 +132,9 @@ class MemoryStore(MemoryTopics):
 
     def on_published(self, callback: Callable[[Iterable[tuple[str, int]]], None]) -> None:
         self._callbacks.append(callback)
+
+    def prepare(self, request: Request) -> None:
+        """Everything is ready."""
 
     def append(
         self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]

@@ -197,6 +197,35 @@ def test_two_masters_that_follow_each_other(tmp_path: Path) -> None:
                 assert serving.log.replica_id == 3
 
 
+def test_member_of_a_set_of_three_is_restarted_inside(tmp_path: Path) -> None:
+    """Two real masters and we follow each other; we are stopped while all write, and come back on
+    another port: in the end all three hold the same, and each row once."""
+    first, second = RealTarantool(tmp_path / "one"), RealTarantool(tmp_path / "two")
+    with first:
+        first.eval(SETUP)
+        second._options["replication"] = f"127.0.0.1:{first.port}"
+        with second:
+            copy(first, tmp_path / "ours")
+            for number in range(2):
+                with following(tmp_path / "ours", first, second, guest="replicate") as serving:
+                    ours, start = f"127.0.0.1:{serving.port}", 10_000 * number
+                    for box, other in ((first, second), (second, first)):
+                        peers = f"{{'127.0.0.1:{other.port}', '{ours}'}}"
+                        box.eval(f"box.cfg{{replication = {peers}}}")
+                    first.eval(PUT, [start + 1, start + 300])
+                    second.eval(PUT, [start + 1000, start + 1300])
+                    for key in range(start + 5000, start + 5200):
+                        serving.log.insert("t", (key, "ours"))
+                    until(lambda: equal(serving, first, second))
+                first.eval(PUT, [start + 300, start + 600])
+                second.eval(PUT, [start + 1300, start + 1600])
+            with following(tmp_path / "ours", first, second) as serving:
+                until(lambda: equal(serving, first, second))
+                assert set(serving.log.vclock.without_local()) == {1, 2, 3}
+                assert serving.log.vclock[3] == 400
+                assert serving.log.count("t") == 2 * (600 + 601 + 200)
+
+
 def test_row_that_cannot_be_applied_stops_the_source(tmp_path: Path) -> None:
     """Clearly, for good, and with nothing skipped."""
     with RealTarantool(tmp_path / "master") as master:

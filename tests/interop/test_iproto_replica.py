@@ -155,7 +155,6 @@ def test_replica_with_a_password_and_without_rights(tmp_path: Path) -> None:
         try:
             until(lambda: "Read access to universe '' is denied" in replica.log_text())
             users.grant(serving.log, "rep", Privilege.EXECUTE, users.Target("role", "replication"))
-            serving.server.iproto.forget_users()
             replica.wait_ready()
             until(lambda: equal(serving, replica))
         finally:

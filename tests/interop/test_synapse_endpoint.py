@@ -13,6 +13,7 @@ import pytest
 import logweir
 from interop.serving import Serving
 from interop.synapsemodel import Peer, lines_of, wire, wire_rows
+from logweir.limits import HUB_STEP_BYTES, OUTPUT_HIGH_BYTES
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.codec import Dialect
 from logweir.replication.synapse.cursors import Change
@@ -243,7 +244,7 @@ def test_chain_of_two_stores_has_the_same_rows(tmp_path: Path, name: str) -> Non
 
 
 def test_many_followers_get_the_same_and_a_stuck_one_stops_nobody(tmp_path: Path) -> None:
-    """One that reads nothing while others follow a large amount of rows."""
+    """One reads nothing while others follow many rows; little is kept for it."""
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
         space(serving)
         clients = [Client(serving) for _ in range(20)]
@@ -259,8 +260,10 @@ def test_many_followers_get_the_same_and_a_stuck_one_stops_nobody(tmp_path: Path
         for client in clients:
             last = client.until(f"RDATA my%20space {end} ")
             assert len(last) == 5000
+        kept = max(link.unsent_bytes for link in serving.server.listener.links)
+        assert 0 < kept < OUTPUT_HIGH_BYTES + 2 * HUB_STEP_BYTES
+        for client in (*clients, stuck):
             client.__exit__(None, None, None)
-        stuck.__exit__(None, None, None)
 
 
 def test_remote_server_up_is_passed_on_where_that_is_wanted(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Homeserver:
         self.asked: list[str] = []
         self.cut_after_rows: int | None = None
         self.port = 0
+        self.arrived = asyncio.Event()
         self.left = asyncio.Event()
 
     def current(self, stream: str) -> int:
@@ -77,6 +78,7 @@ class Homeserver:
         if self.dialect != "D1" or words == ["ALL", "NOW"]:
             writer.write("".join(self.position(one) + "\n" for one in self.units).encode())
             self.writers.add(writer)
+            self.arrived.set()
             return
         stream, after = words[0], int(words[1])
         sent = 0

@@ -11,8 +11,10 @@ from typing import Any
 from logweir.replication.bucket import Item, VbucketState
 from logweir.replication.tap.codec import Packet, PacketBuffer
 from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.sasl import Credentials, ScramVerifier, scram_verifier
+from logweir.replication.tap.runs import packets_of
+from logweir.replication.tap.sasl import Credentials
 from logweir.replication.tap.session import Commands, Connected, ServerSession, Settings
+from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
 
 DATA = Path(__file__).parent.parent / "data" / "tap"
 NOW = 1_795_000_000.0
@@ -70,8 +72,8 @@ class MemoryBucket:
         self.log.append("put")
         return item
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0) -> bool:
-        del cas
+    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = 255) -> bool:
+        del cas, ttl
         found = self.items.get(key)
         if found is None or found.vbucket != vbucket:
             return False
@@ -109,8 +111,8 @@ class Users(Credentials):
     def check_password(self, user: str, password: str) -> bool:
         return (user, password) == ("ada", "lovelace")
 
-    def cram_key(self, user: str) -> bytes | None:
-        return b"lovelace" if user == "ada" else None
+    def cram(self, user: str) -> bytes | None:
+        return cram_verifier("lovelace") if user == "ada" else None
 
     def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
         return scram_verifier(mechanism, "lovelace", b"salt", 64) if user == "ada" else None
@@ -137,7 +139,7 @@ class Server:
         """What is answered to some bytes."""
         for event in self.session.receive_data(data, now):
             if isinstance(event, Commands):
-                answers = [self.executor.execute(request) for request in event.requests]
+                answers = [self.executor.execute(request) for request in packets_of(event.requests)]
                 self.session.answer(event.slot, b"".join(answers))
             elif isinstance(event, Connected):
                 self.connected.append(event)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from interop.synapsemodel import Peer, captures, lines_of, wire, wire_rows
+from logweir.replication.synapse.catchup import Page
 from logweir.replication.synapse.codec import Dialect, decode_row_value, encode_row
 from logweir.replication.synapse.cursors import Cursor, Fetch, Gap, Tracker
 from logweir.replication.synapse.follower import RedisSession
@@ -101,7 +102,7 @@ def test_d3_worker_recording_gives_what_the_worker_took() -> None:
         for fetch in peer.stored.fetches:
             fetched.append((fetch.stream, fetch.after, fetch.upto))
             rows = [(9, encode_row('["fetched"]'))] if fetch.upto == 9 else []
-            peer.act(peer.session.fetched(fetch.stream, "master", rows, fetch.upto, limited=False))
+            peer.act(peer.session.take_page(fetch, Page(rows, fetch.upto, limited=False)))
         peer.stored.fetches.clear()
     assert [token for token, _ in peer.stored.rows("typing")] == [2, 4, 4, 5, 9]
     assert [token for token, _ in peer.stored.rows("typing", epoch=2)] == [4]
@@ -341,8 +342,8 @@ def test_fetched_pages_of_a_real_server_are_stored() -> None:
     assert peer.stored.fetches == [Fetch("events", "master", 1, 20)]
     rows = [(token, encode_row(json.dumps(row))) for token, row in answer["updates"]]
     peer.act(
-        peer.session.fetched(
-            "events", "master", rows, answer["upto_token"], limited=answer["limited"]
+        peer.session.take_page(
+            Fetch("events", "master", 1, 20), Page(rows, answer["upto_token"], answer["limited"])
         )
     )
     assert peer.stored.rows("events") == [(token, row) for token, row in answer["updates"]]

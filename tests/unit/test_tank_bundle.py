@@ -349,7 +349,10 @@ def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
         exec(compile(file.read(), source, "exec"), plain)
     walk = plain["walk"]
     assert callable(walk)
-    for data, _ in GOLDEN.values():
+    contents = (b"", b"a" * 127, b"b" * 128, b"c" * 17_000)
+    long = [Message(n * 300 + 1, 7, b"k", content) for n, content in enumerate(contents)]
+    made = [encode_bundle(long, sparse=sparse, compress=False)[:700] for sparse in (True, False)]
+    for data in (*(data for data, _ in GOLDEN.values()), *made):
         head = read_head(data)
         if head.codec:
             continue
@@ -359,6 +362,6 @@ def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
             for each in (data, broken):
                 mine: list[object] = []
                 its: list[object] = []
-                args = (each, head.body, head.count, head.sparse, first, last)
+                args = (each, each, head.body, head.count, head.sparse, first, last)
                 assert kernel.walk(*args, mine) == walk(*args, its)
                 assert mine == its

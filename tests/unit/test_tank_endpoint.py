@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from support.loops import run, until
 
 from interop.tankmodel import MemoryStore, captures, frames
 from logweir.errors import (
@@ -51,16 +52,6 @@ async def served(store: MemoryStore, **options: int) -> AsyncIterator[tuple[Url,
         await listener.close()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run one test in an event loop, ten seconds at most."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(10):
-            await test()
-
-    asyncio.run(limited())
-
-
 def store() -> MemoryStore:
     """Topic t with two partitions."""
     made = MemoryStore()
@@ -88,13 +79,6 @@ async def hang_up(*writers: asyncio.StreamWriter) -> None:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until something is so."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0)
 
 
 def part(number: int = 1, size: int = 5) -> PublishPart:

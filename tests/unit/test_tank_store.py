@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.loops import run, until
 
 import logweir
 from interop.tankmodel import DATA, MemoryStore
@@ -56,23 +57,6 @@ FOLDER = DATA / "data"
 def ordinary(*contents: bytes) -> bytes:
     """An ordinary bundle."""
     return encode_bundle([Message(0, 5, None, each) for each in contents])
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run one test in an event loop, twenty seconds at most."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(limited())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until something is so."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0)
 
 
 SERVICES: dict[Url, TankService] = {}

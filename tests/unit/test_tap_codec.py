@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.tapmodel import packets, vectors
 
@@ -18,6 +20,7 @@ from logweir.replication.tap.codec import (
     Status,
     TapMessage,
     decode_connect,
+    decode_filter,
     decode_tap,
     encode_ack,
     encode_answer,
@@ -269,3 +272,36 @@ def test_stream_packets_without_their_parts_are_refused(packet: Packet) -> None:
     """Extras, key, private bytes or value are missing."""
     with pytest.raises(DecodeError):
         decode_tap(packet)
+
+
+FILTER = bytes.fromhex("000200010000000000000006ffff0000000000000000")
+
+
+def test_a_filter_has_its_golden_bytes() -> None:
+    """CHANGE_VB_FILTER: a count, then vbuckets with ids; what is behind does not matter."""
+    packet = Packet(Opcode.CHANGE_VB_FILTER, b"name", FILTER)
+    assert decode_filter(packet) == ((1, 6), (65535, 0))
+    assert decode_filter(replace(packet, value=FILTER + b"more")) == ((1, 6), (65535, 0))
+    assert decode_filter(replace(packet, value=b"\0\0")) == ()
+
+
+@pytest.mark.parametrize("length", range(len(FILTER)))
+def test_a_filter_that_is_cut_short_is_refused(length: int) -> None:
+    """At each byte: status 04; so are one without a name and one with extras."""
+    packet = Packet(Opcode.CHANGE_VB_FILTER, b"name", FILTER[:length])
+    for bad in (packet, replace(packet, key=b"", value=FILTER), replace(packet, extras=b"1234")):
+        with pytest.raises(RemoteProtocolError) as caught:
+            decode_filter(bad)
+        assert caught.value.reply_hint == Status.INVALID
+
+
+def test_flipped_bits_of_a_filter_give_a_value_or_our_error() -> None:
+    """Each bit of a filter."""
+    for bit in range(8 * len(FILTER)):
+        broken = bytearray(FILTER)
+        broken[bit // 8] ^= 1 << bit % 8
+        try:
+            found = decode_filter(Packet(Opcode.CHANGE_VB_FILTER, b"name", bytes(broken)))
+        except RemoteProtocolError:
+            continue
+        assert len(found) <= 2

@@ -20,6 +20,7 @@ from logweir.replication.tap.codec import (
     encode_request,
     encode_tap,
 )
+from logweir.replication.tap.pending import Pending
 
 # Not compared: what is not the same everywhere. Behind the unknown VERBOSITY with a body,
 # memcached 1.6.18 does not answer until more comes, and the client had gone.
@@ -220,14 +221,16 @@ def test_unknown_commands_leave_the_connection_usable() -> None:
 
 
 def test_vbuckets_answer_by_their_state() -> None:
-    """Only an active one is read and written; pending means later."""
+    """Only an active one is read and written; a request to a pending one waits."""
     server = Server()
     states = {1: VbucketState.ACTIVE, 2: VbucketState.REPLICA, 3: VbucketState.PENDING,
               4: VbucketState.DEAD}  # fmt: skip
     for vbucket, state in states.items():
         ask(server, Packet(Opcode.SET_VBUCKET, extras=state.to_bytes(4, "big"), vbucket=vbucket))
-    found = [ask(server, store(b"k", vbucket=n))[0].status for n in (1, 2, 3, 4, 5)]
-    assert found == [0, 7, 0x86, 7, 7]
+    found = [ask(server, store(b"k", vbucket=n))[0].status for n in (1, 2, 4, 5)]
+    assert found == [0, 7, 7, 7]
+    with pytest.raises(Pending):
+        server.executor.execute(store(b"k", vbucket=3))
     read = [ask(server, Packet(Opcode.GET_VBUCKET, vbucket=n))[0] for n in (3, 5)]
     assert (read[0].value, read[1].status) == (b"\0\0\0\3", 7)
     assert ask(server, Packet(Opcode.DEL_VBUCKET, vbucket=1))[0].status == 0
@@ -292,12 +295,12 @@ def test_failures_without_the_ack_flag_are_told_once_that_was_allowed() -> None:
 
 
 def test_a_mutation_keeps_what_it_brings() -> None:
-    """CAS, flags, expiry, private bytes and datatype."""
+    """CAS, flags, expiry, private bytes, datatype and, less one, how far it may go."""
     server = Server()
     message = TapMessage(
         Opcode.TAP_MUTATION, b"k", b"v", 0, 77, 0x01020304, 1_900_000_000, 1, b"nine byte"
     )
     server.feed(encode_tap(message))
     assert server.bucket.items[b"k"] == Item(
-        b"k", 0, b"v", 0x01020304, 1_900_000_000, 77, 1, meta=b"nine byte"
+        b"k", 0, b"v", 0x01020304, 1_900_000_000, 77, 1, meta=b"nine byte", ttl=254
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.tapmodel import MemoryBucket, captures, packets, sent
+from support.tapmodel import MemoryBucket, Server, Users, captures, packets, sent
 
+from logweir.errors import RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES
 from logweir.replication.bucket import VbucketState
 from logweir.replication.tap.codec import (
@@ -21,7 +22,8 @@ from logweir.replication.tap.codec import (
     encode_tap,
 )
 from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.consumer import Alive, ConsumerSession, Refused
+from logweir.replication.tap.consumer import Alive, ConsumerSession, Refused, StreamEvent
+from logweir.replication.tap.sasl import MECHANISMS, Login
 
 CONNECT = Connect(b"n", Option.SUPPORT_ACK)
 STREAMS = sorted(
@@ -113,17 +115,77 @@ def test_acknowledgements_wait_for_the_owner() -> None:
     assert (refusal.opaque, refusal.status, session.unacknowledged) == (3, 0x86, 0)
 
 
-def test_login_comes_before_the_stream() -> None:
-    """TAP_CONNECT only behind a good answer; a bad one is told and ends."""
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_login_comes_before_the_stream(mechanism: str) -> None:
+    """By each mechanism against our own server's side; TAP_CONNECT only behind a good answer."""
     session = ConsumerSession(CONNECT, user="ada", password="lovelace")
-    (login,) = packets(session.data_to_send())
-    assert (login.opcode, login.value) == (Opcode.SASL_AUTH, b"\0ada\0lovelace")
-    session.receive_data(encode_answer(login), 0.0)
-    assert session.data_to_send() == encode_connect(CONNECT)
-    other = ConsumerSession(CONNECT, user="ada", password="wrong")
-    (refused,) = other.receive_data(encode_answer(login, Status.AUTH_ERROR), 0.0)
-    assert refused == Refused("the login", 0x20, "Auth failure")
-    assert other.close_reason
+    server = Server(credentials=Users(mechanism), must_login=True)
+    for _ in range(6):
+        session.receive_data(server.feed(session.data_to_send()), 0.0)
+        if server.connected:
+            break
+    assert [event.connect for event in server.connected] == [CONNECT]
+    assert server.session.user == "ada"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_login_that_fails_is_told_and_ends(mechanism: str) -> None:
+    """A wrong password, by each mechanism."""
+    session = ConsumerSession(CONNECT, user="ada", password="wrong")
+    server = Server(credentials=Users(mechanism), must_login=True)
+    events: list[StreamEvent] = []
+    while not session.close_reason:
+        events += session.receive_data(server.feed(session.data_to_send()), 0.0)
+    assert events == [Refused("the login", 0x20, "Auth failure")]
+    assert server.connected == []
+
+
+@pytest.mark.parametrize(
+    ("opcode", "status", "text"),
+    [
+        (Opcode.SASL_LIST_MECHS, Status.UNKNOWN_COMMAND, b""),
+        (Opcode.SASL_LIST_MECHS, Status.SUCCESS, b"GSSAPI OTP"),
+        (Opcode.SASL_LIST_MECHS, Status.SUCCESS, b""),
+        (Opcode.SASL_AUTH, Status.SUCCESS, b"Authenticated"),
+    ],
+)
+def test_servers_that_cannot_log_us_in(opcode: Opcode, status: Status, text: bytes) -> None:
+    """No SASL, no mechanism that we know, an answer before the question: refused, and no stream."""
+    session = ConsumerSession(CONNECT, user="ada", password="lovelace")
+    session.data_to_send()
+    (event,) = session.receive_data(encode_answer(Packet(opcode), status, value=text), 0.0)
+    assert isinstance(event, Refused)
+    assert session.close_reason
+    assert session.data_to_send() == b""
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b"",
+        b"r=foreign,s=c2FsdA==,i=4096",
+        b"r=%s,s=c2FsdA==,i=100000000",
+        b"r=%s,s=?,i=1",
+        b"r=%s,s=c2FsdA==,i=x",
+    ],
+)
+def test_a_server_that_does_not_play_by_scram_is_refused(challenge: bytes) -> None:
+    """Foreign nonces, too many iterations, what is no number: no proof is sent."""
+    login = Login("ada", "lovelace", bytes)
+    first = login.begin(["SCRAM-SHA-1"])
+    nonce = first.rpartition(b"r=")[2]
+    with pytest.raises(RemoteProtocolError):
+        login.step(challenge.replace(b"%s", nonce + b"x"))
+
+
+def test_a_server_without_the_verifier_is_found_out() -> None:
+    """SCRAM: who says yes without the proof is not trusted."""
+    login = Login("ada", "lovelace", bytes)
+    nonce = login.begin(["SCRAM-SHA-256"]).rpartition(b"r=")[2]
+    login.step(b"r=%sx,s=c2FsdA==,i=64" % nonce)
+    for text in (b"", b"v=AAAA", b"Authenticated"):
+        with pytest.raises(RemoteProtocolError):
+            login.finish(text)
 
 
 def test_a_refused_stream_is_told_and_ends() -> None:

@@ -1,9 +1,9 @@
-"""`logweir bench serve`, `join` and `relay`: the server, next to a Tarantool and to `sendfile`.
+"""`logweir bench serve`, `join`, `relay`, `follow`: the server, next to Tarantool and `sendfile`.
 
 serve: pipelined REPLACE requests of ~100 bytes, answered when durable, by connections x requests in
 flight on each; schema checks, state and log as always. join: a real Tarantool joins a server that
 holds so many rows; the time is that of its `box.cfg`. relay: all rows of a log go to one follower
-that reads and throws away, next to `sendfile` of as many bytes.
+that reads and throws away, next to `sendfile` of as many bytes. follow: `tools.bench.following`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Final
 from logweir.errors import Unreachable
 from logweir.store import open as open_store
 from logweir.tools.bench.append import BENCH_FORMAT, bench_tuples
+from logweir.tools.bench.following import Figures, measure, measure_peer
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.load import LoadProcess
 from logweir.tools.bench.tarantool import TarantoolPeer, find_tarantool
 from logweir.wal.damage import Damage
 from logweir.wal.reader import WalReader
 
-__all__ = ["DEPTHS", "run_join", "run_relay", "run_serve"]
+__all__ = ["DEPTHS", "run_follow", "run_join", "run_relay", "run_serve"]
 
 DEPTHS: Final = ((1, 1, 500), (16, 1, 4000), (16, 100, 60_000), (4, 1000, 100_000))
 """Connections, requests in flight on each, requests in all."""
@@ -78,6 +79,13 @@ os.exit(0)
 @contextmanager
 def _serving(folder: Path, durability: str) -> Iterator[int]:
     """`logweir serve` on a folder, as a process of its own. Gives its port."""
+    with _process(folder, durability) as (port, _):
+        yield port
+
+
+@contextmanager
+def _process(folder: Path, durability: str) -> Iterator[tuple[int, int]]:
+    """The same. Gives port and process id."""
     words = ["serve", str(folder), "--listen", "tarantool://127.0.0.1:0", "--allow-guest", "all"]
     code = "from logweir.tools.cli.main import run; run()"
     process = subprocess.Popen(  # noqa: S603 - this very program
@@ -91,7 +99,7 @@ def _serving(folder: Path, durability: str) -> Iterator[int]:
         line = process.stdout.readline()
         if not line:
             raise Unreachable("logweir serve", "the server did not start.")
-        yield int(json.loads(line)["listen"][0].rpartition(":")[2])
+        yield int(json.loads(line)["listen"][0].rpartition(":")[2]), process.pid
     finally:
         process.terminate()
         process.wait(30)
@@ -170,6 +178,25 @@ def run_relay(directory: Path, *, rows: int, rounds: int = 5) -> tuple[int, list
             Case("logweir relay", lambda: load.ask("subscribe", port, uuid.uuid4(), size), size),
         ]
         return size, compare(cases, rounds=rounds)
+
+
+def run_follow(
+    directory: Path, *, durability: str = "fsync", rounds: int = 3, seconds: float = 5.0
+) -> Iterator[tuple[str, Figures]]:
+    """Latency to a follower, of a Tarantool and of us in turn; of us also the memory."""
+    with ExitStack() as stack:
+        peer_port = 0
+        if find_tarantool() is not None:
+            folder = directory / "tarantool"
+            folder.mkdir()
+            peer = stack.enter_context(TarantoolPeer(folder, _MASTER % durability))
+            peer_port = int(peer.ask("port"))
+        _make_store(directory / "store", 0)
+        port, pid = stack.enter_context(_process(directory / "store", durability))
+        for _ in range(rounds):
+            if peer_port:
+                yield f"Tarantool {durability}", measure_peer(peer_port, seconds=seconds)
+            yield "logweir", measure(port, pid, seconds=seconds)
 
 
 def _packet_bytes(path: Path) -> int:

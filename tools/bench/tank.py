@@ -2,9 +2,11 @@
 
 Messages are random bytes, which no compression makes smaller. Fetch: stored bundles against
 `sendfile` of a file with the same bytes. Publish: bundles in frames, several under way, against the
-same bytes sent to a process that writes them to a file (without sync), or written and synced bundle
-by bundle on the same disk (with sync). Latency: from the first byte of a publish to the arrival at
-a consumer that waits. Waiting: what connections that wait cost in memory and processor time.
+same bytes sent to a process that appends them to a file (without sync), or written and synced
+bundle by bundle on the same disk (with sync). Latency: from the first byte of a publish to the
+arrival at a consumer that waits. Waiting: what connections that wait cost in memory and processor
+time. Rates depend on what else the machine does; so the processor time of the serving process is
+told too.
 """
 
 from __future__ import annotations
@@ -36,24 +38,38 @@ from logweir.replication.urls import parse_listen_url
 from logweir.store import open as open_store
 from logweir.tools.bench.harness import Case, Result, compare
 
-__all__ = ["MESSAGES", "MESSAGE_BYTES", "TankFigures", "run_tank", "to_json"]
+__all__ = [
+    "FETCH_BYTES",
+    "IN_FLIGHT",
+    "MESSAGES",
+    "MESSAGE_BYTES",
+    "TankFigures",
+    "run_tank",
+    "to_json",
+]
 
 MESSAGES: Final = 1000
 MESSAGE_BYTES: Final = 100
 BUNDLES: Final = 400
 IN_FLIGHT: Final = 32
+FETCH_BYTES: Final = 4 << 20
 WAITING: Final = 5000
 _FRAME: Final = struct.Struct("<BI")
 
 
 @dataclass(frozen=True, slots=True)
 class TankFigures:
-    """What was measured. The first of each list of results is the raw machine."""
+    """What was measured. The first of each list of results is the raw machine.
+
+    `cpu`: processor time of the raw machine over that of the broker, for the same bytes, both in
+    the serving process; `latency_ms`: by durability.
+    """
 
     fetch: list[Result]
     publish_write: list[Result]
     publish_fsync: list[Result]
-    latency_ms: dict[str, float]
+    cpu: dict[str, float]
+    latency_ms: dict[str, dict[str, float]]
     waiting: dict[str, float]
 
 
@@ -125,7 +141,6 @@ def _sink(peer: socket.socket, directory: str) -> None:
                 file.write(view[:count])
                 left -= count
             peer.sendall(b"\0")
-            file.seek(0)
             head = peer.recv(8, socket.MSG_WAITALL)
 
 
@@ -157,7 +172,7 @@ class _Peer:
 def _server(directory: Path, durability: str) -> Iterator[tuple[int, int, int]]:
     directory.mkdir(parents=True, exist_ok=True)
     code = "import sys; from logweir.tools.bench.tank import serve; serve(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, str(directory), durability]
+    command = [sys.executable, "-P", "-c", code, str(directory), durability]
     process = subprocess.Popen(  # noqa: S603 - ourselves
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -186,10 +201,33 @@ class _Server:
 
     @classmethod
     def cpu_seconds(cls) -> float:
-        """Its processor time."""
-        with open(f"/proc/{cls.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Its processor time, of all its threads."""
+        threads = Path(f"/proc/{cls.pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+
+
+class _Spent:
+    """Processor time of the serving process, by case."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def case(self, name: str, run: Callable[[], float], units: int) -> Case:
+        """A case whose processor time is added up."""
+
+        def timed() -> float:
+            before = _Server.cpu_seconds()
+            seconds = run()
+            spent = self._seconds.get(name, 0.0) + _Server.cpu_seconds() - before
+            self._seconds[name] = spent
+            return seconds
+
+        return Case(name, timed, units)
+
+    def ratio(self) -> float:
+        """That of the first case over that of the second."""
+        raw, ours = self._seconds.values()
+        return raw / max(ours, 1e-9)
 
 
 def _publish(peer: _Peer, frames: list[bytes]) -> float:
@@ -207,11 +245,11 @@ def _publish(peer: _Peer, frames: list[bytes]) -> float:
 def _fetch_all(peer: _Peer, bundles: int) -> float:
     """Fetch everything in requests of 4 MiB; seconds."""
     bundle_bytes = len(_bundle())
-    per_fetch = max(1, (4 << 20) // (bundle_bytes + len(encode_varint(bundle_bytes))))
+    per_fetch = max(1, (FETCH_BYTES) // (bundle_bytes + len(encode_varint(bundle_bytes))))
     start = time.perf_counter()
     number = 1
     while number <= bundles * MESSAGES:
-        part = FetchPart("bench", 0, number, 4 << 20)
+        part = FetchPart("bench", 0, number, FETCH_BYTES)
         peer.socket.sendall(encode_request(Fetch(1, (("bench", (part,)),))))
         assert peer.frame() > bundle_bytes
         number += per_fetch * MESSAGES
@@ -254,20 +292,35 @@ def _topic(port: int) -> _Peer:
     return peer
 
 
+def _publish_frame(bundle: bytes) -> bytes:
+    return encode_request(Publish(1, (("bench", (PublishPart("bench", 0, bundle),)),)))
+
+
+@dataclass(slots=True)
+class _Published:
+    results: list[Result]
+    cpu: float
+    latency_ms: dict[str, float]
+
+
 def _publishing(
     directory: Path, durability: str, rounds: int, progress: Callable[[int], None] | None
-) -> list[Result]:
+) -> _Published:
     data = _bundle()
-    frame = encode_request(Publish(1, (("bench", (PublishPart("bench", 0, data),)),)))
+    frame = _publish_frame(data)
     count = BUNDLES // 4
+    spent = _Spent()
     with _server(directory, durability) as (tank, _, sink):
         peer, other = _topic(tank), _Peer(sink)
         if durability == "fsync":
-            raw = Case("write+fdatasync", lambda: _write_synced(directory, data, count), count)
+            raw = spent.case(
+                "write+fdatasync", lambda: _write_synced(directory, data, count), count
+            )
         else:
-            raw = Case("loopback+write", lambda: _send_raw(other, data, count), count)
-        ours = Case("publish", lambda: _publish(peer, [frame] * count), count)
-        found = compare([raw, ours], rounds=rounds, progress=progress)
+            raw = spent.case("loopback+write", lambda: _send_raw(other, data, count), count)
+        ours = spent.case("publish", lambda: _publish(peer, [frame] * count), count)
+        results = compare([raw, ours], rounds=rounds, progress=progress)
+        found = _Published(results, spent.ratio(), _latency(tank, peer))
         peer.socket.close()
         other.socket.close()
         return found
@@ -275,26 +328,25 @@ def _publishing(
 
 def _fetching(
     directory: Path, rounds: int, progress: Callable[[int], None] | None
-) -> tuple[list[Result], dict[str, float], dict[str, float]]:
+) -> tuple[list[Result], float, dict[str, float]]:
     data = _bundle()
-    frame = encode_request(Publish(1, (("bench", (PublishPart("bench", 0, data),)),)))
     framed = encode_varint(len(data)) + data
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "raw").write_bytes(framed * BUNDLES)
+    spent = _Spent()
     with _server(directory, "write") as (tank, file, _):
         peer, other = _topic(tank), _Peer(file)
-        _publish(peer, [frame] * BUNDLES)
+        _publish(peer, [_publish_frame(data)] * BUNDLES)
         size = len(framed) * BUNDLES
         cases = [
-            Case("sendfile", lambda: _read_file(other, size), size),
-            Case("fetch", lambda: _fetch_all(peer, BUNDLES), size),
+            spent.case("sendfile", lambda: _read_file(other, size), size),
+            spent.case("fetch", lambda: _fetch_all(peer, BUNDLES), size),
         ]
         results = compare(cases, rounds=rounds, progress=progress)
-        latency = _latency(tank, peer)
         waiting = _waiting(tank)
         peer.socket.close()
         other.socket.close()
-        return results, latency, waiting
+        return results, spent.ratio(), waiting
 
 
 def _latency(port: int, publisher: _Peer, count: int = 1000) -> dict[str, float]:
@@ -302,7 +354,7 @@ def _latency(port: int, publisher: _Peer, count: int = 1000) -> dict[str, float]
     consumer = _Peer(port)
     consumer.skip(_FRAME.size)
     bundle = encode_bundle([Message(0, 1, None, os.urandom(MESSAGE_BYTES))])
-    publish = encode_request(Publish(1, (("bench", (PublishPart("bench", 0, bundle),)),)))
+    publish = _publish_frame(bundle)
     part = FetchPart("bench", 0, 2**64 - 1, 1 << 20)
     fetch = encode_request(Fetch(1, (("bench", (part,)),), max_wait_ms=10_000))
     took = []
@@ -352,14 +404,21 @@ def run_tank(
     """Measure everything. `directory`: on the disk to be measured; a temporary one unless given."""
     with tempfile.TemporaryDirectory(dir=directory, prefix="tank-bench-") as name:
         base = Path(name)
-        fetch, latency, waiting = _fetching(base / "fetch", rounds, progress)
+        fetch, fetch_cpu, waiting = _fetching(base / "fetch", rounds, progress)
+        write = _publishing(base / "write", "write", rounds, progress)
+        fsync = _publishing(base / "fsync", "fsync", rounds, progress)
         return TankFigures(
             fetch,
-            _publishing(base / "write", "write", rounds, progress),
-            _publishing(base / "fsync", "fsync", rounds, progress),
-            latency,
+            write.results,
+            fsync.results,
+            {"fetch": fetch_cpu, "publish, durability write": write.cpu},
+            {"write": write.latency_ms, "fsync": fsync.latency_ms},
             waiting,
         )
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {key: round(value, 3) for key, value in values.items()}
 
 
 def to_json(figures: TankFigures) -> dict[str, Any]:
@@ -367,9 +426,12 @@ def to_json(figures: TankFigures) -> dict[str, Any]:
     return {
         "message_bytes": MESSAGE_BYTES,
         "bundle_messages": MESSAGES,
+        "in_flight": IN_FLIGHT,
+        "fetch_bytes": FETCH_BYTES,
         "fetch": [each.to_json() for each in figures.fetch],
         "publish_write": [each.to_json() for each in figures.publish_write],
         "publish_fsync": [each.to_json() for each in figures.publish_fsync],
-        "latency_ms": {key: round(value, 3) for key, value in figures.latency_ms.items()},
-        "waiting": {key: round(value, 3) for key, value in figures.waiting.items()},
+        "cpu_ratio": _rounded(figures.cpu),
+        "latency_ms": {mode: _rounded(each) for mode, each in figures.latency_ms.items()},
+        "waiting": _rounded(figures.waiting),
     }

@@ -2,12 +2,19 @@
 
 Each server is a process of its own; ours syncs before it answers, memcached keeps nothing. Set and
 get: one connection, all requests sent without waiting while the answers are read. Dump: TAP DUMP of
-all items until the end of the stream, against pipelined gets of all items. Latency: from the
-sending of a set to the arrival of its TAP packet at a consumer that follows.
+all items until the end of the stream, against pipelined gets of all items. CPU: what the server's
+process took per item over all rounds, which a loaded machine disturbs less than rates.
+
+Latency: from the sending of a set to the arrival of its TAP packet at a consumer that follows, in
+turn with one write and sync of as many bytes to a file beside the store, which no change can be
+faster than. Followers: `FOLLOWERS` consumers follow while `FOLLOWED` items are set; once all of
+them read, once none does; what the server's process holds in memory before and at most.
 """
 
 from __future__ import annotations
 
+import os
+import selectors
 import shutil
 import socket
 import struct
@@ -16,10 +23,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from random import Random
+from typing import Any, Final, cast
 
 from logweir.errors import ConfigError
 from logweir.replication.tap.codec import (
@@ -34,20 +43,31 @@ from logweir.tools.bench.harness import Case, Result, compare
 
 __all__ = ["ITEMS", "VALUE_BYTES", "TapFigures", "run_tap", "to_json"]
 
-ITEMS: Final = 20_000
+ITEMS: Final = 50_000
 VALUE_BYTES: Final = 100
-CHANGES: Final = 300
+CHANGES: Final = 500
+FOLLOWERS: Final = 200
+FOLLOWED: Final = 10_000
+FOLLOWED_BYTES: Final = 1000
+_SILENCE_SECONDS: Final = 30
 _EXTRAS: Final = struct.pack(">II", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TapFigures:
-    """What was measured. The first of each list of results is memcached."""
+    """What was measured. The first of each list of results is memcached.
+
+    `cpu_us`: CPU of a server per item, by what was measured and case; `followers`: bytes and
+    seconds; `baseline`: what memcached says it is.
+    """
 
     set: list[Result]
     get: list[Result]
     dump: list[Result]
     latency_ms: dict[str, float]
+    followers: dict[str, float]
+    cpu_us: dict[str, dict[str, float]]
+    baseline: str
 
 
 def run_tap(directory: Path, *, rounds: int) -> TapFigures:
@@ -57,14 +77,33 @@ def run_tap(directory: Path, *, rounds: int) -> TapFigures:
     with ExitStack() as stack:
         theirs = stack.enter_context(_memcached())
         ours = stack.enter_context(_logweir(directory / "tap"))
-        ports = {"memcached": theirs, "logweir, synced": ours}
-        sets = [_case(name, port, Opcode.SET) for name, port in ports.items()]
-        set_ = compare(sets, rounds=rounds)
-        get = compare([_case(name, port, Opcode.GET) for name, port in ports.items()],
-                      rounds=rounds)  # fmt: skip
-        drain = _case("memcached, gets", theirs, Opcode.GET)
-        dump = compare([drain, Case("logweir, DUMP", lambda: _dump(ours), ITEMS)], rounds=rounds)
-        return TapFigures(set_, get, dump, _latency(ours))
+        both = {"memcached": theirs, "logweir, synced": ours}
+        cpu: dict[str, dict[str, float]] = {}
+        measured: dict[str, list[Result]] = {}
+        cases = {
+            "set": [_case(name, server, Opcode.SET) for name, server in both.items()],
+            "get": [_case(name, server, Opcode.GET) for name, server in both.items()],
+            "dump": [
+                _case("memcached, gets", theirs, Opcode.GET),
+                Case("logweir, DUMP", lambda: _dump(ours.port), ITEMS),
+            ],
+        }
+        for what, pair in cases.items():
+            before = [server.cpu_seconds() for server in (theirs, ours)]
+            measured[what] = compare(pair, rounds=rounds)
+            cpu[what] = {
+                case.name: round((server.cpu_seconds() - was) / (rounds * ITEMS) * 1e6, 3)
+                for case, server, was in zip(pair, (theirs, ours), before, strict=True)
+            }
+        return TapFigures(
+            measured["set"],
+            measured["get"],
+            measured["dump"],
+            _latency(ours.port, directory),
+            _followers(ours),
+            cpu,
+            _version(),
+        )
 
 
 def to_json(figures: TapFigures) -> dict[str, Any]:
@@ -74,6 +113,9 @@ def to_json(figures: TapFigures) -> dict[str, Any]:
         "get": [result.to_json() for result in figures.get],
         "dump": [result.to_json() for result in figures.dump],
         "latency_ms": figures.latency_ms,
+        "followers": figures.followers,
+        "cpu_us": figures.cpu_us,
+        "baseline": figures.baseline,
     }
 
 
@@ -81,21 +123,27 @@ def _key(number: int) -> bytes:
     return b"key%07d" % number
 
 
-def _case(name: str, port: int, opcode: Opcode) -> Case:
+def _requests(opcode: Opcode, count: int, value_bytes: int) -> bytes:
+    """Requests for so many items, whose values do not compress."""
+    random = Random(1)  # noqa: S311 - only different
     is_set = opcode == Opcode.SET
-    requests = b"".join(
+    return b"".join(
         encode_request(
             Packet(
                 opcode,
                 _key(number),
-                bytes(VALUE_BYTES) if is_set else b"",
+                random.randbytes(value_bytes) if is_set else b"",
                 _EXTRAS if is_set else b"",
             )
         )
-        for number in range(ITEMS)
+        for number in range(count)
     )
-    answer_bytes = 24 if is_set else 24 + 4 + VALUE_BYTES
-    return Case(name, lambda: _pipelined(port, requests, ITEMS * answer_bytes), ITEMS)
+
+
+def _case(name: str, server: _Server, opcode: Opcode) -> Case:
+    requests = _requests(opcode, ITEMS, VALUE_BYTES)
+    answer_bytes = 24 if opcode == Opcode.SET else 24 + 4 + VALUE_BYTES
+    return Case(name, lambda: _pipelined(server.port, requests, ITEMS * answer_bytes), ITEMS)
 
 
 def _pipelined(port: int, requests: bytes, expected_bytes: int) -> float:
@@ -122,12 +170,14 @@ def _dump(port: int) -> float:
         return time.perf_counter() - started
 
 
-def _latency(port: int) -> dict[str, float]:
+def _latency(port: int, directory: Path) -> dict[str, float]:
     seconds: list[float] = []
+    disk: list[float] = []
     future = Connect(b"", Option.BACKFILL, 2**64 - 1)
     with (
         socket.create_connection(("127.0.0.1", port)) as follower,
         socket.create_connection(("127.0.0.1", port)) as writer,
+        (directory / "raw").open("wb", buffering=0) as raw,
     ):
         follower.sendall(encode_connect(future))
         follower.settimeout(5)
@@ -139,15 +189,125 @@ def _latency(port: int) -> dict[str, float]:
             follower.recv(4096)
             seconds.append(time.perf_counter() - started)
             writer.recv(4096)
+            started = time.perf_counter()
+            raw.write(bytes(128))
+            os.fdatasync(raw.fileno())
+            disk.append(time.perf_counter() - started)
+    return {**_percentiles("", seconds), **_percentiles("disk ", disk)}
+
+
+def _percentiles(prefix: str, seconds: list[float]) -> dict[str, float]:
     seconds.sort()
     return {
-        "p50": round(seconds[len(seconds) // 2] * 1000, 3),
-        "p99": round(seconds[len(seconds) * 99 // 100] * 1000, 3),
+        f"{prefix}p{share}": round(seconds[len(seconds) * share // 100] * 1000, 3)
+        for share in (50, 99)
     }
 
 
+def _followers(server: _Server) -> dict[str, float]:
+    requests = _requests(Opcode.SET, FOLLOWED, FOLLOWED_BYTES)
+    future = encode_connect(Connect(b"", Option.BACKFILL, 2**64 - 1))
+    packet_bytes = 24 + 16 + len(_key(0)) + FOLLOWED_BYTES
+    found: dict[str, float] = {"before bytes": server.memory_bytes()}
+    for name in ("reading", "stalled"):
+        with ExitStack() as stack:
+            peers = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                for _ in range(FOLLOWERS)
+            ]
+            for peer in peers:
+                peer.sendall(future)
+            time.sleep(1)  # as above
+            started = time.perf_counter()
+            watch = _Watch(server)
+            if name == "reading":
+                with ThreadPoolExecutor(1) as aside:
+                    missing = aside.submit(_read_all, peers, FOLLOWED * packet_bytes)
+                    _pipelined(server.port, requests, FOLLOWED * 24)
+                found["reading seconds"] = round(time.perf_counter() - started, 3)
+                found["missing bytes"] = missing.result()
+            else:
+                _pipelined(server.port, requests, FOLLOWED * 24)
+                time.sleep(2)  # for what is still produced
+            found[f"{name} bytes"] = watch.end()
+    return found
+
+
+def _read_all(peers: list[socket.socket], expected_bytes: int) -> int:
+    """Read so many bytes from each. Returns how many are missing when nothing more comes."""
+    with selectors.DefaultSelector() as waiting:
+        left = dict.fromkeys(peers, expected_bytes)
+        for peer in peers:
+            peer.setblocking(False)
+            waiting.register(peer, selectors.EVENT_READ)
+        while left:
+            ready = waiting.select(_SILENCE_SECONDS)
+            if not ready:
+                break
+            for key, _ in ready:
+                peer = cast(socket.socket, key.fileobj)
+                left[peer] -= len(peer.recv(1 << 18))
+                if left[peer] <= 0:
+                    waiting.unregister(peer)
+                    del left[peer]
+    return sum(left.values())
+
+
+class _Watch:
+    """The most memory that a server held since this was made."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._most = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.02):
+            self._most = max(self._most, self._server.memory_bytes())
+
+    def end(self) -> float:
+        """Stop, and tell."""
+        self._ended.set()
+        self._thread.join()
+        return self._most
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A process that serves. What it uses is read from /proc, 0 where there is none."""
+
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        fields = text.rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_bytes(self) -> float:
+        """Memory of its own: without files, the state's map among them."""
+        try:
+            text = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0.0
+        lines = (line.split() for line in text.splitlines())
+        return sum(int(words[1]) * 1024 for words in lines if words and words[0] == "RssAnon:")
+
+
+def _version() -> str:
+    """What memcached says it is."""
+    told = subprocess.run(["memcached", "-V"], capture_output=True, text=True, check=False)  # noqa: S607 - the one in the path
+    return told.stdout.strip()
+
+
 @contextmanager
-def _process(command: list[str], port: int) -> Iterator[int]:
+def _process(command: list[str], port: int) -> Iterator[_Server]:
     process = subprocess.Popen(  # noqa: S603 - our own command lines
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -161,7 +321,7 @@ def _process(command: list[str], port: int) -> Iterator[int]:
                 if process.poll() is not None or time.monotonic() > end:
                     raise ConfigError("bench tap", f"{command[0]} did not start") from None
                 time.sleep(0.02)
-        yield port
+        yield _Server(port, process.pid)
     finally:
         process.terminate()
         process.wait(20)
@@ -184,5 +344,5 @@ def _logweir(directory: Path) -> Any:
     port = _free_port()
     listen = f"tap://127.0.0.1:{port}/bench"
     program = "from logweir.tools.cli.main import run; run()"
-    command = [sys.executable, "-c", program, "serve", str(directory)]
+    command = [sys.executable, "-P", "-c", program, "serve", str(directory)]
     return _process([*command, "--listen", listen, "--allow-guest", "all"], port)

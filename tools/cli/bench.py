@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -24,8 +25,10 @@ class Suite(StrEnum):
     SERVE = "serve"
     JOIN = "join"
     RELAY = "relay"
+    FOLLOW = "follow"
     TAP = "tap"
     SPARK = "spark"
+    SYNAPSE = "synapse"
 
 
 class Mode(StrEnum):
@@ -45,7 +48,7 @@ def command(
         int, typer.Option(help="Rows of `scan`, `recover`, `join`, `relay`, `spark`.", min=10_000)
     ] = 300_000,
     durability: Annotated[
-        Mode, typer.Option(help="When a change of `append` and `serve` counts as done.")
+        Mode, typer.Option(help="When a change of `append`, `serve`, `follow` is done.")
     ] = Mode.FSYNC,
     compress: Annotated[
         bool, typer.Option("--compress", help="Let `scan` read zstd blocks.")
@@ -72,10 +75,14 @@ def command(
             _tap(out, Path(folder), rounds)
         elif suite is Suite.SPARK:
             _spark(out, Path(folder), rows, rounds)
+        elif suite is Suite.SYNAPSE:
+            _synapse(out, Path(folder), rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.SERVE:
             _serve(out, Path(folder), durability.value, rounds)
+        elif suite is Suite.FOLLOW:
+            _follow(out, Path(folder), durability.value, rounds)
         elif suite is Suite.JOIN:
             _join(out, Path(folder), rows, rounds)
         else:
@@ -115,11 +122,19 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
         out.json({"suite": "tank", **tank.to_json(figures)})
         return
     title = {"bundle_messages": tank.MESSAGES, "message_bytes": tank.MESSAGE_BYTES}
-    _show(out, "fetch", title, "bytes/s", figures.fetch)
-    _show(out, "publish, durability write", title, "bundles/s", figures.publish_write)
-    _show(out, "publish, durability fsync", title, "bundles/s", figures.publish_fsync)
-    for name, values in (("latency", figures.latency_ms), ("waiting", figures.waiting)):
-        out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
+    _show(out, "fetch", {**title, "fetch_bytes": tank.FETCH_BYTES}, "bytes/s", figures.fetch)
+    for mode, results in (("write", figures.publish_write), ("fsync", figures.publish_fsync)):
+        batch = {**title, "in_flight": tank.IN_FLIGHT, "durability": mode}
+        _show(out, "publish", batch, "bundles/s", results)
+    for name, ratio in figures.cpu.items():
+        out.line(f"processor time of the raw machine over ours, {name}: {ratio:.2f}")
+    for mode, values in figures.latency_ms.items():
+        out.line(
+            f"one message of {tank.MESSAGE_BYTES} B to a consumer that waits, durability {mode}: "
+            + ", ".join(f"{key} {value:.2f} ms" for key, value in values.items())
+        )
+    told = ", ".join(f"{key} {value:.2f}" for key, value in figures.waiting.items())
+    out.line(f"fetches that wait: {told}")
 
 
 def _tap(out: Output, folder: Path, rounds: int) -> None:
@@ -129,12 +144,42 @@ def _tap(out: Output, folder: Path, rounds: int) -> None:
     if out.as_json:
         out.json({"suite": "tap", **tap.to_json(figures)})
         return
-    title = {"items": tap.ITEMS, "value_bytes": tap.VALUE_BYTES}
-    _show(out, "set", title, "items/s", figures.set)
-    _show(out, "get", title, "items/s", figures.get)
-    _show(out, "dump", title, "items/s", figures.dump)
+    out.line(f"baseline: {figures.baseline}, which keeps nothing; load {os.getloadavg()[0]:.1f}")
+    title = {
+        "items": tap.ITEMS,
+        "value_bytes": tap.VALUE_BYTES,
+        "connections": 1,
+        "in_flight": "all",
+        "durability": "fsync",
+    }
+    for name, results in (("set", figures.set), ("get", figures.get), ("dump", figures.dump)):
+        _show(out, name, title, "items/s", results)
+        told = ", ".join(f"{case} {value:.2f}" for case, value in figures.cpu_us[name].items())
+        out.line(f"{name}, CPU of the server, us/item: {told}\n")
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
-    out.line(f"latency, ms: {shown}")
+    out.line(f"live change to packet, ms, {tap.CHANGES} changes, durability fsync: {shown}")
+    shown = ", ".join(
+        f"{key.removesuffix(' bytes')} {human_bytes(int(value))}" if key.endswith("bytes")
+        else f"{key} {value:.2f}"
+        for key, value in figures.followers.items()
+    )  # fmt: skip
+    told = f"{tap.FOLLOWED} items of {tap.FOLLOWED_BYTES} bytes"
+    out.line(f"{tap.FOLLOWERS} followers, {told}, memory of the server: {shown}")
+
+
+def _synapse(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import synapse
+
+    figures = synapse.run_synapse(folder, rounds=rounds)
+    if out.as_json:
+        out.json({"suite": "synapse", **synapse.to_json(figures)})
+        return
+    title = {"lines": synapse.LINES, "durability": "fsync"}
+    _show(out, "ingest", title, "rows/s", figures.ingest)
+    _show(out, "serve", title, "lines/s", figures.serve)
+    for name in ("ingest_cpu", "latency_ms", "followers", "stuck"):
+        values = getattr(figures, name)
+        out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
 
 
 def _spark(out: Output, folder: Path, rows: int, rounds: int) -> None:
@@ -186,6 +231,22 @@ def _relay(out: Output, folder: Path, rows: int, rounds: int) -> None:
 
     size, results = run_relay(folder, rows=rows, rounds=rounds)
     _show(out, "relay", {"rows": rows, "packet_bytes": size}, "bytes/s", results)
+
+
+def _follow(out: Output, folder: Path, durability: str, rounds: int) -> None:
+    from logweir.tools.bench.following import RATE_ROWS
+    from logweir.tools.bench.serve import run_follow
+
+    for name, figures in run_follow(folder, durability=durability, rounds=rounds):
+        if out.as_json:
+            told = {"latency_ms": figures.latency_ms, "memory_bytes": figures.memory}
+            out.json({"suite": "follow", "case": name, "rows_per_second": RATE_ROWS, **told})
+            continue
+        shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
+        out.line(f"{name}, {RATE_ROWS} rows/s: {shown} (ms)")
+        if figures.memory:
+            shown = ", ".join(f"{key} {human_bytes(n)}" for key, n in figures.memory.items())
+            out.line(f"{name}, memory: {shown}")
 
 
 def _show(out: Output, suite: str, title: dict[str, Any], unit: str, results: list[Result]) -> None:

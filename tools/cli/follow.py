@@ -87,7 +87,7 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
         out.json({"state": str(status.state), "rows": status.rows, "vclock": dict(log.vclock)})
     else:
         out.message(f"{status.state}: {status.rows} rows, now at {log.vclock}")
-    if status.state == SourceState.STOPPED:
+    if status.state == SourceState.STOPPED and status.last_error:
         out.warning(status.last_error)
         return 1
     return 0

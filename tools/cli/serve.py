@@ -15,10 +15,14 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
+from logweir.limits import CONNECTIONS
 from logweir.replication import server as serving
 from logweir.replication.listener import server_tls
 from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.output import Output
+
+_OTHER_FILES = 256
 
 Guest = Literal["none", "read", "replicate", "write", "all"]
 
@@ -26,6 +30,7 @@ Guest = Literal["none", "read", "replicate", "write", "all"]
 def command(
     out: Output,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.")],
+    config: Annotated[Path | None, config_option(lambda: command)] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(envvar="LOGWEIR_LISTEN", help="Address to serve; may stand several times."),
@@ -46,28 +51,49 @@ def command(
         typer.Option(envvar="LOGWEIR_FUNCTIONS", help="Module whose functions CALL may call."),
     ] = "",
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse changes by clients (error 7).")
+        bool,
+        typer.Option(
+            "--read-only", envvar="LOGWEIR_READ_ONLY", help="Refuse changes by clients (error 7)."
+        ),
     ] = False,
     durability: Annotated[
         Literal["fsync", "write", "none"],
         typer.Option(envvar="LOGWEIR_DURABILITY", help="When a change counts as durable."),
     ] = "fsync",
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="Speak TLS with this PEM certificate.")
+        Path | None,
+        typer.Option(envvar="LOGWEIR_TLS_CERTIFICATE", help="Speak TLS with this PEM certificate."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key, if it is in another file.")] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(envvar="LOGWEIR_TLS_KEY", help="Its key, if it is in another file."),
+    ] = None,
     metrics: Annotated[
         str, typer.Option(envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus.")
     ] = "",
     replication_timeout: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between heartbeats to replicas.")
+        float,
+        typer.Option(
+            envvar="LOGWEIR_REPLICATION_TIMEOUT",
+            min=0.01,
+            help="Seconds between heartbeats to replicas.",
+        ),
     ] = 1.0,
+    retain_max_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="LOGWEIR_RETAIN_MAX_BYTES",
+            min=0,
+            help="Bytes of old logs that one follower may hold back; 0: without bound.",
+        ),
+    ] = 0,
 ) -> int:
     """Serve a store to Tarantool clients and replicas, and follow upstreams.
 
     Without --listen it listens on tarantool://127.0.0.1:3301. A folder that is not there is made.
     Stop it with Ctrl-C or SIGTERM.
     """
+    del config  # its values are those of the other options
     default = [] if follow else ["tarantool://127.0.0.1:3301"]
     options = serving.ServerOptions(
         listen=[parse_listen_url(url, origin="--listen") for url in listen or default],
@@ -76,10 +102,14 @@ def command(
         functions=functions,
         read_only=read_only,
         replication_timeout_seconds=replication_timeout,
+        retain_max_bytes=retain_max_bytes,
         tls=server_tls(tls_certificate, tls_key) if tls_certificate else None,
     )
     where = _metrics_address(metrics)
     log_to_stderr(out)
+    files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
+    if files < CONNECTIONS + _OTHER_FILES:
+        out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
     with logweir.open(directory, durability=durability) as log:
         return serving.run(_serve(out, log, options, where))
 

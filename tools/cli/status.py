@@ -30,12 +30,13 @@ def command(
         out.json(status)
     else:
         _show(out, status)
-    stopped = [one for one in status.get("sources", ()) if one["state"] == "stopped"]
+    sources = status.get("sources", ())
+    stopped = [one for one in sources if one["state"] == "stopped" and one["last_error"]]
     return 1 if stopped else 0
 
 
 def _show(out: Output, status: dict[str, Any]) -> None:
-    lists = ("sources", "topics", "replicas")
+    lists = ("sources", "gaps", "topics", "streams", "replicas")
     out.fields((name, value) for name, value in status.items() if name not in lists)
     for name in lists:
         rows = status.get(name)

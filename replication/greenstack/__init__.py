@@ -1,0 +1,1 @@
+"""Greenstack, Couchbase's protocol of 2015 for all its traffic: served and followed."""

@@ -1,0 +1,72 @@
+# The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
+cimport cython
+
+ctypedef unsigned long long u64
+ctypedef const unsigned char* Source
+ctypedef unsigned char* Target
+
+cdef Py_ssize_t _RUN_STOP, _RUN_BYTES, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE
+cdef Py_ssize_t _LANE_MAX, _HEADER, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
+cdef Py_ssize_t _ANSWER_BYTES
+cdef bytes _answer_head
+cdef Source HEAD
+
+cdef inline Py_ssize_t big2(Source data, Py_ssize_t at) noexcept
+
+
+@cython.locals(word=Py_ssize_t)
+cdef inline Py_ssize_t big4(Source data, Py_ssize_t at) noexcept
+
+@cython.locals(word=Py_ssize_t)
+cdef inline Py_ssize_t little4(Source data, Py_ssize_t at) noexcept
+
+@cython.locals(step=Py_ssize_t)
+cdef inline Py_ssize_t target(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(back=Py_ssize_t, vtable=Py_ssize_t, size=Py_ssize_t, place=Py_ssize_t)
+cdef Py_ssize_t slot(
+    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number) noexcept
+
+@cython.locals(place=Py_ssize_t, size=Py_ssize_t)
+cdef Py_ssize_t text(
+    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number) noexcept
+
+@cython.locals(place=Py_ssize_t)
+cdef Py_ssize_t small(
+    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number,
+    Py_ssize_t default) noexcept
+
+cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
+
+@cython.locals(i=Py_ssize_t)
+cdef void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+
+@cython.locals(root=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
+               value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
+               flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, body=Py_ssize_t,
+               i=Py_ssize_t)
+cdef Py_ssize_t put_set(
+    Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t vbucket, Py_ssize_t number,
+    Py_ssize_t value_max, Target out, Py_ssize_t used, Py_ssize_t room) noexcept
+
+@cython.locals(raw=Source, out=Target, end=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
+               count=Py_ssize_t, values=Py_ssize_t, lane_at=Py_ssize_t, lane_bytes=Py_ssize_t,
+               has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t, flags=Py_ssize_t,
+               entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t, own=Py_ssize_t,
+               own_bytes=Py_ssize_t, i=Py_ssize_t, vbucket=Py_ssize_t, after=Py_ssize_t,
+               key_bytes=Py_ssize_t)
+cpdef Py_ssize_t take_run(
+    bytes data, Py_ssize_t at, Py_ssize_t count_max, Py_ssize_t value_max, u64[::1] found,
+    u64[::1] table, bytearray sets) except? -2
+
+@cython.locals(extra=Py_ssize_t, i=Py_ssize_t)
+cdef Py_ssize_t put_head(
+    Target out, Py_ssize_t used, Py_ssize_t size, u64 opaque, Py_ssize_t status, Source lane,
+    Py_ssize_t lane_bytes) noexcept
+
+@cython.locals(raw=Source, to=Target, name=Source, head=Source, end=Py_ssize_t, room=Py_ssize_t,
+               used=Py_ssize_t, at=Py_ssize_t, mark=Py_ssize_t, i=Py_ssize_t, j=Py_ssize_t,
+               body=Py_ssize_t, status=Py_ssize_t, opaque=u64)
+cpdef Py_ssize_t answers(
+    bytes replies, u64[::1] table, Py_ssize_t count, bytes lane, Py_ssize_t lane_bytes, u64 uuid,
+    u64[::1] marks, bytearray out) except? -2

@@ -1,0 +1,246 @@
+"""Lanes: which requests of a connection may run now. No I/O, no store.
+
+Requests of one lane run, and are answered, in the order in which they came; lanes do not wait for
+one another. `Lanes.put` takes requests, `take` gives *batches* that may be started, `done` tells
+that one is answered. Each lane has at most `_IN_FLIGHT` batches under way, which are started in
+order and must be finished in order; a batch is about `limits.GREENSTACK_BATCH_BYTES`, so that a
+lane with much to do leaves room for the others.
+
+===================  ===============================================================================
+kind of batch        what
+===================  ===============================================================================
+STORE                requests on a bucket, each for itself
+TRANSACTION          those that `more` binds together, up to the first without it: all or none
+SINGLE               anything else, alone: it starts when all before it is answered, and what
+                     follows waits for it
+===================  ===============================================================================
+
+A fenced request ends its batch, and what follows starts when it is answered. Requests that cannot
+be in a transaction and come between its parts are refused with it, in their place. A transaction
+that grows over its limits is refused as a whole once its end has come; its parts are not kept.
+
+What can be started at once is given in the order of the priorities of each lane's first request:
+lower is sooner, none is 128. `None` is the root lane; b"" is a lane of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final, Generic, TypeVar
+
+from logweir.limits import (
+    GREENSTACK_BATCH_BYTES,
+    GREENSTACK_LANES,
+    GREENSTACK_TRANSACTION_BYTES,
+    GREENSTACK_TRANSACTION_FRAMES,
+)
+from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.runs import MutationRun
+
+__all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
+
+_IN_FLIGHT: Final = 4
+_PRIORITY: Final = 128
+_BOUND: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE))
+_STORE: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE, Opcode.GET))
+
+Selected = TypeVar("Selected")
+
+
+class BatchKind(IntEnum):
+    """How the requests of a batch belong together."""
+
+    STORE = 0
+    TRANSACTION = 1
+    SINGLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """One request, or a run of them. `refusal`: it is not run but answered so; `answer`: its answer
+    is known, and is only sent in its turn; `user_id`: who asked; `received_at`: Unix seconds."""
+
+    frame: Frame | MutationRun
+    user_id: int = 0
+    received_at: float = 0.0
+    refusal: Status | None = None
+    answer: bytes | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Bound:
+    """Requests that are one transaction, as far as they have come."""
+
+    requests: list[Pending] = field(default_factory=list)
+    size_bytes: int = 0
+    overflows: bool = False
+
+    def add(self, pending: Pending) -> None:
+        """Take one more; over the limits all are refused, and their documents forgotten."""
+        self.requests.append(pending)
+        self.size_bytes += pending.frame.size_bytes
+        if self.overflows:
+            self.requests[-1] = _refused(pending, Status.INVALID_STATE)
+        elif (
+            len(self.requests) > GREENSTACK_TRANSACTION_FRAMES
+            or self.size_bytes > GREENSTACK_TRANSACTION_BYTES
+        ):
+            self.overflows = True
+            self.requests = [_refused(one, Status.INVALID_STATE) for one in self.requests]
+            self.requests[-1] = _refused(pending, Status.TOO_BUSY)
+
+
+@dataclass(slots=True, eq=False)
+class Lane(Generic[Selected]):
+    """One lane. `selected`: what is selected in it, taken over from the root lane at its begin;
+    `open`: a transaction whose end has not come."""
+
+    id: bytes | None
+    selected: Selected
+    queue: deque[Pending | Bound] = field(default_factory=deque)
+    open: Bound | None = None
+    in_flight: int = 0
+    is_blocked: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Batch(Generic[Selected]):
+    """What may be started. `size_bytes`: of its requests, about."""
+
+    kind: BatchKind
+    lane: Lane[Selected]
+    requests: Sequence[Pending]
+    size_bytes: int
+
+
+class Lanes(Generic[Selected]):
+    """The lanes of one connection."""
+
+    def __init__(self, selected: Selected) -> None:
+        self.root: Lane[Selected] = Lane(None, selected)
+        self._lanes: dict[bytes | None, Lane[Selected]] = {None: self.root}
+        self._ready: dict[Lane[Selected], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def __iter__(self) -> Iterator[Lane[Selected]]:
+        return iter(tuple(self._lanes.values()))
+
+    def put(self, pending: Pending) -> bool:
+        """Take a request. False, and nothing done, where its lane is one too many."""
+        name = pending.frame.flex.get(FlexKey.LANE) if pending.frame.flex else None
+        lane = self._lanes.get(name)
+        if lane is None:
+            if len(self._lanes) > GREENSTACK_LANES:
+                return False
+            lane = self._lanes[name] = Lane(name, self.root.selected)
+        frame = pending.frame
+        if lane.open is None and not frame.flags & Flag.MORE:
+            lane.queue.append(pending)
+        elif isinstance(frame, MutationRun):
+            for each in frame.frames():
+                self.put(replace(pending, frame=each))
+        else:
+            self._bind(lane, pending)
+        self._ready[lane] = None
+        return True
+
+    def _bind(self, lane: Lane[Selected], pending: Pending) -> None:
+        """Take a request that has `more`, or that comes while a transaction is open."""
+        frame = pending.frame
+        can_bind = frame.opcode in _BOUND and pending.refusal is None
+        is_free = pending.refusal is None and pending.answer is None
+        if not can_bind and is_free:
+            has_more = frame.flags & Flag.MORE
+            refusal = Status.INVALID_ARGUMENTS if has_more else Status.INVALID_STATE
+            pending = replace(pending, refusal=refusal)
+        if lane.open is None:
+            if not can_bind:
+                lane.queue.append(pending)
+                return
+            lane.open = Bound()
+        lane.open.add(pending)
+        if can_bind and not frame.flags & Flag.MORE:
+            lane.queue.append(lane.open)
+            lane.open = None
+
+    def take(self) -> list[Batch[Selected]]:
+        """Batches that may be started now, in the order in which they are to be."""
+        ready = list(self._ready)
+        self._ready.clear()
+        if len(ready) > 1:
+            ready.sort(key=_priority)
+        batches: list[Batch[Selected]] = []
+        for lane in ready:
+            while (batch := self._next(lane)) is not None:
+                lane.in_flight += 1
+                batches.append(batch)
+        return batches
+
+    def done(self, batch: Batch[Selected]) -> None:
+        """A batch is answered."""
+        lane = batch.lane
+        lane.in_flight -= 1
+        if not lane.in_flight:
+            lane.is_blocked = False
+        if lane.queue:
+            self._ready[lane] = None
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` may give something."""
+        return bool(self._ready)
+
+    def _next(self, lane: Lane[Selected]) -> Batch[Selected] | None:
+        queue = lane.queue
+        if not queue or lane.is_blocked or lane.in_flight >= _IN_FLIGHT:
+            return None
+        first = queue[0]
+        if isinstance(first, Bound):
+            queue.popleft()
+            lane.is_blocked = any(one.frame.flags & Flag.FENCE for one in first.requests)
+            return Batch(BatchKind.TRANSACTION, lane, first.requests, first.size_bytes)
+        if not _is_store(first):
+            if lane.in_flight:
+                return None
+            lane.is_blocked = True
+            queue.popleft()
+            return Batch(BatchKind.SINGLE, lane, (first,), first.frame.size_bytes)
+        requests: list[Pending] = []
+        size = 0
+        while queue and size < GREENSTACK_BATCH_BYTES:
+            pending = queue[0]
+            if isinstance(pending, Bound) or not _is_store(pending):
+                break
+            queue.popleft()
+            requests.append(pending)
+            size += pending.frame.size_bytes
+            if pending.frame.flags & Flag.FENCE:
+                lane.is_blocked = True
+                break
+        return Batch(BatchKind.STORE, lane, requests, size)
+
+
+def _refused(pending: Pending, status: Status) -> Pending:
+    """The request as one that is refused, without its payload."""
+    if pending.answer is not None or pending.refusal is not None:
+        return pending
+    assert isinstance(pending.frame, Frame)
+    return replace(pending, frame=replace(pending.frame, payload=b""), refusal=status)
+
+
+def _is_store(pending: Pending) -> bool:
+    return pending.frame.opcode in _STORE and pending.answer is None
+
+
+def _priority(lane: Lane[Selected]) -> int:
+    if not lane.queue:
+        return _PRIORITY
+    first = lane.queue[0]
+    frame = first.requests[0].frame if isinstance(first, Bound) else first.frame
+    value = frame.flex.get(FlexKey.PRIORITY, b"")
+    return value[0] if len(value) == 1 else _PRIORITY

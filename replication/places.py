@@ -1,0 +1,58 @@
+"""Places in the log files, by position, so that a follower need not read a file from its start.
+
+After each commit it is known at which byte of which file the log ends. The newest of these places
+is kept, and one for about every `limits.PLACE_STEP_BYTES` of the log before it. Reading behind a
+place gives all rows behind its position.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from logweir.limits import PLACE_STEP_BYTES, PLACES
+from logweir.wal.vclock import VClock
+
+__all__ = ["Place", "Places"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """All rows behind `vclock` stand in `path` from byte `offset` on, or in later files."""
+
+    vclock: VClock
+    path: Path
+    offset: int
+
+
+class Places:
+    """The places of one log. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Place] = deque(maxlen=PLACES)
+        self._newest: Place | None = None
+        self._guard = threading.Lock()
+
+    def note(self, vclock: VClock, path: Path, offset: int) -> None:
+        """The log ends there, at that position; never called with an older one."""
+        with self._guard:
+            newest, last = self._newest, self._kept[-1] if self._kept else None
+            self._newest = Place(vclock, path, offset)
+            is_far = (
+                newest is not None
+                and last is not None
+                and newest.path == last.path
+                and offset - last.offset > PLACE_STEP_BYTES
+            )
+            if newest is not None and (last is None or is_far or newest.path != path):
+                self._kept.append(newest)
+
+    def before(self, position: VClock) -> Place | None:
+        """The last place that is not behind `position`."""
+        with self._guard:
+            for place in (self._newest, *reversed(self._kept)):
+                if place is not None and position.covers(place.vclock):
+                    return place
+        return None

@@ -1,0 +1,327 @@
+"""Answering requests for missed rows over HTTP, as followers of dialect D3 want it.
+
+``GET /_synapse/replication/get_repl_stream_updates/<stream>/<any>?from_token=…&upto_token=…`` with
+``Authorization: Bearer <secret>`` where one is configured. Answer, 200: ``{"updates": [[token,
+row], …], "upto_token": …, "limited": …}``, tokens above `from_token` up to `upto_token`, equal
+tokens whole; `limited`: ask again from the `upto_token` that is told.
+
+==========================================  ========================================================
+request                                     answer
+==========================================  ========================================================
+a range that ends before it begins          no rows
+a range beyond the present                  no rows, its end told back
+`&instance_name=<writer>`                   that writer's rows; without it those of the main
+                                            process, or of the only writer
+a space, `from_token=0`, rows are gone      all that is in it as `replace` rows of `upto_token`
+a space, another token whose rows are gone  400 `M_UNKNOWN`, token too old
+a stream that is not known                  400 `M_UNKNOWN`
+arguments that are no integers              400 `M_INVALID_PARAM`
+a wrong or missing secret                   401 `M_MISSING_TOKEN`
+another path; another method                404; 405, `M_UNRECOGNIZED`
+a request that cannot be read, or too long  400 or 431, close
+==========================================  ========================================================
+
+A page has about `limits.SYNAPSE_PAGE_ROWS` rows. Requests of one connection are answered one by
+one, in their order; bodies are read and thrown away. A connection is closed after
+`limits.SYNAPSE_HTTP_IDLE_SECONDS` without a request.
+
+Source: Synapse 1.66.0 and its workers, observed; what becomes of spaces is ours.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from logweir.errors import PositionUnavailable
+from logweir.limits import (
+    SYNAPSE_HTTP_HEAD_BYTES,
+    SYNAPSE_HTTP_IDLE_SECONDS,
+    SYNAPSE_MESSAGE_BYTES,
+    SYNAPSE_PAGE_ROWS,
+)
+from logweir.replication.hub import Hub
+from logweir.replication.link import Link
+from logweir.replication.session import Outbox
+from logweir.replication.synapse.streams import MASTER, Delivery, Stream, Streams
+from logweir.store import Log
+
+__all__ = ["HttpSession", "Request", "UpdatesService"]
+
+_PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
+_READ_BYTES: Final = 8 * 1024 * 1024
+"""Of the log in one request: the event loop waits for it."""
+
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `target`: path and query as sent; `headers`: by lower-case name."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+
+
+class HttpSession:
+    """HTTP/1.1, as much as is needed. Keeps the contract of `logweir.replication.session`.
+
+    Events are `Request`s; each is to be answered once, in order.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.close_reason = ""
+        self._out = Outbox()
+        self._rest = b""
+        self._body_bytes = 0
+        self._heard = now
+        self._owed = 0
+        self._last = False
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Request]:
+        """See `Session`."""
+        if self.close_reason or self._last:
+            return ()
+        self._heard = now
+        self._rest += data
+        found: list[Request] = []
+        while not self.close_reason and not self._last:
+            skipped = min(self._body_bytes, len(self._rest))
+            self._rest = self._rest[skipped:]
+            self._body_bytes -= skipped
+            head, end, rest = self._rest.partition(b"\r\n\r\n")
+            if self._body_bytes or not end:
+                if len(self._rest) > SYNAPSE_HTTP_HEAD_BYTES:
+                    self._refuse(431, "the head of the request is too long")
+                break
+            self._rest = rest
+            if len(head) > SYNAPSE_HTTP_HEAD_BYTES:
+                self._refuse(431, "the head of the request is too long")
+                break
+            request = self._request(head)
+            if request is None:
+                self._refuse(400, "the request cannot be read")
+                break
+            found.append(request)
+            self._owed += 1
+        return found
+
+    def _request(self, head: bytes) -> Request | None:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        pairs = [line.partition(":") for line in lines]
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        size = headers.get("content-length", "0")
+        chunked = "transfer-encoding" in headers
+        if len(words) != 3 or not words[2].startswith("HTTP/1.") or chunked:
+            return None
+        if not (size.isascii() and size.isdigit() and len(size) < 10):
+            return None
+        self._body_bytes = int(size)
+        if self._body_bytes > SYNAPSE_MESSAGE_BYTES:
+            return None
+        wanted = headers.get("connection", "").lower()
+        self._last = wanted == "close" or (words[2] == "HTTP/1.0" and wanted != "keep-alive")
+        return Request(words[0], words[1], headers)
+
+    def answer(self, status: int, body: bytes) -> None:
+        """Answer the oldest request that has none yet."""
+        self._owed -= 1
+        is_last = self._last and not self._owed
+        self._put(status, body, is_last)
+        if is_last:
+            self.close_reason = "the client wanted one answer only"
+
+    def _put(self, status: int, body: bytes, is_last: bool) -> None:
+        more = "Connection: close\r\n" if is_last else ""
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n{more}\r\n"
+        )
+        self._out.put(head.encode("latin-1"))
+        self._out.put(body)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self._put(status, error_body("M_UNRECOGNIZED", reason), True)
+        self.close_reason = reason
+
+    def receive_eof(self, now: float) -> Sequence[Request]:
+        """See `Session`."""
+        del now
+        self.close_reason = self.close_reason or "the client closed the connection"
+        return ()
+
+    def data_to_send(self) -> bytes:
+        """See `Session`."""
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        """See `Session`."""
+        return self._heard + SYNAPSE_HTTP_IDLE_SECONDS
+
+    def deadline_passed(self, now: float) -> Sequence[Request]:
+        """See `Session`."""
+        if self._owed:
+            self._heard = now
+        elif now >= self._heard + SYNAPSE_HTTP_IDLE_SECONDS:
+            self.close_reason = "the client asked for nothing more"
+        return ()
+
+
+def error_body(code: str, text: str) -> bytes:
+    """The body of an answer that is an error."""
+    return json.dumps({"errcode": code, "error": text}).encode()
+
+
+class UpdatesService:
+    """The HTTP address of a D3 listener, for a `Listener`. `secret`: "" for none."""
+
+    def __init__(self, log: Log, hub: Hub, streams: Streams, *, secret: str = "") -> None:
+        self.log = log
+        self.hub = hub
+        self.streams = streams
+        self._secret = secret.encode()
+
+    def begin(self, link: Link) -> UpdatesConversation:
+        """See `Service`."""
+        return UpdatesConversation(self, link)
+
+    def refusal(self, reason: str) -> bytes:
+        """See `Service`."""
+        session = HttpSession(0.0)
+        session.answer(400, error_body("M_LIMIT_EXCEEDED", reason))
+        return session.data_to_send()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def respond(self, request: Request) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        parts = urllib.parse.urlsplit(request.target)
+        path = tuple(map(urllib.parse.unquote, parts.path.split("/")))
+        if len(path) != 6 or path[1:4] != _PREFIX:
+            return 404, error_body("M_UNRECOGNIZED", "Unrecognized request")
+        if request.method != "GET":
+            return 405, error_body("M_UNRECOGNIZED", "only GET is answered here")
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if self._secret and not hmac.compare_digest(given, self._secret):
+            return 401, error_body("M_MISSING_TOKEN", "the secret is missing or wrong")
+        query = dict(urllib.parse.parse_qsl(parts.query))
+        try:
+            after, upto = _integer(query["from_token"]), _integer(query["upto_token"])
+        except (KeyError, ValueError):
+            text = "from_token and upto_token have to be integers of 64 bits"
+            return 400, error_body("M_INVALID_PARAM", text)
+        stream = self.streams.get(path[4])
+        if stream is None:
+            return 400, error_body("M_UNKNOWN", "Unknown stream")
+        if upto <= after:
+            return 200, _page([], upto, limited=False)
+        try:
+            if stream.relayed:
+                return 200, self._relayed(stream, query.get("instance_name", ""), after, upto)
+            return 200, self._space(stream, after, upto)
+        except PositionUnavailable as error:
+            return 400, error_body("M_UNKNOWN", f"token too old: {error.message}")
+
+    def _relayed(self, stream: Stream, writer: str, after: int, upto: int) -> bytes:
+        with self.log.read_view() as view:
+            heads = {who: epoch for who, epoch, _ in self.streams.heads(view, stream)}
+            if not writer:
+                writer = next(iter(heads)) if len(heads) == 1 else MASTER
+            units = self.streams.stored_units(
+                view, stream, writer, heads.get(writer, 1), after, SYNAPSE_PAGE_ROWS
+            )
+        rows = [(token, text) for token, texts in units if token <= upto for text in texts]
+        reached = units[-1][0] if units else upto
+        is_all = sum(len(texts) for _, texts in units) < SYNAPSE_PAGE_ROWS or reached >= upto
+        return _page(rows, upto if is_all else reached, limited=not is_all)
+
+    def _space(self, stream: Stream, after: int, upto: int) -> bytes:
+        oldest = self.log.oldest_position.signature
+        present = self.log.vclock.signature
+        if after >= present:
+            return _page([], upto, limited=False)
+        if after < oldest:
+            if after > 0:
+                raise PositionUnavailable(after, oldest, present)
+            return self._state(stream, upto)
+        rows: list[tuple[int, str]] = []
+        read_bytes = 0
+        reader = self.hub.reader(self.streams.vclock_at(max(after, 0)))
+        try:
+            while (window := reader.take()) is not None:
+                for unit in self.streams.deliveries(window.start, window.blocks, divided=True):
+                    if unit.stream == stream.name and after < unit.signature <= upto:
+                        rows += [(unit.token, text) for text in _texts(unit)]
+                end = window.end.signature
+                read_bytes += window.size_bytes
+                enough = len(rows) >= SYNAPSE_PAGE_ROWS or read_bytes >= _READ_BYTES
+                if end >= upto or (enough and end > after):
+                    return _page(rows, min(end, upto), limited=end < upto)
+        finally:
+            reader.close()
+        return _page(rows, upto, limited=False)
+
+    def _state(self, stream: Stream, upto: int) -> bytes:
+        rows: list[tuple[int, str]] = []
+        key: bytes | None = None
+        size = 0
+        with self.log.read_view() as view:
+            while True:
+                texts, key = self.streams.state(view, stream, key, SYNAPSE_PAGE_ROWS)
+                rows += [(upto, text) for text in texts]
+                size += sum(map(len, texts))
+                if size > SYNAPSE_MESSAGE_BYTES:
+                    oldest = self.log.oldest_position.signature
+                    raise PositionUnavailable(
+                        0, oldest, self.log.vclock.signature, hint="the space is too large"
+                    )
+                if key is None:
+                    return _page(rows, upto, limited=False)
+
+
+class UpdatesConversation:
+    """One client of the HTTP address."""
+
+    def __init__(self, service: UpdatesService, link: Link) -> None:
+        self.session = HttpSession(link.time())
+        self._service = service
+        self._link = link
+
+    def handle(self, events: Sequence[Request]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        for request in events:
+            self.session.answer(*self._service.respond(request))
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+
+
+def _texts(unit: Delivery) -> list[str]:
+    """The rows of a unit as JSON."""
+    return [line.split(" ", 4)[4] for line in unit.lines.decode().split("\n")[:-1]]
+
+
+def _integer(text: str) -> int:
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(text)
+    return value
+
+
+def _page(rows: Sequence[tuple[int, str]], upto: int, *, limited: bool) -> bytes:
+    listed = ",".join([f"[{token},{text}]" for token, text in rows])
+    told = "true" if limited else "false"
+    return f'{{"updates":[{listed}],"upto_token":{upto},"limited":{told}}}'.encode()

@@ -1,0 +1,254 @@
+"""Change streams of our server on sockets: snapshots, rows, resuming, credit, ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from interop.gsraw import RawClient, mutation, vbucket
+from interop.kvclient import KvClient, store
+from interop.serving import Serving
+from logweir.replication.bucketstore import Buckets
+from logweir.replication.greenstack import messages
+from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.messages import MarkKind, StreamOpen
+from logweir.replication.tap.codec import Connect, Opaque, Option, Packet
+from logweir.replication.tap.codec import Opcode as Tap
+from logweir.replication.urls import parse_listen_url
+from logweir.wal.vclock import VClock
+
+NAME = b"feed-1"
+Told = tuple[Any, ...]
+
+
+def serve(folder: Path, **options: Any) -> Serving:
+    """A server of buckets that lets guests do everything, and speaks TAP on its second port."""
+    options.setdefault("guest", "all")
+    listen = [parse_listen_url("greenstack://:0"), parse_listen_url("tap://:0/default")]
+    return Serving(folder, listen=listen, **options)
+
+
+def open_stream(client: RawClient, *, name: bytes = NAME, **asked: Any) -> Frame:
+    """Ask for a stream; returns the answer."""
+    flex = {FlexKey.DCP_ID.value: name}
+    return client.ask(Frame(Opcode.STREAM_OPEN, payload=StreamOpen(**asked).encode(), flex=flex))
+
+
+def tell(frame: Frame) -> Told:
+    """A pushed frame in short."""
+    if frame.opcode == Opcode.STREAM_MARK:
+        return ("mark", messages.Mark.decode(frame.payload).kind)
+    more = "+" if frame.flags & Flag.MORE else ""
+    if frame.opcode == Opcode.MUTATION:
+        operation, document = messages.decode_mutation(frame.payload)
+        assert operation == messages.Operation.SET
+        return ("set" + more, document.id, document.value)
+    if frame.opcode == Opcode.REMOVE:
+        return ("remove" + more, messages.decode_remove(frame.payload)[0])
+    if frame.opcode == Opcode.TRUNCATE:
+        return ("truncate" + more, messages.decode_bucket(frame.payload))
+    assert frame.opcode == Opcode.STREAM_CLOSE, frame
+    return ("close", messages.decode_close(frame.payload)[0])
+
+
+def take(client: RawClient, until: Told) -> list[Told]:
+    """What is pushed, with acknowledgements, up to and with one thing."""
+    told: list[Told] = []
+    while not told or told[-1] != until:
+        frame = client.push()
+        assert frame.flex[FlexKey.DCP_ID] == NAME
+        told.append(tell(frame))
+    return told
+
+
+CAUGHT_UP = ("mark", MarkKind.CAUGHT_UP)
+BEGIN = ("mark", MarkKind.SNAPSHOT_BEGINS)
+END = ("mark", MarkKind.SNAPSHOT_ENDS)
+
+
+def test_snapshot_then_changes(tmp_path: Path) -> None:
+    """What exists between the marks, then each change once, with its place in the log."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        client.ask(mutation(b"a", b"1"))
+        client.ask(mutation(b"b", b"2"))
+        assert open_stream(client, snapshot=True).status == Status.SUCCESS
+        begin = take(client, CAUGHT_UP)
+        assert begin == [BEGIN, ("set", b"a", b"1"), ("set", b"b", b"2"), END, CAUGHT_UP]
+        client.ask(mutation(b"c", b"3"))
+        frame = client.push()
+        assert tell(frame) == ("set", b"c", b"3")
+        assert frame.flags == Flag.QUIET
+        assert int.from_bytes(frame.flex[FlexKey.LSN], "big") == server.log.vclock.lsn(1)
+        assert frame.flex[FlexKey.ORIGIN] == (1).to_bytes(4, "big")
+        assert frame.flex[FlexKey.BUCKET] == b"default"
+        client.ask(Frame(Opcode.REMOVE, payload=messages.encode_remove(b"a"), flex=vbucket(0)))
+        assert tell(client.push()) == ("remove", b"a")
+        server.log.truncate("default")
+        assert tell(client.push()) == ("truncate", "default")
+
+
+def test_a_tap_client_s_changes_are_streamed_and_the_reverse(tmp_path: Path) -> None:
+    """A set, a removal and a flush by memcached's protocol; a document read back by it."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        assert open_stream(client, snapshot=True).status == Status.SUCCESS
+        take(client, CAUGHT_UP)
+        with KvClient(server.urls[1].port) as tap:
+            tap.ask(store(b"k", b"from tap", flags=5))
+            assert tell(client.push()) == ("set", b"k", b"from tap")
+            tap.ask(Packet(Tap.DELETE, b"k"))
+            assert tell(client.push()) == ("remove", b"k")
+            client.ask(mutation(b"g", b"from greenstack"))
+            (answer,) = tap.ask(Packet(Tap.GET, b"g"))
+            assert answer.value == b"from greenstack"
+            tap.ask(Packet(Tap.FLUSH))
+        assert take(client, ("truncate", "default"))[-1] == ("truncate", "default")
+
+
+def test_a_greenstack_change_comes_out_of_a_tap_stream(tmp_path: Path) -> None:
+    """A consumer that follows by TAP is given what a Greenstack client writes and removes."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        client.ask(mutation(b"old", b"1"))
+        with KvClient(server.urls[1].port) as consumer:
+            stream = consumer.stream(Connect(b"n", Option.SUPPORT_ACK))
+            while next(stream).number != Opaque.CLOSE_BACKFILL:
+                pass
+            client.ask(mutation(b"new", b"2"))
+            gone = messages.encode_remove(b"old")
+            client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(0)))
+            seen = []
+            for message in stream:
+                if message.opcode in (Tap.TAP_MUTATION, Tap.TAP_DELETE):
+                    seen.append((message.opcode, message.key, message.value))
+                if message.opcode == Tap.TAP_DELETE:
+                    break
+        assert seen == [(Tap.TAP_MUTATION, b"new", b"2"), (Tap.TAP_DELETE, b"old", b"")]
+
+
+def test_transactions_are_bound_by_more(tmp_path: Path) -> None:
+    """All rows but the last have it, over several buckets too, in the order of the log."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        Buckets(server.log).make("other")
+        assert open_stream(client, start=server.log.vclock.without_local()).status == 0
+        take(client, CAUGHT_UP)
+        with server.log.transaction() as tx:
+            for key, space in ((b"1", "default"), (b"2", "other"), (b"3", "default")):
+                tx.replace(space, (key, 0, b"v", 0, 0, 1, 0, 0, "", b""))
+        client.ask(mutation(b"alone"))
+        told = take(client, ("set", b"alone", b"v"))
+        assert told == [
+            ("set+", b"1", b"v"),
+            ("set+", b"2", b"v"),
+            ("set", b"3", b"v"),
+            ("set", b"alone", b"v"),
+        ]
+
+
+def test_a_stream_goes_on_where_it_stood(tmp_path: Path) -> None:
+    """A position taken from a row gives exactly what comes behind it."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        before = server.log.vclock.without_local()
+        for number in range(20):
+            client.ask(mutation(b"k%02d" % number))
+        position = VClock({1: before.lsn(1) + 7})
+        assert open_stream(client, start=position, follow=False).status == 0
+        told = take(client, ("close", Status.SUCCESS))
+        # vbucket 0 is active from the begin, so each change is one row
+        assert [one[1] for one in told if one[0] == "set"] == [b"k%02d" % n for n in range(7, 20)]
+        assert told[-2] == CAUGHT_UP
+
+
+def test_positions_that_we_do_not_have_are_refused(tmp_path: Path) -> None:
+    """Rollback for what is ahead of us; the name of an open stream is taken."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        ahead = VClock({1: server.log.vclock.lsn(1) + 1})
+        assert open_stream(client, start=ahead).status == Status.ROLLBACK
+        assert open_stream(client, start=VClock({9: 1})).status == Status.ROLLBACK
+        assert open_stream(client, snapshot=True).status == Status.SUCCESS
+        assert open_stream(client, snapshot=True).status == Status.STREAM_EXISTS
+        assert open_stream(client, name=b"").status == Status.INVALID_ARGUMENTS
+        assert open_stream(client, name=b"x" * 65).status == Status.INVALID_ARGUMENTS
+        assert open_stream(client, name=b"y", buckets=("nosuch",)).status == Status.NO_BUCKET
+
+
+def test_a_window_holds_a_stream_up_until_credit_comes(tmp_path: Path) -> None:
+    """It is overshot by one transaction at most, and nothing is lost."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        client.send(*(mutation(b"k%03d" % n, bytes(1000), flags=Flag.QUIET) for n in range(50)))
+        assert client.barrier() == []
+        start = server.log.vclock.without_local()
+        client.send(*(mutation(b"n%03d" % n, bytes(1000), flags=Flag.QUIET) for n in range(50)))
+        client.barrier()
+        assert open_stream(client, start=start, window_bytes=5000).status == 0
+        frames = [client.push() for _ in range(5)]
+        client.barrier()
+        assert not client.pushed, "more than the window was sent"
+        size = sum(len(frame.payload) + 64 for frame in frames)
+        assert size < 7000
+        flex = {FlexKey.DCP_ID.value: NAME}
+        seen = len(frames)
+        while seen < 50:
+            credit = messages.encode_ack(VClock(), 5000)
+            client.send(Frame(Opcode.STREAM_ACK, payload=credit, flags=Flag.QUIET, flex=flex))
+            while seen < 50 and (seen % 4 or client.pushed):
+                frame = client.push()
+                assert tell(frame)[1] == b"n%03d" % seen
+                seen += 1
+            if seen < 50:
+                frame = client.push()
+                assert tell(frame)[1] == b"n%03d" % seen
+                seen += 1
+
+
+def test_without_the_feature_nothing_of_ours_is_known(tmp_path: Path) -> None:
+    """UnknownCommand to each, and no notice at all."""
+    with serve(tmp_path / "s") as server, RawClient(server.port, features=()) as client:
+        for opcode in range(0x0C00, 0x0C08):
+            flex = {FlexKey.DCP_ID.value: NAME}
+            assert client.ask(Frame(opcode, flex=flex)).status == Status.UNKNOWN_COMMAND
+        Buckets(server.log).make("other")
+        client.barrier()
+        assert not client.pushed
+
+
+def test_a_refused_row_ends_its_stream_only(tmp_path: Path) -> None:
+    """The client is told; the connection goes on, and the name is free again."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        assert open_stream(client, snapshot=True).status == 0
+        take(client, CAUGHT_UP)
+        client.ask(mutation(b"k"))
+        row = client.push()
+        client.send(Frame(row.opcode, row.opaque, status=Status.UNKNOWN_COMMAND))
+        assert take(client, ("close", Status.INVALID_STATE))
+        assert client.ask(Frame(Opcode.NOOP)).status == 0
+        assert open_stream(client, snapshot=True).status == 0
+
+
+def test_removing_a_bucket_ends_streams_that_name_it(tmp_path: Path) -> None:
+    """With NoBucket, and with a notice."""
+    every = tuple(messages.Feature)
+    with serve(tmp_path / "s") as server, RawClient(server.port, features=every) as client:
+        create = Frame(Opcode.CREATE_BUCKET, payload=messages.encode_create("gone"))
+        assert client.ask(create).status == 0
+        client.pushed.clear()
+        assert open_stream(client, snapshot=True, buckets=("gone",)).status == 0
+        delete = Frame(Opcode.DELETE_BUCKET, payload=messages.encode_delete("gone"))
+        assert client.ask(delete).status == 0
+        codes, closed = [], None
+        while closed is None or messages.NoticeCode.BUCKET_REMOVED not in codes:
+            frame = client.push()
+            if frame.opcode == Opcode.NOTICE:
+                codes.append(messages.decode_notice(frame.payload)[0])
+            elif frame.opcode == Opcode.STREAM_CLOSE:
+                closed = messages.decode_close(frame.payload)[0]
+        assert closed == Status.NO_BUCKET
+
+
+def test_an_idle_stream_shows_that_it_lives(tmp_path: Path) -> None:
+    """A mark after the heartbeat time, with the position."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        assert open_stream(client, snapshot=True, heartbeat_seconds=1).status == 0
+        take(client, CAUGHT_UP)
+        frame = client.push()
+        mark = messages.Mark.decode(frame.payload)
+        assert mark.kind == MarkKind.HEARTBEAT
+        assert mark.position == server.log.vclock.without_local()

@@ -1,0 +1,276 @@
+"""How an operator runs it: TLS, metrics, a config file, a rejoin, an anonymous copy."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logweir
+from interop.rawclient import RawClient
+from interop.realtarantool import RealTarantool
+from interop.serving import Serving
+from interop.test_iproto_cli import CODE, told
+from logweir.errors import ConfigError, RequestError, Unreachable
+from logweir.replication.iproto.join import join
+from logweir.replication.iproto.status import fetch_status
+from logweir.replication.listener import server_tls
+from logweir.replication.runner import SourceState
+from logweir.replication.urls import Url, parse_url
+from logweir.tools.cli import serve
+from logweir.tools.cli.configfile import read_config
+
+CERTIFICATE = Path(__file__).parents[1] / "data" / "tls" / "certificate.pem"
+KEY = CERTIFICATE.with_name("key.pem")
+
+
+@contextmanager
+def running(*words: object, **environment: str) -> Iterator[dict[str, Any]]:
+    """`logweir serve --json` with nothing but `words`, and what it says when it is ready."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, "serve", *map(str, words), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def port_of(ready: dict[str, Any]) -> int:
+    return int(ready["listen"][0].rpartition(":")[2])
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"it did not come about in {seconds} s"
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+def encrypted(url: Url) -> Url:
+    return parse_url(f"tarantool://127.0.0.1:{url.port}?tls=1&ca={CERTIFICATE}")
+
+
+def test_followers_and_clients_speak_tls(tmp_path: Path) -> None:
+    """A copy joins and follows over TLS; who does not trust the certificate, or speaks plain TCP,
+    gets nothing."""
+    with Serving(tmp_path / "one", guest="all", tls=server_tls(CERTIFICATE, KEY)) as one:
+        one.log.create_space("t")
+        one.log.insert("t", (1, "x"))
+        url = encrypted(one.url)
+        joined = asyncio.run(join(url, tmp_path / "two"))
+        assert joined.replica_id == 2
+        with Serving(tmp_path / "two", follow=[url]) as two:
+            one.log.insert("t", (2, "y"))
+            two.wait(lambda: two.log.get("t", 2) == (2, "y"))
+        assert asyncio.run(fetch_status(url))["spaces"]["t"] == 2
+        with pytest.raises(Unreachable, match="certificate"):
+            asyncio.run(fetch_status(parse_url(f"tarantool://127.0.0.1:{one.port}?tls=1")))
+        with socket.create_connection(("127.0.0.1", one.port), timeout=5) as plain:
+            plain.sendall(b"\xce\x00\x00\x00\x03\x81\x00\x44")
+            assert b"Tarantool" not in plain.recv(1000)
+
+
+def test_bad_certificate_is_a_config_error(tmp_path: Path) -> None:
+    """A file that is missing, and one that holds no certificate."""
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("none.pem", "empty.pem"):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            server_tls(tmp_path / name)
+
+
+def test_handshake_that_never_comes_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever connects and says nothing is gone after the handshake's time; others are served."""
+    monkeypatch.setattr("logweir.replication.listener.TLS_HANDSHAKE_SECONDS", 0.3)
+
+    with (
+        Serving(tmp_path, guest="all", tls=server_tls(CERTIFICATE, KEY)) as serving,
+        socket.create_connection(("127.0.0.1", serving.port), timeout=10) as silent,
+    ):
+        assert asyncio.run(fetch_status(encrypted(serving.url)))["read_only"] is False
+        assert silent.recv(1) == b""
+
+
+def test_tls_is_named_in_the_version_the_library_offers() -> None:
+    """Nothing older than TLS 1.2 is spoken."""
+    assert server_tls(CERTIFICATE, KEY).minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+# --- metrics and config file ----------------------------------------------------------------------
+
+
+def test_metrics_and_options_of_a_file(tmp_path: Path) -> None:
+    """`serve --config` takes every option from TOML; `--metrics` is fetched by HTTP."""
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        f'directory = "{tmp_path / "store"}"\n'
+        'listen = ["tarantool://127.0.0.1:0"]\n'
+        'allow-guest = "write"\n'
+        f'metrics = "127.0.0.1:{port}"\n'
+        "retain_max_bytes = 1_000_000\n"
+        "replication_timeout = 2\n"
+        'durability = "write"\n'
+    )
+    with running("--config", file) as ready, RawClient(port_of(ready)) as client:
+        assert ready["path"] == str(tmp_path / "store")
+        assert client.ask(64).header.type == 0
+        assert int(client.ask(2, {0x10: 999, 0x21: [1]}).error().code) == 36
+        assert not client.ask(3, {0x10: 272, 0x21: ["mine", 1]}).is_error
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            text = page.read().decode()
+        for name in (
+            'logweir_link_open_connections{scheme="tarantool"} 1.0',
+            'logweir_request_total{outcome="failed",scheme="tarantool"} 1.0',
+            "logweir_commit_seconds_count 1.0",
+        ):
+            assert name in text
+    forbidding = running("--config", file, "--allow-guest", "none")
+    with forbidding as ready, RawClient(port_of(ready)) as client:
+        assert int(client.ask(1, {0x10: 280, 0x12: 1, 0x20: []}).error().code) == 42
+    reading = running("--config", file, LOGWEIR_READ_ONLY="1", LOGWEIR_ALLOW_GUEST="all")
+    with reading as ready, RawClient(port_of(ready)) as client:
+        answer = client.ask(2, {0x10: 280, 0x21: [600, 1, "x", "memtx", 0, {}, []]})
+        assert int(answer.error().code) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("listn = ['tarantool://:0']", "listn .* no such option"),
+        ("listen = 'tarantool://:0'", "not a list of strings"),
+        ("read_only = 'yes'", "not true or false"),
+        ("allow_guest = 'some'", "not one of none, read"),
+        ("retain_max_bytes = -1", "not at least 0"),
+        ("retain_max_bytes = 1.5", "not a whole number"),
+        ("replication_timeout = 'x'", "not a number"),
+        ("tls-key = 1", "not a string"),
+        ("read-only = true\nread_only = true", "twice"),
+        ("config = 'x'", "no such option"),
+        ("=", "not TOML"),
+    ],
+)
+def test_wrong_key_or_value_names_file_and_key(tmp_path: Path, text: str, words: str) -> None:
+    """Typed errors, and exit code 2 of the command."""
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words) as raised:
+        read_config(file, serve.command)
+    assert raised.value.origin == str(file)
+
+
+def test_wrong_file_is_a_usage_error(tmp_path: Path) -> None:
+    """Exit code 2, without a traceback."""
+    (tmp_path / "bad.toml").write_text("what = 1")
+    for name in ("bad.toml", "missing.toml"):
+        code, _, err = told("serve", tmp_path / "store", "--config", tmp_path / name)
+        assert code == 2
+        assert name in err
+        assert "Traceback" not in err
+
+
+def test_every_option_of_serve_can_stand_in_the_file(tmp_path: Path) -> None:
+    """The file and the command know the same options."""
+    file = tmp_path / "all.toml"
+    file.write_text(
+        'directory="d"\nlisten=[]\nfollow=[]\nallow_guest="all"\nfunctions="m"\nread_only=true\n'
+        'durability="none"\ntls_certificate="c"\ntls_key="k"\nmetrics="h:1"\n'
+        "replication_timeout=0.5\nretain_max_bytes=5\n"
+    )
+    options = read_config(file, serve.command)
+    assert set(options) | {"out", "config"} == set(inspect.signature(serve.command).parameters)
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.tarantool
+def test_rejoin_copies_anew_under_the_same_uuid(tmp_path: Path) -> None:
+    """A position that the master no longer holds: exit 1, then `--rejoin` puts the old aside."""
+    with RealTarantool(tmp_path / "master", cfg={"checkpoint_count": 1}) as master:
+        master.eval("box.schema.user.grant('guest', 'replication')")
+        master.eval("box.schema.space.create('t'):create_index('p')")
+        url = f"tarantool://127.0.0.1:{master.port}"
+        copy = tmp_path / "copy"
+        assert told("follow", url, copy, "--once")[0] == 0
+        with logweir.open(copy) as log:
+            instance, number = log.instance, log.replica_id
+            log.insert("t", (7, "only here"))
+        master.eval("for i = 1, 5 do box.space.t:insert{i} end box.snapshot()")
+        master.eval("box.space._cluster:delete(2) box.space.t:insert{6} box.snapshot()")
+        until(lambda: len(list((tmp_path / "master").glob("*.xlog"))) <= 2)
+        master.eval("box.space.t:insert{60} box.snapshot()")
+        code, _, err = told("follow", url, copy, "--once")
+        assert code == 1
+        assert "--rejoin" in err
+        code, out, err = told("follow", "--rejoin", url, copy, "--once", "--json")
+        assert (code, json.loads(out)["state"]) == (0, "following"), err
+        with logweir.open(copy) as log:
+            assert (log.instance, log.replica_id) == (instance, number)
+            assert [row[0] for row in log.select("t")] == [1, 2, 3, 4, 5, 6, 60]
+        with logweir.open(tmp_path / "copy.before-rejoin-1") as log:
+            assert log.select("t") == [(7, "only here")]
+
+
+@pytest.mark.tarantool
+def test_anonymous_copy_follows_and_restarts(tmp_path: Path) -> None:
+    """It goes on behind the snapshot, has no place in `_cluster`, and only local spaces can be
+    changed in it; others follow it anonymously in turn."""
+    with RealTarantool(tmp_path / "master") as master:
+        master.eval("box.schema.user.grant('guest', 'replication')")
+        master.eval("box.schema.space.create('t'):create_index('p')")
+        master.eval("box.schema.space.create('mine', {is_local = true}):create_index('p')")
+        master.eval("box.space.t:insert{1}")
+        url = parse_url(f"tarantool://127.0.0.1:{master.port}?anonymous=1")
+        copy = tmp_path / "copy"
+        code, _, err = told("follow", url, copy, "--once")
+        assert code == 0, err
+        for number in (2, 3):
+            with Serving(copy, follow=[url], guest="all") as serving:
+                runner = serving.server.runners[0]
+                master.eval("box.space.t:insert{...}", [number])
+                serving.wait(lambda number=number: serving.log.get("t", number) == (number,))
+                until(lambda runner=runner: runner.status.state == SourceState.FOLLOWING)
+                assert serving.log.replica_id == 0
+                with pytest.raises(RequestError, match="read-only"):
+                    serving.log.insert("t", (100,))
+                with pytest.raises(RequestError, match="read-only"):
+                    serving.log.append("t", [(100,)])
+                serving.log.insert("mine", (number,))
+                with RawClient(serving.port) as client:
+                    refused = client.ask(2, {0x10: 512, 0x21: [100]})
+                    assert int(refused.error().code) == 7
+                    assert client.ask(68).body[0x29][1] is True
+                second = parse_url(f"tarantool://127.0.0.1:{serving.port}?anonymous=1")
+                assert told("follow", second, tmp_path / f"next{number}", "--once")[0] == 0
+        assert master.eval("return box.space._cluster:count()") == [1]
+        with logweir.open(copy) as log:
+            assert [row[0] for row in log.select("t")] == [1, 2, 3]
+            assert [row[0] for row in log.select("mine")] == [2, 3]
+            assert log.vclock.without_local() == logweir.VClock({1: log.vclock[1]})
+        with logweir.open(tmp_path / "next3") as log:
+            assert [row[0] for row in log.select("t")] == [1, 2, 3]

@@ -1,0 +1,158 @@
+"""Definitions, users and grants over iproto: allowed and refused as by a real Tarantool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from interop.rawclient import RawClient
+from interop.realtarantool import RealTarantool
+from interop.serving import Serving
+
+pytestmark = pytest.mark.tarantool
+
+SPACE, SEQUENCE, SEQUENCE_DATA, INDEX = 280, 284, 285, 288
+FUNC, USER, PRIV, TRUNCATE, SPACE_SEQUENCE = 296, 304, 312, 330, 340
+SETUP = """
+for _, name in ipairs{'a', 'b', 'c', 'd'} do box.schema.user.create(name, {password = name}) end
+box.schema.user.grant('a', 'read,write', 'universe')
+box.schema.user.grant('b', 'read,write,create', 'universe')
+box.schema.user.grant('c', 'read,write,drop,alter', 'universe')
+for _, name in ipairs{'_space', '_index', '_sequence', '_sequence_data', '_truncate', '_priv',
+                      '_user', '_space_sequence'} do
+    box.schema.user.grant('d', 'read,write', 'space', name)
+end
+box.schema.space.create('s'):create_index('pk')
+box.schema.role.create('r')
+box.schema.role.grant('r', 'read,write,create,alter', 'space')
+box.schema.user.grant('d', 'r')
+box.schema.user.grant('d', 'alter', 'space', 's')
+box.schema.user.grant('guest', 'super')
+"""
+USERS = {"guest": 0, "a": 32, "b": 33, "c": 34, "d": 35}
+ROLE, S = 36, 512
+SPACES, SEQUENCES, NEW_USERS = (S, 600, 601, 602), (1, 2, 3), (32, 35, ROLE, 40, 41, 42)
+FUNCTION_TAIL = ["LUA", "", "function", [], "any", "none", "none", False, False, True, ["LUA"], {}]
+FUNCTION_TAIL += ["", "2026-01-01 00:00:00", "2026-01-01 00:00:00"]
+
+
+class Both:
+    """A real server and ours, alike, with a connection for each user."""
+
+    def __init__(self, real: dict[str, RawClient], ours: dict[str, RawClient]) -> None:
+        self.real = real
+        self.ours = ours
+
+    def ask(self, user: str, kind: int, body: dict[int, Any]) -> tuple[Any, Any]:
+        """The two answers: error number and message, or 0 and data."""
+        answers = []
+        for clients in (self.real, self.ours):
+            answer = clients[user].ask(kind, body)
+            if answer.is_error:
+                raw = answer.body[0x31]
+                answers.append((answer.header.type & 0x7FFF, raw))
+            else:
+                answers.append((0, answer.body.get(0x30)))
+        return answers[0], answers[1]
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Both]:
+    with ExitStack() as stack:
+        box = stack.enter_context(RealTarantool(tmp_path / "real", cfg={"wal_mode": "none"}))
+        options = {"durability": "none"}
+        serving = stack.enter_context(Serving(tmp_path / "ours", guest="all", open_options=options))
+        box.eval(SETUP)
+        assert box.port is not None
+        with RawClient(box.port) as real, RawClient(serving.port) as ours:
+            for space_id in (USER, SPACE, INDEX, PRIV):
+                rows = real.ask(1, {0x10: space_id, 0x12: 1000, 0x20: [], 0x14: 2}).body[0x30]
+                for row in rows:
+                    if space_id in (SPACE, INDEX) and row[0] < S:
+                        continue
+                    if space_id == USER and row[0] < 32:
+                        continue
+                    answer = ours.ask(3, {0x10: space_id, 0x21: row})
+                    assert not answer.is_error, (row, answer.error())
+
+        def connect(port: int) -> dict[str, RawClient]:
+            return {
+                name: stack.enter_context(
+                    RawClient(port, *((name, name) if name != "guest" else ()))
+                )
+                for name in USERS
+            }
+
+        yield Both(connect(box.port), connect(serving.port))
+
+
+def definition(dice: Random, me: int) -> tuple[int, dict[int, Any]]:
+    """One request on a system space, mostly one that could succeed for somebody.
+
+    Grants on all objects of a type are tried by guest only: refusing one crashes 2.6.0.
+    """
+    owner = dice.choice([me, me, 1, 32, 33])
+    space, sequence = dice.choice(SPACES), dice.choice(SEQUENCES)
+    rows = {
+        SPACE: [space, owner, f"n{space}{dice.choice('xy')}", "memtx", 0, {}, []],
+        INDEX: [space, dice.choice([0, 0, 1]), "pk", "tree", {}, [[0, "unsigned"]]],
+        SEQUENCE: [sequence, owner, f"q{sequence}", 1, 1, 99, 1, 0, False],
+        SEQUENCE_DATA: [sequence, dice.randint(1, 9)],
+        TRUNCATE: [space, dice.randint(1, 99)],
+        SPACE_SEQUENCE: [space, sequence, dice.random() < 0.3, 0, ""],
+        FUNC: [dice.choice([700, 701]), owner, f"f{dice.choice('xy')}", 1, *FUNCTION_TAIL],
+    }
+    where = dice.choice([SPACE, SPACE, INDEX, INDEX, USER, PRIV, PRIV, *rows])
+    if where == USER:
+        user = dice.choice(NEW_USERS)
+        kind = dice.choice(["user", "user", "role", "what"])
+        auth = dice.choice([{}, {}, [], {"chap-sha1": "x"}, {"chap-sha1": "a" * 28}, {"md5": 1}])
+        rows[USER] = [user, owner, f"u{user}", kind, auth]
+    elif where == PRIV:
+        kind = dice.choice(["universe", "space", "space", "sequence", "function", "role", "user"])
+        number = {
+            "universe": 0,
+            "space": space,
+            "sequence": sequence,
+            "function": dice.choice([1, 700, 701]),
+            "role": dice.choice([2, 3, ROLE, 40, 41, 99]),
+            "user": dice.choice([32, 35, 40, 99]),
+        }[kind]
+        if me == 0 and dice.random() < 0.1 and kind in ("space", "function", "sequence"):
+            number = ""
+        grantee = dice.choice([32, 33, 35, ROLE, 40, 41, 99])
+        rows[PRIV] = [owner, grantee, dice.choice([kind] * 20 + ["what"]), number, 0]
+        rows[PRIV][4] = 4 if kind == "role" else dice.choice([0, 1, 3, 7])
+    row = rows[where]
+    key = row[1:4] if where == PRIV else row[: {INDEX: 2, SPACE_SEQUENCE: 1}.get(where, 1)]
+    verb = dice.choice([2, 2, 3, 3, 5, 5, 4])
+    if verb == 5:
+        return 5, {0x10: where, 0x20: key}
+    if verb == 4:
+        if where in (SPACE, USER, SEQUENCE):
+            return 4, {0x10: where, 0x20: key, 0x21: [["=", dice.choice([1, 2]), row[2]]]}
+        return 4, {0x10: where, 0x20: key, 0x21: [["=", len(row) - 1, row[-1]]]}
+    return verb, {0x10: where, 0x21: row}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_same_definitions_and_grants_are_refused(both: Both, seed: int) -> None:
+    """Each user's requests on system spaces give the same error numbers and the same rows."""
+    dice = Random(seed)
+    done = refused = 0
+    for _ in range(700):
+        user = dice.choice(["guest", "a", "b", "b", "c", "d"])
+        kind, body = definition(dice, USERS[user])
+        real, ours = both.ask(user, kind, body)
+        assert ours[0] == real[0], f"{user} {kind} {body}: real {real}, ours {ours}"
+        if real[0] == 0:
+            done += 1
+            assert ours[1] == real[1], f"{user} {kind} {body}"
+        refused += real[0] == 42
+    assert done > 30
+    assert refused > 100

@@ -1,0 +1,337 @@
+"""Runs of commands: the same answers and the same rows as one command after the other."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logweir
+from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket import Item, VbucketState, pack_item, tombstone
+from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.tap import kernel, runs
+from logweir.replication.tap.codec import (
+    Opcode,
+    Packet,
+    PacketBuffer,
+    encode_request,
+    encode_tap,
+)
+from logweir.replication.tap.commands import READS, Executor
+from logweir.replication.tap.endpoint import execute_one
+from logweir.replication.tap.runs import (
+    RequestRun,
+    RunBuffer,
+    encode_mutations,
+    execute_all,
+    packets_of,
+)
+from logweir.replication.tap.stream import mutation_of
+from logweir.store import kernel as keys_kernel
+from logweir.store.bulk import interpreted
+from logweir.store.commit import Job
+from logweir.store.group import Group
+from logweir.store.log import Log
+from logweir.wal import kernel as rows_kernel
+
+NOW = 1_795_000_000.0
+
+PLAIN = interpreted(kernel)
+PLAIN_KEYS = interpreted(keys_kernel)
+PLAIN_ROWS = interpreted(rows_kernel)
+vars(PLAIN_KEYS)["rows"] = PLAIN_ROWS
+vars(PLAIN).update(rows=PLAIN_ROWS, keys=PLAIN_KEYS)
+
+KEYS = st.sampled_from(
+    [b"a", b"a", b"b", b"b", b"with\x00zero", b"with\x00zero", bytes(250), b"k" * 250]
+)
+FAST = (
+    *(Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.SET, Opcode.SETQ, Opcode.ADD),
+    *(Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ, Opcode.DELETE, Opcode.DELETEQ, Opcode.NOOP),
+)
+SLOW = (Opcode.INCREMENT, Opcode.APPEND, Opcode.TOUCH, Opcode.FLUSH, Opcode.VERBOSITY)
+STORES = frozenset(FAST[4:10])
+OPCODES = st.sampled_from((*FAST, *FAST, *SLOW, *(Opcode.SET, Opcode.DELETE) * 8))
+VALUES = st.binary(max_size=40) | st.sampled_from([b"7", bytes(255), b"x" * 256, b"y" * 70_000])
+# Relative, absolute and past, a year from now.
+EXPIRIES = st.sampled_from(
+    [0, 0, 0, 1, 60, 2592000, 2592001, int(NOW) - 5, int(NOW) + 5, 2**32 - 1]
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Packet:
+    """One command, mostly of those that come in runs."""
+    opcode = draw(OPCODES)
+    key, value, extras = draw(KEYS), b"", b""
+    if opcode in STORES:
+        extras = struct.pack(">II", draw(st.sampled_from([0, 1, 300, 2**32 - 1])), draw(EXPIRIES))
+        value = draw(VALUES)
+    elif opcode == Opcode.APPEND:
+        value = draw(VALUES)
+    elif opcode == Opcode.INCREMENT:
+        extras = struct.pack(">QQI", 3, 5, 0)
+    elif opcode in (Opcode.TOUCH, Opcode.VERBOSITY):
+        extras = struct.pack(">I", draw(EXPIRIES))
+    if opcode in (Opcode.NOOP, Opcode.FLUSH, Opcode.VERBOSITY):
+        key = b""
+    return Packet(
+        opcode,
+        key,
+        value,
+        extras,
+        vbucket=draw(st.sampled_from([0] * 20 + [1, 1, 2, 3, 4])),
+        opaque=draw(st.sampled_from([0, 1, 2**32 - 1])),
+        cas=draw(st.sampled_from([0] * 15 + [1, int(NOW * 1e6), int(NOW * 1e6) + 1])),
+        datatype=draw(st.sampled_from([0, 0, 1, 255])),
+    )
+
+
+READINGS = st.lists(
+    st.tuples(st.lists(requests(), min_size=8, max_size=25), st.sampled_from([0.0, 0.25, 2.0, 90])),
+    min_size=2,
+    max_size=4,
+)
+
+
+class Side:
+    """A store with a bucket, to which what comes in one read is given at once."""
+
+    def __init__(self, folder: Path, *, in_runs: bool) -> None:
+        self.now = NOW
+        self.log: Log = logweir.open(folder, clock=lambda: self.now, durability="write")
+        self.in_runs = in_runs
+        self.runs = self.buckets = 0
+
+    def begin(self) -> None:
+        """Begin anew, with another bucket."""
+        self.now = NOW
+        self.buckets += 1
+        self.bucket: Bucket = Buckets(self.log, lambda: self.now).make(f"b{self.buckets}")
+        self.buffer = RunBuffer()
+        self.log.run_job(Job(self._set_states))
+        self.start = self.log.vclock
+
+    def _set_states(self, group: Group) -> None:
+        items = GroupItems(self.bucket, group, self.now)
+        for vbucket, state in ((1, VbucketState.ACTIVE), (2, VbucketState.REPLICA)):
+            items.set_state(vbucket, state)
+        items.set_state(3, VbucketState.DEAD)
+
+    def feed(self, data: bytes) -> bytes:
+        """The answers to what came in one read."""
+        pieces, problem = self.buffer.feed_runs(data)
+        assert problem is None
+        self.runs += sum(isinstance(piece, RequestRun) for piece in pieces)
+        if not self.in_runs:
+            pieces = list(packets_of(pieces))
+        if all(packet.opcode in READS for packet in packets_of(pieces)):
+            with self.log.read_view() as view:
+                seen = ViewItems(self.bucket, view, self.now)
+                return execute_all(pieces, seen, self.now, Executor(seen, self.now).execute)
+        half = len(pieces) // 2  # two jobs that share a group, as of two connections
+        jobs = [Job(partial(self._apply, part), sees_batch=True)
+                for part in (pieces[:half], pieces[half:])]  # fmt: skip
+        self.log.run_job(Job(partial(self._both, jobs), sees_batch=True))
+        return b"".join(job.result for job in jobs)
+
+    def _both(self, jobs: list[Job], group: Group) -> None:
+        for job in jobs:
+            job.result = job.apply(group)
+
+    def _apply(self, pieces: list[Packet | RequestRun], group: Group) -> bytes:
+        items = GroupItems(self.bucket, group, self.now)
+        executor = Executor(items, self.now)
+        return execute_all(pieces, items, self.now, partial(execute_one, group, executor), group)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Everything that came into the log since `begin`: rows of transactions."""
+        return [transaction.rows for transaction in self.log.rows(self.start)]
+
+    def state(self) -> list[object]:
+        """What the bucket holds, in the order of both its indexes."""
+        return [self.log.select(self.bucket.name, index=index) for index in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+    """One that takes runs, and one that does not."""
+    folder = tmp_path_factory.mktemp("sides")
+    fast, slow = Side(folder / "fast", in_runs=True), Side(folder / "slow", in_runs=False)
+    with fast.log, slow.log:
+        yield fast, slow
+    assert fast.runs > 10
+
+
+@settings(max_examples=150, deadline=None)
+@given(READINGS)
+def test_runs_do_what_single_commands_do(
+    sides: tuple[Side, Side], readings: list[tuple[list[Packet], float]]
+) -> None:
+    """Byte for byte the same answers, the same rows in the log, the same state."""
+    fast, slow = sides
+    for side in sides:
+        side.begin()
+    for made, seconds in readings:
+        data = b"".join(map(encode_request, made))
+        assert fast.feed(data) == slow.feed(data)
+        fast.now += seconds
+        slow.now += seconds
+    assert fast.rows() == slow.rows()
+    assert fast.state() == slow.state()
+
+
+@st.composite
+def kernel_cases(draw: st.DrawFn) -> tuple[bytes, dict[bytes, bytes]]:
+    """A stream, and tuples by entry of the first index."""
+    made = draw(st.lists(requests(), min_size=4, max_size=12))
+    data = b"".join(map(encode_request, made))
+    there: dict[bytes, bytes] = {}
+    for packet in made:
+        if packet.key and draw(st.booleans()):
+            item = draw(ITEMS)
+            there[entry_of(packet.key)] = pack_item(item)
+    return data, there
+
+
+def entry_of(key: bytes) -> bytes:
+    """An entry of the first index."""
+    return b"\x50" + key.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
+
+
+ITEMS = st.builds(
+    Item,
+    key=KEYS,
+    vbucket=st.sampled_from([0, 0, 0, 0, 1, 65535]),
+    value=VALUES,
+    flags=st.integers(0, 2**32 - 1),
+    expiry=st.sampled_from([0, 0, 0, 0, int(NOW), int(NOW) + 1, 2**32 - 1]),
+    cas=st.sampled_from([0, 1, int(NOW * 1e6), 2**64 - 1]),
+    datatype=st.integers(0, 255),
+    compression=st.sampled_from([0, 200]),
+    expiration=st.sampled_from(["", "tomorrow"]),
+    meta=st.sampled_from([b"", b"123456789"]),
+    ttl=st.sampled_from([255, 255, 254, 1, 0]),
+)
+
+
+def run_kernel(
+    module: object, data: bytes, there: dict[bytes, bytes], room: int, *, reads: bool
+) -> object:
+    """Everything that a kernel says of a run."""
+    table = array("Q", (0,) * 3)
+    count = module.take_run(data, 0, 100, TAP_VALUE_BYTES, table)  # type: ignore[attr-defined]
+    numbers = array("Q", (0, 0, 0, 0, int(NOW), 77))
+    answers, bodies = bytearray(room), bytearray(room)
+    bounds, kinds = array("Q", (0,) * (2 * count + 1)), bytearray(2 * count)
+    states = bytearray([1, 1, 2, 255] + [0] * 65532)
+    changes: tuple[object, ...] = (None, None, None) if reads else ({}, {}, {})
+    how = module.execute(  # type: ignore[attr-defined]
+        data, table[0], numbers, states, lambda entry, default, handle: there.get(entry), None,
+        *changes, bytearray(600), answers, bodies, bounds, kinds,
+    )  # fmt: skip
+    return count, table, how, numbers, answers, bodies, bounds, kinds, changes
+
+
+@given(kernel_cases(), st.sampled_from([300, 700, 200_000]), st.booleans())
+def test_interpreted_kernel_is_the_compiled_one(
+    case: tuple[bytes, dict[bytes, bytes]], room: int, reads: bool
+) -> None:
+    """The same counts, answers, rows and changes, with much room and with little."""
+    data, there = case
+    assert run_kernel(kernel, data, there, room, reads=reads) == run_kernel(
+        PLAIN, data, there, room, reads=reads
+    )
+
+
+@given(st.lists(requests(), min_size=1, max_size=6), st.binary(max_size=30), st.data())
+def test_run_is_what_packets_are(made: list[Packet], tail: bytes, data: st.DataObject) -> None:
+    """In any portions, a run holds the packets that stand there, whole and well-formed."""
+    stream = b"".join(map(encode_request, made)) + tail
+    cut = data.draw(st.integers(0, len(stream)))
+    runs_of, plain = RunBuffer(), PacketBuffer()
+    found: list[Packet] = []
+    expected: list[Packet] = []
+    for part in (stream[:cut], stream[cut:]):
+        pieces, problem = runs_of.feed_runs(part)
+        packets, other = plain.feed(part)
+        assert str(problem) == str(other) or problem is not None
+        found += packets_of(pieces)
+        expected += packets
+    assert found == expected
+
+
+@given(st.binary(max_size=80), st.integers(0, 100))
+def test_run_of_garbage_ends_within_it(data: bytes, value_max: int) -> None:
+    """Nothing behind the end is read, compiled or not."""
+    data = b"\x80" + data
+    tables = [array("Q", (0,) * 3) for _ in range(2)]
+    counts = [
+        module.take_run(data, 0, 50, value_max, table)
+        for module, table in zip((kernel, PLAIN), tables, strict=True)
+    ]
+    assert counts[0] == counts[1]
+    assert tables[0] == tables[1]
+    assert tables[0][0] <= len(data)
+
+
+@given(
+    st.lists(ITEMS, max_size=8),
+    st.integers(0, 7),
+    st.sampled_from([0, 5, 2**32 - 3]),
+    st.booleans(),
+)
+def test_mutations_are_those_of_the_codec(
+    items: list[Item], form: int, opaque: int, mangled: bool
+) -> None:
+    """Byte for byte, opaques and what is left out included; it stops at what is odd."""
+    tuples = [pack_item(item) for item in items]
+    if mangled:
+        tuples.append(b"\x9a\x01")
+    wanted = b"\x01" + bytes(65535)
+    done = [encode_mutations(tuples, 0, wanted=wanted, now=NOW, form=form, opaque=opaque)]
+    out = bytearray(len(done[0].data) + sum(map(len, tuples)) + 64)
+    numbers = array("Q", (0, opaque, 0))
+    assert PLAIN.mutations(tuples, 0, wanted, int(NOW), form, numbers, out) == done[0].next
+    assert bytes(out[: numbers[0]]) == done[0].data
+    expected, count = b"", 0
+    for item in items:
+        if item.vbucket or not item.ttl or item.is_expired(NOW):
+            continue
+        count += 1
+        opaque = opaque + 1 if opaque + 1 < 2**32 else 1
+        message = replace(mutation_of(item), opaque=opaque)
+        if form & 1:
+            message = replace(message, value=b"", has_value=False)
+        if not form & 4:
+            message = replace(message, private=b"")
+        expected += encode_tap(message, fix_flags=bool(form & 2))
+    assert (done[0].data, done[0].count, done[0].opaque) == (expected, count, opaque)
+    assert done[0].next == len(items)
+
+
+def test_tombstone_is_that_of_the_bucket() -> None:
+    """A removal in a run logs the same tombstone as one that is not, whatever the item holds."""
+    item = Item(b"k", 1, b"value", 7, 0, 77, 3, 200, "tomorrow", b"123456789")
+    data = encode_request(Packet(Opcode.DELETE, b"k", vbucket=1))
+    *_, bodies, bounds, _, _ = run_kernel(  # type: ignore[misc]
+        kernel, data, {entry_of(b"k"): pack_item(item)}, 1000, reads=False
+    )
+    assert bytes(bodies[: bounds[1]]) == pack_item(tombstone(item, 78))
+
+
+def test_run_is_used() -> None:
+    """Two commands are a run, one is not."""
+    one = encode_request(Packet(Opcode.GET, b"k"))
+    assert runs.take_run(one) is None
+    found = runs.take_run(one + one + b"\x80")
+    assert found is not None
+    assert (found.count, found.stop, found.changes) == (2, 2 * len(one), 0)

@@ -1,0 +1,120 @@
+"""Many transactions of several rows each, appended at once."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+import logweir
+from logweir.errors import ErrorCode, RequestError
+from logweir.store import Log
+from logweir.store.append import append_units
+from logweir.store.commit import Job
+from logweir.store.request import Request
+from logweir.wal.mp import pack
+from logweir.wal.xrow import RowType
+
+SIZES = [1, 3, 2, 1, 1, 5]
+
+
+def run(log: Log, tuples: list[list[object]], sizes: list[int]) -> int:
+    """Append them, in transactions of these sizes."""
+    parts = [pack(one) for one in tuples]
+    bounds = array("Q", accumulate(map(len, parts), initial=0))
+    ends = array("Q", accumulate(sizes))
+    space = log.schema.space("s").id
+    job = Job(append_units(space, b"".join(parts), bounds, ends))
+    log.run_job(job)
+    assert isinstance(job.result, int)
+    return job.result
+
+
+def transactions(log: Log) -> list[list[tuple[int, int, int, bool, bytes]]]:
+    """Of the space, each as type, lsn, tsn, commit flag and body of its rows."""
+    return [
+        [(row.type, row.lsn, row.tsn, row.commit, row.body) for row in one.rows]
+        for one in log.rows()
+        if one.rows[0].space_id == log.schema.space("s").id
+    ]
+
+
+@pytest.mark.parametrize("indexes", [{}, {"text": ["text"]}], ids=["plain", "second index"])
+def test_borders_are_those_of_single_transactions(
+    tmp_path: Path, indexes: dict[str, list[str]]
+) -> None:
+    """The same rows, lsns, transaction ids and flags as one `transaction()` after the other."""
+    tuples: list[list[object]] = [[number, f"t{number}"] for number in range(sum(SIZES))]
+    made = []
+    for name in ("one", "other"):
+        with logweir.open(tmp_path / name) as log:
+            log.create_space("s", [("id", "unsigned"), ("text", "string")], indexes=indexes)
+            if name == "one":
+                assert run(log, tuples, SIZES) == sum(SIZES)
+            else:
+                left = iter(tuples)
+                for size in SIZES:
+                    with log.transaction() as tx:
+                        for _ in range(size):
+                            tx.insert("s", next(left))
+            assert [list(row) for row in log.select("s")] == tuples
+            made.append(transactions(log))
+    assert made[0] == made[1]
+    assert list(map(len, made[0])) == SIZES
+
+
+def test_blocks_hold_whole_transactions(tmp_path: Path) -> None:
+    """Far more than a block: every transaction is read back whole, also after opening again."""
+    sizes = [1 + number % 7 for number in range(400)]
+    tuples: list[list[object]] = [[number, "x" * 900] for number in range(sum(sizes))]
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("s", [("id", "unsigned"), ("text", "string")])
+        run(log, tuples, sizes)
+        found = transactions(log)
+        log.abandon()
+    with logweir.open(tmp_path / "data") as log:
+        assert transactions(log) == found
+        assert list(map(len, found)) == sizes
+        assert log.count("s") == len(tuples)
+
+
+def test_key_that_is_taken_refuses_all(tmp_path: Path) -> None:
+    """Within the run, or in the space: nothing of any transaction is there."""
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("s", [("id", "unsigned")])
+        log.insert("s", [5])
+        before = log.vclock
+        for tuples in ([[1], [2], [1]], [[3], [4], [5]]):
+            with pytest.raises(RequestError) as caught:
+                run(log, tuples, [1, 2])
+            assert caught.value.code == ErrorCode.TUPLE_FOUND
+        with pytest.raises(RequestError):
+            run(log, [[1], ["x"]], [1, 1])
+        assert log.vclock == before
+        assert log.select("s") == [(5,)]
+
+
+def test_rows_behind_a_run_in_the_same_job_follow_it(tmp_path: Path) -> None:
+    """A job may append, then go on in another transaction of the same write."""
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("s", [("id", "unsigned")])
+        parts = [pack([number]) for number in range(3)]
+        bounds = array("Q", accumulate(map(len, parts), initial=0))
+        space = log.schema.space("s").id
+        append = append_units(space, b"".join(parts), bounds, array("Q", (2, 3)))
+        syncs = log.status()["syncs"]
+
+        def apply(group: object) -> None:
+            append(group)  # type: ignore[arg-type]
+            group.run_deferred()  # type: ignore[attr-defined]
+            for number in (7, 8):
+                group.execute(  # type: ignore[attr-defined]
+                    Request(RowType.INSERT, space, tuple=pack([number]))
+                )
+
+        log.run_job(Job(apply))
+        assert log.status()["syncs"] == syncs + 1
+        assert list(map(len, transactions(log))) == [2, 1, 2]
+        assert log.select("s") == [(0,), (1,), (2,), (7,), (8,)]
