@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import urllib.parse
 import uuid
@@ -205,6 +206,7 @@ class ScanOptions:
                 known = ", ".join(["path", *_READERS])
                 raise _refuse(given, "is no option of the format logweir.", f"options are {known}")
             values["start" if key == "from" else key] = _READERS[key](key, text)
+        values["paths"] = tuple(map(_absolute, values.get("paths", ())))
         parsed = cls(**values)
         parsed._check()
         return parsed
@@ -279,6 +281,9 @@ class SinkOptions:
                 raise _refuse(given, "is no option of a logweir sink.", f"options are {known}")
             values[key] = _SINK_READERS[key](key, text)
         values.setdefault("query", _query_name(options))
+        for key in ("path", "staging"):
+            if values.get(key):
+                values[key] = _absolute(values[key])
         parsed = cls(**values)
         if bool(parsed.path) == bool(parsed.url):
             raise _refuse("path", "give either a path or a url", "save(PATH) or option url")
@@ -336,6 +341,11 @@ _SINK_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "staging": lambda key, text: text,
     "compress_level": _level,
 }
+
+
+def _absolute(path: str) -> str:
+    """The path from the root: a worker's current folder may be another one."""
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def is_url(path: str) -> bool:

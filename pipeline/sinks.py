@@ -123,14 +123,14 @@ class _Writing:
         if self.options.path:
             from logweir.pipeline.publish import remove_stale_stages
 
-            remove_stale_stages(self._shared(), query=self.options.query)
+            remove_stale_stages(self._folder(parts), query=self.options.query)
 
     def _publish(self, parts: Sequence[Part], batch: str) -> None:
         from logweir.pipeline.publish import Target, publish
 
         options = self.options
         target = Target(
-            folder=Path(options.path),
+            folder=self._folder(parts),
             layout=self.layout,
             vclock=options.vclock,
             instance=options.instance,
@@ -140,6 +140,11 @@ class _Writing:
         )
         target.folder.mkdir(parents=True, exist_ok=True)
         publish(target, parts)
+
+    def _folder(self, parts: Sequence[Part]) -> Path:
+        """The target. A relative path was made absolute where the write was planned, and the
+        commit may run elsewhere: so what the tasks were told counts."""
+        return Path(parts[0].path).parent.parent if parts else Path(self.options.path)
 
     def abort(self) -> None:
         """Remove what can be removed; tasks may still be writing."""

@@ -24,7 +24,7 @@ from logweir.errors import CorruptFile, PositionUnavailable
 from logweir.limits import PIPELINE_PART_BYTES
 from logweir.pipeline.jobs.fold import STATE_DDL, Folder
 from logweir.pipeline.jobs.history import History
-from logweir.pipeline.jobs.keyed import KEYED_DDL, SCAN_COLUMNS, FoldPlan, keyer_of
+from logweir.pipeline.jobs.keyed import KEYED_DDL, SCAN_COLUMNS, FoldPlan, Keyer, keyer_of
 from logweir.pipeline.jobs.survey import (
     SURVEY_DDL,
     Found,
@@ -39,7 +39,7 @@ from logweir.pipeline.jobs.survey import (
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Plan, Source, Split, plan
+from logweir.pipeline.plan import Source, Split, plan
 from logweir.pipeline.reading import scan
 from logweir.pipeline.storage import open_storage
 from logweir.wal.reader import read_meta
@@ -92,30 +92,27 @@ def prepare(
     if split_bytes is not None:
         options = replace(options, split_bytes=split_bytes)
     snaps = _snapshots(options, snapshot)
-    base, found, logs, judged = _based(look, options, snaps, until)
+    base, splits, found, logs, judged = _based(look, options, snaps, until)
     check_reached(judged, until, snaps[0].vclock)
-    splits = renumbered(_of_file(options, base).splits, {base.path: 0})
-    seen = look(splits, options, None)
-    seen.definitions += wanted_definitions(found, judged)
-    seen.samples += found.samples
-    names = {0: Path(base.path).name} | {one.number: Path(one.path).name for one in logs[0]}
     paths_by_number = {0: base.path} | {one.number: one.path for one in logs[0]}
-    files = tuple(paths_by_number.get(n, "") for n in range(max(names) + 1))
-    draft = FoldPlan(files, tuple(seen.definitions), judged.known, judged.end)
-    history = draft.history()
+    files = tuple(paths_by_number.get(n, "") for n in range(max(paths_by_number) + 1))
+    definitions = [row for row in found.definitions if not row.file]
+    definitions += wanted_definitions(found, judged)
+    draft = FoldPlan(files, tuple(definitions), judged.known, judged.end)
+    keyer = Keyer(draft)
     every = [*splits, *logs[1]]
     wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
-    decided = replace(draft, cuts=cuts_of(seen, draft, wanted))
+    decided = replace(draft, cuts=cuts_of(found, keyer, wanted))
     filesystem, _ = open_storage(base.location)
     return Prepared(
         plan=decided,
         splits=tuple(every),
         options=options,
-        history=history,
+        history=keyer.history,
         vclock=judged.vclock,
         snapshot=base,
         instance=read_meta(Path(base.path), filesystem).instance,
-        rows=judged.rows + sum(told["rows"] for _, told in seen.ranges),
+        rows=judged.rows + sum(told["rows"] for (file, _), told in found.ranges if not file),
     )
 
 
@@ -133,44 +130,41 @@ def _snapshots(options: ScanOptions, name: str | None) -> list[Source]:
     return sorted(snaps, key=lambda one: one.vclock.signature)
 
 
-def _of_file(options: ScanOptions, source: Source) -> Plan:
-    location = source.location
-    path = (
-        location
-        if location.endswith(".snap")
-        else f"{location.rstrip('/')}/{Path(source.path).name}"
-    )
-    return plan(replace(options, paths=(path,)))
-
-
 def _based(
     look: Look, options: ScanOptions, snaps: list[Source], until: Until
-) -> tuple[Source, Found, tuple[list[Source], list[Split]], Judged]:
-    """The snapshot to start from, and what the logs behind it hold."""
+) -> tuple[Source, list[Split], Found, tuple[list[Source], list[Split]], Judged]:
+    """The snapshot to start from and its splits, what is in it and the logs behind it."""
     base: Source | None
-    if until is None:
-        base = snaps[-1]
-    elif isinstance(until, VClock):
-        base = _newest(snaps, until, free=0 not in until)
+    if until is None or isinstance(until, Mapping):
+        wanted = None if until is None else VClock(until)
+        base = snaps[-1] if wanted is None else _newest(snaps, wanted, free=0 not in wanted)
         if base is None:
             raise _too_old(until, snaps)
-    else:
-        logs = _logs(options, VClock())
-        found = look(logs[1], options, until)
-        start = logs[0][0].vclock if logs[0] else VClock()
-        before = judge_only_cut(found, logs[0], start)
-        base = _newest(snaps, before, free=False) if before is not None else None
-        if base is None:
-            raise _too_old(until, snaps)
-        kept = _behind(logs[0], base.vclock)
-        splits = renumbered(logs[1], {one.path: one.number for one in kept})
-        return base, found, (kept, splits), judge(found, kept, base.vclock, until)
-    logs = _logs(options, base.vclock)
+        logs = _logs(options, base.vclock)
+        splits = _of_snapshot(options, base)
+        found = look([*splits, *logs[1]], options, until)
+        return base, splits, found, logs, judge(found, logs[0], base.vclock, until)
+    logs = _logs(options, VClock())
     found = look(logs[1], options, until)
-    return base, found, logs, judge(found, logs[0], base.vclock, until)
+    before = judge_only_cut(found, logs[0][0].vclock if logs[0] else VClock())
+    base = None if before is None else _newest(snaps, before, free=False)
+    if base is None:
+        raise _too_old(until, snaps)
+    kept = _behind(logs[0], base.vclock)
+    behind = renumbered(logs[1], {one.path: one.number for one in kept})
+    splits = _of_snapshot(options, base)
+    found = found.joined(look(splits, options, None))
+    return base, splits, found, (kept, behind), judge(found, kept, base.vclock, until)
 
 
-def judge_only_cut(found: Found, logs: list[Source], start: VClock) -> VClock | None:
+def _of_snapshot(options: ScanOptions, source: Source) -> list[Split]:
+    path, name = source.location, Path(source.path).name
+    if not path.endswith(name):
+        path = f"{path.rstrip('/')}/{name}"
+    return renumbered(plan(replace(options, paths=(path,))).splits, {source.path: 0})
+
+
+def judge_only_cut(found: Found, start: VClock) -> VClock | None:
     """The state in front of the first unwanted transaction; None where no row is before it."""
     reached, any_rows = start, not start
     for _, told in found.ranges:

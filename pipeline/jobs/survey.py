@@ -32,7 +32,7 @@ from logweir.pipeline.jobs.history import (
     is_definition,
     position,
 )
-from logweir.pipeline.jobs.keyed import FoldPlan, Keyer, Known
+from logweir.pipeline.jobs.keyed import Keyer, Known
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.reading import groups
@@ -70,6 +70,14 @@ class Found:
     ranges: list[tuple[Place, dict[str, Any]]] = field(default_factory=list)
     definitions: list[SystemRow] = field(default_factory=list)
     samples: list[tuple[Place, int, int, bytes]] = field(default_factory=list)
+
+    def joined(self, other: Found) -> Found:
+        """What both found."""
+        return Found(
+            sorted(self.ranges + other.ranges, key=lambda one: one[0]),
+            sorted(self.definitions + other.definitions, key=lambda row: row.place),
+            sorted(self.samples + other.samples, key=lambda one: one[0]),
+        )
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, int, int, bytes]]) -> Found:
@@ -281,14 +289,13 @@ def check_reached(judged: Judged, until: Until, oldest: VClock) -> None:
         )
 
 
-def cuts_of(found: Found, plan: FoldPlan, parts: int) -> tuple[tuple[int, bytes], ...]:
+def cuts_of(found: Found, keyer: Keyer, parts: int) -> tuple[tuple[int, bytes], ...]:
     """The keys at which parts begin: part 0 is `_sequence_data`, the others are about equal.
 
     Raises `ConfigError` where `parts` is below 1.
     """
     if parts < 1:
         raise ConfigError("parts", f"{parts} is not at least 1")
-    keyer = Keyer(plan)
     keys = sorted(set(keyer.sample_keys(found.samples)))
     cuts = [(SYSTEM_ID_MAX + 1, b"")]
     for number in range(1, min(parts, len(keys))):

@@ -376,6 +376,16 @@ def test_options_survive_their_text() -> None:
     assert options.vclock_from == VClock({1: 5, 2: 7})
 
 
+def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned in one folder is read in another: a worker's need not be the driver's."""
+    write_log(tmp_path / "data", blocks=2, per_block=1, base=b"x", max_bytes=1 << 20)
+    monkeypatch.chdir(tmp_path)
+    options = ScanOptions.parse({"path": "data"})
+    monkeypatch.chdir("/")
+    assert len(rows_of(scan(plan(options).splits[0], options))) == 2
+    assert ScanOptions.parse({"path": "s3://bucket/logs"}).paths == ("s3://bucket/logs",)
+
+
 def test_readers_take_no_filters_from_spark() -> None:
     """No reader has `pushFilters`: in Spark 4.3.0 what one query pushed down stays with the
     loaded DataFrame, so `df.filter(a)` united with `df.filter(b)` gives the rows of b twice.

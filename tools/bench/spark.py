@@ -234,7 +234,7 @@ def _splits(spark: SparkSession, folder: Path, store: Path, rounds: int) -> list
 
     def eight() -> None:
         paths = [str(Path(path) / logs[-1].name) for path in files]
-        _noop(pipeline.scan(spark, *paths, split_bytes=1))
+        _noop(pipeline.scan(spark, *paths, split_bytes=step))
 
     one()
     eight()
