@@ -374,7 +374,7 @@ def test_a_buffer_that_is_too_small_is_not_overrun(run: ModuleType) -> None:
     table = array("Q", [number for field in header for number in (field, field)])
     table.extend((0, 50, 50, 100))
     block = encode_row(Row(12, 1, 1)) * 2
-    scanned_table = array("Q", [0]) * (14 * 3)
+    scanned_table = array("Q", [0]) * (len(kernel.COLUMNS) * 3)
     assert run.scan(block, scanned_table, 3) == 2
     none, all_ = array("Q", [0]) * 32, array("Q", [ONES]) * 32
     for size in range(0, 400, 7):
@@ -474,7 +474,7 @@ def test_packets_refuse_rows_that_no_vclock_holds() -> None:
         columns.packets(0, 1, after={}, sync=1)
     none, all_ = array("Q", [0]) * 32, array("Q", [ONES]) * 32
     for data in (block, many):
-        table, out = array("Q", [0]) * (14 * 3), bytearray(200_000)
+        table, out = array("Q", [0]) * (len(kernel.COLUMNS) * 3), bytearray(200_000)
         count = interpreted.scan(data, table, 3)
         assert interpreted.packets(data, table, 3, 0, count, none, all_, 1, out) == -count
 
