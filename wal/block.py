@@ -57,6 +57,7 @@ MAGIC_ZSTD: Final = bytes.fromhex("d5ba0bba")
 EOF_MARKER: Final = bytes.fromhex("d510aded")
 _SECTOR_BYTES: Final = 512
 _LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
+_STEP: Final = _SECTOR_BYTES // 2
 _ZEROS: Final = bytes(_SECTOR_BYTES)
 _SAMPLE_BYTES: Final = 4096
 _SAMPLED_BYTES: Final = 16 * _SAMPLE_BYTES  # smaller blocks are just compressed
@@ -186,8 +187,8 @@ def _has_zero_sector(payload: Buffer, offset: int) -> bool:
         tail = bytes(payload[-last:])
         if tail.count(0) == last:
             return True
-    if len(payload) < _SECTOR_BYTES:
-        return False
+    if len(payload) < _SECTOR_BYTES or not bytes(payload[::_STEP]).count(0):
+        return False  # so many zeros would hold some of every so many bytes
     return _ZEROS in (bytes(payload) if isinstance(payload, memoryview) else payload)
 
 

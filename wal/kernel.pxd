@@ -5,6 +5,15 @@ ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
+# What `copy` is told: where it reads it does not write, so a C compiler may copy as it likes.
+cdef extern from *:
+    """
+    typedef unsigned char *restrict logweir_apart;
+    typedef const unsigned char *restrict logweir_apart_source;
+    """
+    ctypedef unsigned char* Apart "logweir_apart"
+    ctypedef const unsigned char* ApartSource "logweir_apart_source"
+
 cdef Py_ssize_t TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS
 cdef Py_ssize_t SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID, OTHER
 cdef u64 ONES, COMMIT, ALONE, ODD, NOP, LOCAL, REPLICAS
@@ -54,12 +63,16 @@ cpdef Py_ssize_t transactions(
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t copy(
-    Source source, Py_ssize_t start, Py_ssize_t stop, Target out, Py_ssize_t at) noexcept
+    ApartSource source, Py_ssize_t start, Py_ssize_t stop, Apart out, Py_ssize_t at) noexcept
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_number(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 cdef Py_ssize_t put_uint(Target out, Py_ssize_t at, u64 value) noexcept
+
+cdef Py_ssize_t uint_room(u64 value) noexcept
+
+cdef u64 room_end(u64 value) noexcept
 
 @cython.locals(head=Py_ssize_t, items=Py_ssize_t, flags=u64)
 cdef Py_ssize_t put_header(Target out, Py_ssize_t at, u64* fields, u64 sync) noexcept
@@ -73,7 +86,8 @@ cpdef Py_ssize_t encode(
 
 @cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[15]",
                field=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,
-               room=Py_ssize_t)
+               room=Py_ssize_t, begin=Py_ssize_t, alike=u64, model=Py_ssize_t, head=Py_ssize_t,
+               lsn_place=Py_ssize_t, tsn_place=Py_ssize_t, left=u64, value=u64)
 cpdef Py_ssize_t encode_run(
     u64[::1] header, bint together, bytes source, u64[::1] bounds, Py_ssize_t count,
     bytes prefix, bytearray out) except? -2

@@ -334,7 +334,7 @@ def transactions(table: Table, capacity: int, count: int, ends: Table) -> int:
     return -1 - count if open_ else found
 
 
-def copy(source: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
+def copy(source: bytes | bytearray, start: int, stop: int, out: bytearray, at: int) -> int:
     """Copy bytes. Returns where the copy ends. Unchecked."""
     for i in range(stop - start):
         out[at + i] = source[start + i]
@@ -374,6 +374,28 @@ def put_uint(out: bytearray, at: int, value: int) -> int:
         return put_number(out, at + 1, value, 4)
     out[at] = 0xCF
     return put_number(out, at + 1, value, 8)
+
+
+def uint_room(value: int) -> int:
+    """How many bytes `put_uint` writes."""
+    if value < 0x80:
+        return 1
+    if value <= 0xFF:
+        return 2
+    if value <= 0xFFFF:
+        return 3
+    return 5 if value <= 0xFFFFFFFF else 9
+
+
+def room_end(value: int) -> int:
+    """Up to where numbers from `value` on take as many bytes as it, that one left out."""
+    if value < 0x80:
+        return 0x80
+    if value <= 0xFF:
+        return 0x100
+    if value <= 0xFFFF:
+        return 0x10000
+    return ONES if value >> 32 else 0xFFFFFFFF + 1
 
 
 def put_header(out: bytearray, at: int, fields: list[int], sync: int) -> int:
@@ -479,7 +501,7 @@ def encode_run(
     fields = [0] * 15
     for field in range(FLAGS + 1):
         fields[field] = header[field]
-    at = 0
+    at = alike = model = head = lsn_place = tsn_place = 0
     for row in range(count):
         start = bounds[row]
         stop = bounds[row + 1]
@@ -488,11 +510,35 @@ def encode_run(
         length = stop - start
         if length > room - at:
             return -1 - row
-        if not together:
-            fields[TSN] = fields[LSN]
-        fields[FLAGS] = COMMIT if not together or row + 1 == count else 0
-        at = put_header(to, at, fields, 0)
-        at = copy(front, 0, len(prefix), to, at)
+        begin = at
+        if row < alike:  # its head differs in two numbers only, of the same width
+            at = copy(to, model, model + head, to, at)
+            put_uint(to, begin + lsn_place, fields[LSN])
+            if together:
+                put_uint(to, begin + tsn_place, (fields[LSN] - fields[TSN]) & ONES)
+        else:
+            if not together:
+                fields[TSN] = fields[LSN]
+            fields[FLAGS] = COMMIT if not together or row + 1 == count else 0
+            at = put_header(to, at, fields, 0)
+            tsn_place = at - begin
+            at = copy(front, 0, len(prefix), to, at)
+            if fields[LSN]:
+                model = begin
+                head = at - begin
+                lsn_place = 3 + uint_room(fields[TYPE])
+                if fields[REPLICA_ID]:
+                    lsn_place += 1 + uint_room(fields[REPLICA_ID])
+                if fields[GROUP_ID]:
+                    lsn_place += 1 + uint_room(fields[GROUP_ID])
+                left = room_end(fields[LSN]) - fields[LSN]
+                if together:
+                    value = (fields[LSN] - fields[TSN]) & ONES
+                    tsn_place -= uint_room(value)
+                    left = min(left, room_end(value) - value)
+                alike = row + min(left, count - row)
+                if together:
+                    alike = min(alike, count - 1)
         at = copy(body, start, stop, to, at)
         fields[LSN] = (fields[LSN] + 1) & ONES
     return at
