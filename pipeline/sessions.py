@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -179,7 +180,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _is_discovered() -> bool:
-    """Whether Spark finds the format by the name of its module; registering it twice warns."""
-    from importlib.util import find_spec
+    """Whether Spark finds the format by the name of its module; registering it twice warns.
 
-    return find_spec("pyspark_logweir") is not None
+    Spark lists the modules on the path, where one of an editable installation may be missing.
+    """
+    return any(found.name == "pyspark_logweir" for found in pkgutil.iter_modules())

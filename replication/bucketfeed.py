@@ -21,12 +21,13 @@ from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.hub import Window
 from logweir.store.definition import SystemSpace
 from logweir.store.log import Log
+from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["Backfill", "BucketFeed", "Change", "Changes", "Chunks", "Feed"]
+__all__ = ["Backfill", "BucketFeed", "Change", "Changes", "Chunks", "Feed", "resolve"]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
@@ -228,6 +229,21 @@ class Chunks(Protocol):
         ...
 
 
+def resolve(
+    log: Log, changes: Sequence[Change], find: Callable[[Change, ReadView], Item | None]
+) -> tuple[Sequence[Change], VClock | None]:
+    """See `Feed.resolved`. `find`: looks up what stands under the key of a change."""
+    if not any(change.partial for change in changes):
+        return changes, None
+    found: list[Change] = []
+    with log.read_view() as view:
+        for change in changes:
+            item = find(change, view) if change.partial else change.item
+            if item is not None or not change.partial:
+                found.append(replace(change, item=item, partial=False))
+        return found, view.vclock
+
+
 class Feed(Protocol):
     """What a stream is fed with: a bucket, or another space in the shape of one. `name`: under
     which its streams are known."""
@@ -248,8 +264,10 @@ class Feed(Protocol):
         not known."""
         ...
 
-    def current(self, change: Change) -> Item | None:
-        """What stands now under the key of a change of which only that is known."""
+    def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
+        """The same changes with what stands now under the keys of those of which only that is
+        known, all of one view, and its position; None where nothing had to be looked up. What is
+        gone is left out: its removal follows."""
         ...
 
     def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Chunks:
@@ -280,11 +298,14 @@ class BucketFeed:
         """See `Feed`."""
         return self._known.puts_of(window, self._bucket)
 
-    def current(self, change: Change) -> Item | None:
+    def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
         """See `Feed`."""
-        assert change.item is not None
-        with self._log.read_view() as view:
+
+        def find(change: Change, view: ReadView) -> Item | None:
+            assert change.item is not None
             return ViewItems(self._bucket, view, 0.0).find(change.item.key)
+
+        return resolve(self._log, changes, find)
 
     def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Backfill:
         """See `Feed`."""

@@ -26,13 +26,14 @@ from typing import Final
 from logweir.errors import ConfigError, ErrorCode, RequestError
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.bucketfeed import Change
+from logweir.replication.bucketfeed import Change, resolve
 from logweir.replication.hub import Window
 from logweir.store.definition import IndexDef, SystemSpace
 from logweir.store.engine import key_of
 from logweir.store.keys import exact_key
 from logweir.store.log import Log
 from logweir.store.select import Select, select
+from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import unpack
 from logweir.wal.render import value_json
@@ -100,13 +101,16 @@ class SpaceFeed:
             return data
         return value_json(data).encode("utf-8", "surrogateescape")
 
-    def current(self, change: Change) -> Item | None:
-        """What stands now under the key of a change."""
-        assert isinstance(change, SpaceChange)
-        with self._log.read_view() as view:
+    def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
+        """See `Feed`."""
+
+        def find(change: Change, view: ReadView) -> Item | None:
+            assert isinstance(change, SpaceChange)
             space = view.engine.schema.space(self.space_id)
             found = view.engine.get(space, self._primary(), change.primary_key)
-        return None if found is None else self.item(change.primary_key, found)
+            return None if found is None else self.item(change.primary_key, found)
+
+        return resolve(self._log, changes, find)
 
     def changes(self, window: Window) -> Sequence[SpaceChange]:
         """The changes in a window of the log, in order; made once for all followers."""

@@ -57,6 +57,9 @@ _STEP_PACKETS: Final = 256
 _STEP_BYTES: Final = 256 * 1024
 _HANDOVER_PACKETS: Final = 10
 
+_FURTHER: Final = 1000
+"""So often the end of a backfill may move on because a value was looked up later than it."""
+
 
 @dataclass(slots=True)
 class _Plan:
@@ -297,23 +300,30 @@ class Streaming:
         """Follow the log to the end of a backfill. `new`: its vbuckets, of which nothing comes that
         was in it; `is_first`: nothing was sent before it. Returns whether it was in vain:
         everything was removed meanwhile."""
-        assert backfill.end is not None
-        emptied = False
-        while not emptied and not reader.vclock.covers(backfill.end):
+        end = backfill.end
+        assert end is not None
+        emptied, further = False, _FURTHER
+        while not emptied and not reader.vclock.covers(end):
             window = reader.take()
             if window is None:
                 await reader.wait()
                 continue
+            fresh: list[Change] = []
             for change in self.feed.changes(window):
                 item = change.item
                 unknown = item is None or change.partial  # which vbucket that concerns
                 may_be_had = is_first if unknown else item is not None and item.vbucket in new
-                if may_be_had and backfill.was_seen(change):
-                    continue
+                if not (may_be_had and backfill.was_seen(change)):
+                    fresh.append(change)
+                    emptied |= item is None
+            changes, looked_at = self.feed.resolved(fresh)
+            if looked_at is not None and further:
+                # What was looked up is of then, so what was not has to come that far too.
+                end, further = end.merge(looked_at), further - 1
+            for change in changes:
                 message = self._message(change, wanted)
                 if message is not None:
                     await self._put(message, None)
-                emptied |= item is None
         self._unpin()
         return emptied
 
@@ -402,7 +412,7 @@ class Streaming:
         end: VClock,
     ) -> None:
         chosen: list[tuple[TapMessage, VClock | None]] = []
-        for change in changes:
+        for change in self.feed.resolved(changes)[0]:
             item = change.item
             if change.timestamp < plan.since:
                 continue
@@ -476,11 +486,6 @@ class Streaming:
         item = change.item
         if item is None:
             return TapMessage(Opcode.TAP_FLUSH)
-        if change.partial:
-            found = self.feed.current(change)
-            if found is None:
-                return None  # its removal follows
-            item = found
         if not item.ttl:
             return None
         if wanted is not None and item.vbucket not in wanted:

@@ -557,11 +557,10 @@ def test_users_made_elsewhere_come_in_by_plain_first(tmp_path: Path) -> None:
             assert offered(client) == ["PLAIN"]
             assert log_in(client, "SCRAM-SHA-256", "lovelace") == Status.AUTH_ERROR
             assert log_in(client, "PLAIN", "lovelace") == 0
-            server.wait(lambda: log.count("logweir_verifier") == 3)
+            server.wait(lambda: log.count("logweir_verifier") == len(MECHANISMS) - 1)
             assert offered(client) == list(MECHANISMS)
             assert log_in(client, "SCRAM-SHA-256", "lovelace") == 0
             log.update("_user", 40, [["=", 4, {"chap-sha1": verifier("new")}]])
-            server.server.iproto.forget_users()
             assert offered(client) == ["PLAIN"]
             assert log_in(client, "CRAM-MD5", "lovelace") == Status.AUTH_ERROR
             assert log_in(client, "PLAIN", "lovelace") == Status.AUTH_ERROR
