@@ -98,10 +98,10 @@ def quick_check(
     told: Told | None = None,
     **options: Any,
 ) -> list[Checked]:
-    """Checksums of all blocks, ends of all files, and the chain of headers. Reads each byte once.
+    """Checksums of all blocks and ends of all files. Reads each byte once.
 
-    Finds flipped bits, torn ends and missing files; not what only rows tell (an lsn twice, a
-    snapshot's rows): that is `verify`. Raises `WalError` and its kinds for headers.
+    Finds flipped bits and torn ends; not what only the rows or the chain of files tell (an lsn
+    twice, a snapshot's rows, a missing file): that is `verify`. Raises `WalError` and its kinds for headers.
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
     wanted = ScanOptions(paths=tuple(map(str, paths)), split_mode="exact", **given)

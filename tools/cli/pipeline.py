@@ -75,7 +75,7 @@ def command(
         str | None, typer.Option(metavar="TIME", help="The state at this time (ISO 8601, UTC).")
     ] = None,
     level: Annotated[
-        Literal["rows", "crc"], typer.Option(help="verify: everything, or checksums and the chain.")
+        Literal["rows", "crc"], typer.Option(help="verify: everything, or checksums and endings.")
     ] = "rows",
     snapshot: Annotated[
         str | None, typer.Option(metavar="NAME", help="compact, state: the snapshot to start from.")
