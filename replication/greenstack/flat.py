@@ -19,8 +19,8 @@ slot's `limit`, and by the bytes that all their values have together. Places nee
 when read; what is written is. Source: the FlatBuffers format; the readers of both reference
 libraries take what is written, observed.
 
-Why not with the `flatbuffers` package: its Python has no verifier and follows offsets blindly. It is
-what the tests compare with, both ways.
+Why not with the `flatbuffers` package: its Python has no verifier and follows offsets blindly. It
+is what the tests compare with, both ways.
 """
 
 from __future__ import annotations
