@@ -101,7 +101,8 @@ def quick_check(
     """Checksums of all blocks and ends of all files. Reads each byte once.
 
     Finds flipped bits and torn ends; not what only the rows or the chain of files tell (an lsn
-    twice, a snapshot's rows, a missing file): that is `verify`. Raises `WalError` and its kinds for headers.
+    twice, a snapshot's rows, a missing file): that is `verify`. Raises `WalError` and its kinds for
+    headers.
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
     wanted = ScanOptions(paths=tuple(map(str, paths)), split_mode="exact", **given)
