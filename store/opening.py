@@ -39,6 +39,7 @@ from logweir.store.engine import Plans
 from logweir.store.loading import Source, load
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
+from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.snapshot import SnapshotWriter
@@ -114,7 +115,12 @@ def open_folder(
             vclock = free
             append_point = AppendPoint(vclock, append_point.prev_vclock)
             _set_position(state, vclock)
+            failpoint("opening.after_reserve")
         writer = WalWriter(path, instance, append_point, options=options, filesystem=filesystem)
+        if append_point is not decided.append_point:
+            # Else the damaged log would be the newest, and its end be looked at again.
+            stack.callback(writer.abandon)
+            writer.begin()
         return Opened(
             path=path,
             filesystem=filesystem,

@@ -172,7 +172,7 @@ class State:
         self._databases.clear()
         self._env.close()
         self._env = None
-        if clean:
+        if clean and self.directory.is_dir():  # it may be removed at any time
             self._write_epoch(clean=True)
 
     def grow(self) -> None:
@@ -200,10 +200,14 @@ class State:
     def check_disk(self, wanted_bytes: int) -> None:
         """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
 
-        LMDB takes what it could not write for a broken disk, so that it must not come to it.
+        LMDB takes what it could not write for a broken disk, so that it must not come to it. Where
+        the system does not say, as of a folder that was removed, nothing is refused.
         """
-        found = os.statvfs(self.directory)
-        if found.f_bavail * found.f_frsize < wanted_bytes + _DISK_ROOM_BYTES:
+        try:
+            found = os.statvfs(self.directory)
+        except OSError:
+            return
+        if found.f_blocks and found.f_bavail * found.f_frsize < wanted_bytes + _DISK_ROOM_BYTES:
             known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
             raise WriteFailed(
                 f"cannot store the change: {known.reason}",

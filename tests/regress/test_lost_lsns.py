@@ -11,6 +11,7 @@ from samples import DAMAGED, damaged
 import logweir
 from logweir.errors import RecoveryRefused
 from logweir.recovery import examine, plan
+from logweir.wal.failpoint import arm, disarm
 
 
 def names_of_cases() -> list[str]:
@@ -74,3 +75,31 @@ def test_rows_applied_and_gone_from_the_log_keep_their_lsns(tmp_path: Path) -> N
         written = log.vclock
     with logweir.open(tmp_path) as log:
         assert (log.vclock, log.select("s")) == (written, [(1,), (2,)])
+
+
+class Stopped(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("point", ["opening.after_reserve", "snapshot.before_rename"])
+def test_a_forced_opening_that_is_stopped_reserves_again(point: str, tmp_path: Path) -> None:
+    """Before its snapshot is there nothing is taken for whole, and no lsn comes again either."""
+    folder = tmp_path / "data"
+    shutil.copytree(damaged("g-zeroed-tail").folder, folder)
+    decided = plan(examine(folder), force=True)
+
+    def stop() -> None:
+        raise Stopped
+
+    arm(point, stop)
+    try:
+        with pytest.raises(Stopped):
+            logweir.open(folder, force_recovery=True)
+    finally:
+        disarm()
+    with pytest.raises(RecoveryRefused):
+        logweir.open(folder)
+    with logweir.open(folder, force_recovery=True) as log:
+        least = decided.vclock.lsn(log.replica_id) + decided.lsn_reserve
+        assert log.vclock.lsn(log.replica_id) >= least
+    logweir.open(folder).close()
