@@ -31,8 +31,9 @@ import zstandard
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import BLOCK_RAW_BYTES, BLOCK_STORED_BYTES, COMPRESS_THRESHOLD_BYTES
+from logweir.wal import kernel
 from logweir.wal.crc32c import checksum
-from logweir.wal.mp import decode_uint, encode_uint, skip
+from logweir.wal.mp import decode_uint, skip
 
 __all__ = [
     "EOF_MARKER",
@@ -57,8 +58,6 @@ MAGIC_ZSTD: Final = bytes.fromhex("d5ba0bba")
 EOF_MARKER: Final = bytes.fromhex("d510aded")
 _SECTOR_BYTES: Final = 512
 _LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
-_STEP: Final = _SECTOR_BYTES // 2
-_ZEROS: Final = bytes(_SECTOR_BYTES)
 _SAMPLE_BYTES: Final = 4096
 _SAMPLED_BYTES: Final = 16 * _SAMPLE_BYTES  # smaller blocks are just compressed
 
@@ -95,14 +94,15 @@ def _read_uint(data: bytes | memoryview, at: int, name: str) -> tuple[int, int]:
 
 def encode_fixheader(
     kind: BlockKind, stored_bytes: int, crc: int, unsynced_bytes: int = 0
-) -> bytes:
+) -> bytearray:
     """The 19 bytes before a payload of `stored_bytes` bytes with checksum `crc`.
 
-    `unsynced_bytes`: bytes written and not yet synced before this block, 0 … 2^32-1.
+    `unsynced_bytes`: bytes written and not yet synced before this block. All three: 0 … 2^32-1.
     """
-    magic = MAGIC_PLAIN if kind == "plain" else MAGIC_ZSTD
-    head = magic + encode_uint(stored_bytes) + encode_uint(unsynced_bytes) + encode_uint(crc)
-    return head + _PADDING[len(head)]
+    out = bytearray(FIXHEADER_BYTES)
+    last = MAGIC_PLAIN[3] if kind == "plain" else MAGIC_ZSTD[3]
+    kernel.put_fixheader(last, stored_bytes, unsynced_bytes, crc, out)
+    return out
 
 
 _PADDING: Final = [
@@ -171,13 +171,11 @@ def _is_dense(rows: Buffer, level: int) -> bool:
     return True
 
 
-def _forms(rows: Buffer, *, packs: bool, level: int) -> Iterator[tuple[BlockKind, Buffer]]:
-    """The rows as payloads, the wanted form first."""
-    if not packs:
-        yield "plain", rows
-    yield "zstd", _compress(rows, level)
+def _packed_forms(rows: Buffer, level: int) -> Iterator[bytes]:
+    """The rows compressed in several ways, the wanted one first."""
+    yield _compress(rows, level)
     for other in range(1, _LEVELS):
-        yield "zstd", _compress(rows, other, with_checksum=True)
+        yield _compress(rows, other, with_checksum=True)
 
 
 def _has_zero_sector(payload: Buffer, offset: int) -> bool:
@@ -187,9 +185,7 @@ def _has_zero_sector(payload: Buffer, offset: int) -> bool:
         tail = bytes(payload[-last:])
         if tail.count(0) == last:
             return True
-    if len(payload) < _SECTOR_BYTES or not bytes(payload[::_STEP]).count(0):
-        return False  # so many zeros would hold some of every so many bytes
-    return _ZEROS in (bytes(payload) if isinstance(payload, memoryview) else payload)
+    return kernel.has_zeros(payload, _SECTOR_BYTES)
 
 
 def encode_block(
@@ -199,7 +195,7 @@ def encode_block(
     level: int = 1,
     unsynced_bytes: int = 0,
     offset: int = 0,
-) -> tuple[bytes, Buffer]:
+) -> tuple[bytearray, Buffer]:
     """Frame `rows` (one or more whole transactions) as one block.
 
     `threshold_bytes`: compress from this size on, None never; `level`: of zstd, 1 … 22;
@@ -211,10 +207,13 @@ def encode_block(
     packs = (
         threshold_bytes is not None and len(rows) >= threshold_bytes and not _is_dense(rows, level)
     )
-    for form in _forms(rows, packs=packs, level=level):
-        if not _has_zero_sector(form[1], offset):
-            break
-    kind, payload = form
+    kind: BlockKind = "plain"
+    payload = rows
+    if packs or _has_zero_sector(rows, offset):
+        kind = "zstd"
+        for payload in _packed_forms(rows, level):
+            if not _has_zero_sector(payload, offset):
+                break
     return encode_fixheader(kind, len(payload), checksum(payload), unsynced_bytes), payload
 
 
@@ -235,7 +234,7 @@ def encode_pieces(
     if (
         (packs and not _is_dense(largest, level))
         or _has_zero_sector(last, offset + len(rows) - len(last))
-        or any(_ZEROS in bytes(part) for part in rows.parts)
+        or any(kernel.has_zeros(part, _SECTOR_BYTES) for part in rows.parts)
     ):
         return encode_block(
             b"".join(rows.parts),

@@ -323,8 +323,12 @@ class RowColumns:
 
 
 def _bits(timestamp: float) -> int:
-    (bits,) = struct.unpack("Q", struct.pack("d", timestamp))
-    return int(bits)
+    bits: int = _UINT64.unpack(_DOUBLE.pack(timestamp))[0]
+    return bits
+
+
+_UINT64: Final = struct.Struct("Q")
+_DOUBLE: Final = struct.Struct("d")
 
 
 def encode_columns(
@@ -392,12 +396,16 @@ def encode_run(
     """
     count = len(bounds) - 1
     source = source if isinstance(source, bytes) else bytes(source)
-    size = kernel.slices(bounds, 0, count, 0, 1, len(source))
-    if size >= 0:
-        out = bytearray(size + count * (kernel.HEADER_ROOM + len(prefix)))
-        header = array("Q", (type, replica_id, group_id, first_lsn, _bits(timestamp), first_lsn, 0))
-        size = kernel.encode_run(header, one_transaction, source, bounds, count, prefix, out)
+    length = bounds[-1] - bounds[0]
+    last_lsn = min(first_lsn + count, ABSENT)
+    room = kernel.run_bytes(type, replica_id, group_id, last_lsn, count) + count * len(prefix)
+    out = bytearray(room + (length if 0 <= length <= len(source) else 0))
+    bits, together = _bits(timestamp), one_transaction
+    size = kernel.encode_run(
+        type, replica_id, group_id, first_lsn, bits, together, source, bounds, count, prefix, out
+    )
     if size < 0:
-        raise ValueError(f"the body of row {-1 - size} is not a slice of the source")
+        row = -1 - kernel.slices(bounds, 0, count, 0, 1, len(source))
+        raise ValueError(f"the body of row {row} is not a slice of the source")
     del out[size:]
     return out

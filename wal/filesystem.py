@@ -171,15 +171,24 @@ class _OsAppendFile:
         return self._size
 
     def write(self, parts: Sequence[Buffer]) -> None:
+        left = sum(map(len, parts))
+        written = os.writev(self._fd, parts[:_PARTS_MAX])
+        self._size += written
+        if written < left:
+            self._write_rest(parts, written)
+
+    def _write_rest(self, parts: Sequence[Buffer], written: int) -> None:
+        """Go on behind the first `written` bytes."""
         views = [memoryview(part) for part in parts if len(part)]
-        while views:
-            written = os.writev(self._fd, views[:_PARTS_MAX])
-            self._size += written
+        while True:
             while views and written >= len(views[0]):
                 written -= len(views[0])
                 del views[0]
-            if written:
-                views[0] = views[0][written:]
+            if not views:
+                return
+            views[0] = views[0][written:]
+            written = os.writev(self._fd, views[:_PARTS_MAX])
+            self._size += written
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -195,9 +204,13 @@ class _OsAppendFile:
             os.close(fd)
 
 
+_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+"""macOS: fsync alone leaves data in the drive's cache."""
+
+
 def _sync_data(fd: int) -> None:
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone leaves data in the drive's cache
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(fd, _FULL_SYNC)
     else:
         os.fdatasync(fd)
 

@@ -16,8 +16,8 @@ cdef extern from *:
 
 cdef Py_ssize_t TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS
 cdef Py_ssize_t SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID, OTHER
-cdef u64 ONES, COMMIT, ALONE, ODD, NOP, LOCAL, REPLICAS
-cdef Py_ssize_t DEPTH, HEADER_BYTES, PACKET_BYTES
+cdef u64 ONES, HALF, COMMIT, ALONE, ODD, NOP, LOCAL, REPLICAS
+cdef Py_ssize_t DEPTH, HEADER_BYTES, PACKET_BYTES, FIXHEADER_BYTES
 cdef bytes _sizes, _header_fields, _body_fields
 cdef Source SIZES, HEADER_FIELDS, BODY_FIELDS
 
@@ -84,13 +84,24 @@ cpdef Py_ssize_t encode(
     u64[::1] table, Py_ssize_t count, Py_ssize_t starts_at, Py_ssize_t stops_at,
     bytes source, bytes prefix, bytearray out) except? -2
 
-@cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[15]",
-               field=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,
+@cython.locals(head=Py_ssize_t)
+cpdef Py_ssize_t run_bytes(
+    u64 kind, u64 replica_id, u64 group_id, u64 last_lsn, Py_ssize_t count) except? -2
+
+@cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[7]",
+               at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,
                room=Py_ssize_t, begin=Py_ssize_t, alike=u64, model=Py_ssize_t, head=Py_ssize_t,
                lsn_place=Py_ssize_t, tsn_place=Py_ssize_t, left=u64, value=u64)
 cpdef Py_ssize_t encode_run(
-    u64[::1] header, bint together, bytes source, u64[::1] bounds, Py_ssize_t count,
-    bytes prefix, bytearray out) except? -2
+    u64 kind, u64 replica_id, u64 group_id, u64 first_lsn, u64 timestamp, bint together,
+    bytes source, u64[::1] bounds, Py_ssize_t count, bytes prefix, bytearray out) except? -2
+
+@cython.locals(to=Target, at=Py_ssize_t)
+cpdef bint put_fixheader(
+    u64 kind, u64 stored, u64 unsynced, u64 crc, bytearray out) except? -1
+
+@cython.locals(size=Py_ssize_t, at=Py_ssize_t, start=Py_ssize_t)
+cpdef bint has_zeros(const unsigned char[::1] data, Py_ssize_t count) except? -1
 
 @cython.locals(total=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64)
 cpdef Py_ssize_t slices(

@@ -61,6 +61,8 @@ DEPTH = 512  # limits.MSGPACK_DEPTH; the room for it stands in kernel.pxd too
 HEADER_ROOM = 81  # the longest header that is written: 1, then eight times 1 + 9
 HEADER_BYTES = HEADER_ROOM
 PACKET_BYTES = 5
+FIXHEADER_BYTES = 19
+HALF = 2**32 - 1
 REPLICAS = 32  # limits.VCLOCK_COMPONENTS
 
 # Bytes of a value by its first byte; 0 where a length field or items follow, and for c1.
@@ -480,8 +482,25 @@ def encode(
     return at
 
 
+def run_bytes(kind: int, replica_id: int, group_id: int, last_lsn: int, count: int) -> int:
+    """At most so many bytes are the heads of `count` rows of a run that ends at `last_lsn`.
+
+    With what `encode_run` wants to see free behind the last row.
+    """
+    head = 16 + uint_room(kind) + uint_room(last_lsn) + uint_room(count)
+    if replica_id:
+        head += 1 + uint_room(replica_id)
+    if group_id:
+        head += 1 + uint_room(group_id)
+    return head * count + HEADER_BYTES
+
+
 def encode_run(
-    header: Table,
+    kind: int,
+    replica_id: int,
+    group_id: int,
+    first_lsn: int,
+    timestamp: int,
     together: bool,
     source: bytes,
     bounds: Table,
@@ -491,16 +510,13 @@ def encode_run(
 ) -> int:
     """Write `count` rows with consecutive lsns. Returns how many bytes; -1 - i as `encode`.
 
-    `header`: fields `TYPE` … `FLAGS` of the first row; `together`: one transaction, else each
-    row alone. The body of row i is `prefix` and the bytes of `source` from bounds[i] to
-    bounds[i + 1].
+    `kind` … `timestamp`: fields of the first row; `together`: one transaction, else each row
+    alone. The body of row i is `prefix` and the bytes of `source` from bounds[i] to bounds[i + 1].
     """
     to, body, front = out, source, prefix
     size = len(source)
     room = len(out) - HEADER_BYTES - len(prefix)
-    fields = [0] * 15
-    for field in range(FLAGS + 1):
-        fields[field] = header[field]
+    fields = [kind, replica_id, group_id, first_lsn, timestamp, first_lsn, 0]
     at = alike = model = head = lsn_place = tsn_place = 0
     for row in range(count):
         start = bounds[row]
@@ -542,6 +558,49 @@ def encode_run(
         at = copy(body, start, stop, to, at)
         fields[LSN] = (fields[LSN] + 1) & ONES
     return at
+
+
+def put_fixheader(kind: int, stored: int, unsynced: int, crc: int, out: bytearray) -> bool:
+    """Fill `out`, of 19 bytes, with the fixheader of a block; False where it is of another length.
+
+    `kind`: the last byte of the magic; the numbers are of at most 32 bits.
+    """
+    if len(out) != FIXHEADER_BYTES:
+        return False
+    to = out
+    to[0] = 0xD5
+    to[1] = 0xBA
+    to[2] = 0x0B
+    to[3] = kind
+    at = put_uint(to, put_uint(to, put_uint(to, 4, stored & HALF), unsynced & HALF), crc & HALF)
+    if at < FIXHEADER_BYTES:
+        to[at] = 0xA0 + FIXHEADER_BYTES - 1 - at
+        at += 1
+    while at < FIXHEADER_BYTES:
+        to[at] = 0
+        at += 1
+    return True
+
+
+def has_zeros(data: bytes | bytearray | memoryview, count: int) -> bool:
+    """Whether `count` (at least 1) zeros stand one behind the other.
+
+    So many hold one of any places that are `count` apart: only these are looked at first.
+    """
+    size = len(data)
+    at = count - 1
+    while at < size:
+        if data[at] == 0:
+            start = at
+            while start > 0 and data[start - 1] == 0:
+                start -= 1
+            at += 1
+            while at < size and data[at] == 0:
+                at += 1
+            if at - start >= count:
+                return True
+        at += count
+    return False
 
 
 def slices(table: Table, first: int, last: int, starts_at: int, stops_at: int, limit: int) -> int:

@@ -35,13 +35,15 @@ class VClock(Mapping[int, int]):
     __slots__ = ("_lsns",)
 
     def __init__(self, components: Mapping[int, int] | None = None) -> None:
-        lsns = dict(sorted((components or {}).items()))
-        for replica_id, lsn in lsns.items():
+        lsns = {}
+        for replica_id, lsn in sorted((components or {}).items()):
             if not 0 <= replica_id < VCLOCK_COMPONENTS:
                 raise ValueError(f"replica id {replica_id} is not in 0 … {VCLOCK_COMPONENTS - 1}")
             if not 0 <= lsn < _LSN_END:
                 raise ValueError(f"lsn {lsn} of replica {replica_id} is not in 0 … 2^63-1")
-        self._lsns = {replica_id: lsn for replica_id, lsn in lsns.items() if lsn}
+            if lsn:
+                lsns[replica_id] = lsn
+        self._lsns = lsns
 
     @classmethod
     def parse(cls, text: str) -> VClock:

@@ -68,7 +68,7 @@ class PartBlocks:
             header, payload = encode_block(
                 rows, threshold_bytes=COMPRESS_THRESHOLD_BYTES, level=self.level
             )
-            yield header + bytes(payload)
+            yield b"".join((header, payload))
             first = last
 
 

@@ -7,19 +7,24 @@ import os
 import shutil
 import struct
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mutation import mutate, wild_row
 from samples import GOOD, good_blocks, sample
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.wal import kernel, mp
-from logweir.wal.block import decode_fixheader
+from logweir.wal.block import MAGIC_ZSTD, FixHeader, decode_fixheader
 from logweir.wal.columns import ABSENT, ALONE, ODD, RowColumns, encode_columns, encode_run
 from logweir.wal.meta import decode_meta
+from logweir.wal.mp import encode_uint
 from logweir.wal.xrow import Body, Row, decode_body, decode_row, encode_row
 
 SOURCE = Path(__file__).resolve().parents[2] / "wal" / "kernel.py"
@@ -335,8 +340,7 @@ def test_encoded_runs_are_the_bytes_of_xrow(together: bool, first_lsn: int) -> N
     ]
     assert got == b"".join(map(encode_row, rows))
     out = bytearray(len(got) + 100)
-    header = array("Q", (3, 1, 0, first_lsn, bits, first_lsn, 0))
-    args = (header, together, source, bounds, 4, prefix, out)
+    args = (3, 1, 0, first_lsn, bits, together, source, bounds, 4, prefix, out)
     assert interpreted.encode_run(*args) == len(got)
     assert out[: len(got)] == got
 
@@ -349,7 +353,7 @@ def test_slices_outside_of_the_source_are_refused(run: ModuleType) -> None:
         out = bytearray(1000)
         header = array("Q", (2, 1, 0, 1, 0, 1, 1))
         assert run.slices(table, 0, 2, 0, 1, 10) < 0
-        assert run.encode_run(header, False, bytes(10), table, 2, b"", out) < 0
+        assert run.encode_run(2, 1, 0, 1, 0, False, bytes(10), table, 2, b"", out) < 0
         whole = array("Q", [n for field in header for n in (field, field)])
         whole.extend((*bounds[:2], *bounds[1:]))
         assert run.encode(whole, 2, 14, 16, bytes(10), b"", out) < 0
@@ -379,7 +383,7 @@ def test_a_buffer_that_is_too_small_is_not_overrun(run: ModuleType) -> None:
     none, all_ = array("Q", [0]) * 32, array("Q", [ONES]) * 32
     for size in range(0, 400, 7):
         for written in (
-            run.encode_run(header, False, source, bounds, 2, b"ab", bytearray(size)),
+            run.encode_run(2, 1, 0, 1, 0, False, source, bounds, 2, b"ab", bytearray(size)),
             run.encode(table, 2, 14, 16, source, b"ab", bytearray(size)),
         ):
             assert written in (-1, -2) or size >= 133
@@ -533,3 +537,54 @@ def test_block_headers_are_walked_as_the_codec_reads_them() -> None:
                     header = decode_fixheader(bytes(piece[at : at + 19]))
                     assert (header.stored_bytes, header.crc) == (size, crc)
                     assert header.kind == ("zstd" if packed else "plain")
+
+
+@pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
+@given(
+    pieces=st.lists(
+        st.one_of(st.integers(1, 12).map(bytes), st.binary(min_size=1, max_size=9)), max_size=8
+    ),
+    count=st.integers(1, 13),
+    view=st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_a_row_of_zeros_is_found_wherever_it_stands(
+    run: ModuleType, pieces: list[bytes], count: int, view: Callable[[bytes], Any]
+) -> None:
+    """Looking at some places only finds the same as searching."""
+    data = b"".join(pieces)
+    assert run.has_zeros(view(data), count) == (bytes(count) in data)
+
+
+UINT32 = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0x7F, 0x80, 0xFF, 0x100, 0xFFFF]))
+
+
+@pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
+@given(stored=st.integers(0, 2**31), unsynced=UINT32, crc=UINT32)
+def test_a_fixheader_reads_as_it_was_written(
+    run: ModuleType, stored: int, unsynced: int, crc: int
+) -> None:
+    """Nineteen bytes, numbers in their shortest form, the rest one MsgPack string."""
+    out = bytearray(b"\xff" * 19)
+    assert run.put_fixheader(MAGIC_ZSTD[3], stored, unsynced, crc, out)
+    assert decode_fixheader(out) == FixHeader("zstd", stored, crc, unsynced)
+    numbers = b"".join(map(encode_uint, (stored, unsynced, crc)))
+    assert out.startswith(MAGIC_ZSTD + numbers)
+    assert not run.put_fixheader(MAGIC_ZSTD[3], stored, unsynced, crc, bytearray(18))
+
+
+@pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
+@given(
+    numbers=st.tuples(st.integers(1, 70), st.integers(0, 31), st.integers(0, 1)),
+    first_lsn=st.one_of(st.integers(1, 2**63), st.sampled_from([100, 250, 65_530, 2**32 - 9])),
+    count=st.integers(1, 300),
+    together=st.booleans(),
+)
+def test_the_heads_of_a_run_fit_the_room_made_for_them(
+    run: ModuleType, numbers: tuple[int, int, int], first_lsn: int, count: int, together: bool
+) -> None:
+    """The room is enough for every run, and leaves the slack that the kernel asks for."""
+    room = run.run_bytes(*numbers, first_lsn + count, count)
+    bounds = array("Q", [0]) * (count + 1)
+    args = (*numbers, first_lsn, ONES, together, b"", bounds, count, b"")
+    written = run.encode_run(*args, bytearray(room))
+    assert 0 < written <= room - kernel.HEADER_ROOM
