@@ -27,7 +27,16 @@ from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["Backfill", "BucketFeed", "Change", "Changes", "Chunks", "Feed", "resolve"]
+__all__ = [
+    "Backfill",
+    "BucketFeed",
+    "Change",
+    "Changes",
+    "Chunks",
+    "Feed",
+    "resolve",
+    "transaction_changes",
+]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
@@ -112,19 +121,27 @@ def _changes(window: Window, space_id: int) -> Iterator[Change]:
     reached = dict(window.start)
     for block in window.blocks:
         columns = block.columns
-        spaces, replicas, lsns = columns.space_id, columns.replica_id, columns.lsn
         for first, last in columns.transactions():
-            found: list[Change] = []
-            for row in range(first, last):
-                replica_id, lsn = replicas[row], lsns[row]
-                if lsn <= reached.get(replica_id, 0):
-                    continue
-                reached[replica_id] = lsn
-                if spaces[row] == space_id or spaces[row] == SystemSpace.TRUNCATE:
-                    _take(found, columns, row, space_id, sum(reached.values()))
-            if found:
-                found[-1] = replace(found[-1], position=VClock(reached))
-                yield from found
+            yield from transaction_changes(columns, first, last, reached, space_id)
+
+
+def transaction_changes(
+    columns: RowColumns, first: int, last: int, reached: dict[int, int], space_id: int
+) -> list[Change]:
+    """What the transaction of rows first … last - 1 does to the bucket of a space. `reached`: the
+    lsns that were had before it by replica id, raised by it."""
+    spaces, replicas, lsns = columns.space_id, columns.replica_id, columns.lsn
+    found: list[Change] = []
+    for row in range(first, last):
+        replica_id, lsn = replicas[row], lsns[row]
+        if lsn <= reached.get(replica_id, 0):
+            continue
+        reached[replica_id] = lsn
+        if spaces[row] == space_id or spaces[row] == SystemSpace.TRUNCATE:
+            _take(found, columns, row, space_id, sum(reached.values()))
+    if found:
+        found[-1] = replace(found[-1], position=VClock(reached))
+    return found
 
 
 def _take(

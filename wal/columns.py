@@ -102,6 +102,12 @@ class RowColumns:
         return self._table[start : start + self._count]
 
     @property
+    def table(self) -> tuple[memoryview, int]:
+        """All columns in the order of `kernel.COLUMNS`, and after how many numbers the next one
+        begins: for another kernel."""
+        return self._table, self._capacity
+
+    @property
     def type(self) -> memoryview:
         """Header key 00."""
         return self.column("type")

@@ -368,6 +368,11 @@ _FIXED: Final = struct.Struct("<I6x3HiI4HiII8HiQIIIbb2x")
 _FIXED_ROOT: Final = (16, 6, 8, 4, 6, 12, 8, 12, 4, 8, 8, 24)
 _FIXED_INFO: Final = (16, 28, 12, 16, 20, 24, 25, 4, 16)
 
+DOCUMENT_HEAD: Final = _FIXED.pack(*_FIXED_ROOT, 0, *_FIXED_INFO, 0, 16, 0, 0, 0, 0)
+"""The begin of a MUTATION's payload, up to the id's length. To be filled in: at 40 where the value
+is, counted from there; at 64 CAS, at 76 flags, at 80 where the expiration is, at 84 compression, at
+85 datatype."""
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -536,6 +541,10 @@ def decode_close(payload: bytes) -> tuple[int, str]:
 def encode_remove(key: bytes, cas: int = 0) -> bytes:
     """REMOVE."""
     return write(_REMOVE, (key, cas))
+
+
+REMOVE_HEAD: Final = encode_remove(b"", 1)[:16] + bytes(8) + encode_remove(b"", 1)[24:28]
+"""The begin of the payload of a REMOVE that has a CAS, up to the id's length; the CAS is at 16."""
 
 
 def decode_remove(payload: bytes) -> tuple[bytes, int]:

@@ -95,6 +95,7 @@ _KNOWN: Final = frozenset(Opcode) - {Opcode.STREAM_MARK, Opcode.NOTICE, Opcode.T
 _PUSH_MIN: Final = 0x80000001
 _OPAQUE_MAX: Final = 0xFFFFFFFF
 _RANGES_MAX: Final = 4096
+_ROWS_MAX: Final = 1 << 20  # what is pushed at a time has fewer frames
 _NAMES_OF_2017: Final = {
     "SCRAM-SHA1": "SCRAM-SHA-1",
     "SCRAM-SHA256": "SCRAM-SHA-256",
@@ -176,6 +177,25 @@ class Settings:
         """What is offered."""
         offered = self.credentials.mechanisms()
         return [name for name in offered if name != "PLAIN" or self.plain]
+
+
+class _StreamPusher:
+    """See `stream.Pusher`."""
+
+    __slots__ = ("_name", "_session")
+
+    def __init__(self, session: ServerSession, name: bytes) -> None:
+        self._session = session
+        self._name = name
+
+    def push(self, frame: Frame) -> int:
+        return self._session.push(frame, self._name)
+
+    def next_opaque(self) -> int:
+        return self._session.next_opaque(self._name)
+
+    def push_all(self, data: bytes, count: int) -> None:
+        self._session.push_all(data, count)
 
 
 class ServerSession:
@@ -278,33 +298,41 @@ class ServerSession:
 
     def push(self, frame: Frame, stream: bytes | None = None) -> int:
         """Send a request of ours; its opaque is set here. Returns the bytes of the frame."""
+        opaque = self.next_opaque(stream)
+        data = encode_frame(
+            Frame(frame.opcode, opaque, frame.payload, None, frame.flags, frame.flex)
+        )
+        self.push_all(data, 1)
+        return len(data)
+
+    def next_opaque(self, stream: bytes | None) -> int:
+        """The opaque of the next request of ours, which is about that stream."""
         opaque = self._last_push + 1
-        if opaque > _OPAQUE_MAX:
+        if opaque > _OPAQUE_MAX - _ROWS_MAX:
             opaque = _PUSH_MIN
+            self._last_push = opaque - 1
             self._ranges.clear()
             self._pushing = None
-        self._last_push = opaque
         if stream is not None and stream != self._pushing:
             self._pushing = stream
             self._ranges[opaque] = stream
             while len(self._ranges) > _RANGES_MAX:
                 self._ranges.popitem(last=False)
-        data = encode_frame(
-            Frame(frame.opcode, opaque, frame.payload, None, frame.flags, frame.flex)
-        )
+        return opaque
+
+    def push_all(self, data: bytes, count: int) -> None:
+        """Send `count` requests of ours, at most `_ROWS_MAX`, whose opaques begin with that of
+        `next_opaque`."""
+        self._last_push += count
         self._out.put(data)
-        return len(data)
 
     def open_stream(
         self, name: bytes, lane: bytes | None, asked: StreamOpen, now: float
     ) -> Outgoing:
         """Begin to push a stream under a name that is not used."""
-
-        def push(frame: Frame) -> int:
-            return self.push(frame, name)
-
         credit_seconds = self._settings.credit_seconds
-        made = Outgoing(name, lane, asked, push, now, credit_seconds=credit_seconds)
+        pusher = _StreamPusher(self, name)
+        made = Outgoing(name, lane, asked, pusher, now, credit_seconds=credit_seconds)
         self.streams[name] = made
         return made
 

@@ -14,9 +14,9 @@ too busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from logweir.limits import (
     GREENSTACK_CREDIT_SECONDS,
@@ -34,11 +34,44 @@ from logweir.replication.greenstack.messages import (
     encode_close,
     encode_remove,
 )
+from logweir.replication.greenstack.pushing import (
+    Names,
+    Pushed,
+    entry,
+    push_documents,
+    push_rows,
+)
+from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
-__all__ = ["Outgoing", "PushedRow"]
+__all__ = ["Outgoing", "PushedRow", "Pusher"]
 
 _MICROSECONDS: Final = 1_000_000
+_TIME_END: Final = 9e12
+
+STEP_BYTES: Final = 256 * 1024
+"""About so much is made at a time, so that the first of it is on its way meanwhile."""
+
+
+def _microseconds(timestamp: float) -> int:
+    """0 for what is no date: another program may have written anything."""
+    return int(timestamp * _MICROSECONDS) if 0 <= timestamp < _TIME_END else 0
+
+
+class Pusher(Protocol):
+    """Where the frames of a stream go, as requests of ours."""
+
+    def push(self, frame: Frame) -> int:
+        """Send a frame, whose opaque is set there. Returns its bytes."""
+        ...
+
+    def next_opaque(self) -> int:
+        """The opaque with which frames begin that are given to `push_all` next."""
+        ...
+
+    def push_all(self, data: bytes, count: int) -> None:
+        """Send `count` frames whose opaques follow one another."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +90,14 @@ class PushedRow:
 
 
 class Outgoing:
-    """One stream. `push`: sends a frame as a request of ours and gives its bytes."""
+    """One stream."""
 
     def __init__(
         self,
         name: bytes,
         lane: bytes | None,
         asked: StreamOpen,
-        push: Callable[[Frame], int],
+        pusher: Pusher,
         now: float,
         *,
         credit_seconds: float = GREENSTACK_CREDIT_SECONDS,
@@ -76,14 +109,17 @@ class Outgoing:
         )
         self.owed_bytes = 0
         self.rows = 0
-        self._push = push
+        self._pusher = pusher
+        self._is_inside = False
         self._heartbeat_seconds = float(asked.heartbeat_seconds)
         self._credit_seconds = credit_seconds
         self._last_sent = now
         self._last_credit = now
         self._flex: dict[int, bytes] = {FlexKey.DCP_ID: name}
+        self._front = entry(FlexKey.DCP_ID, name)
         if lane is not None:
             self._flex[FlexKey.LANE] = lane
+            self._front = entry(FlexKey.LANE, lane) + self._front
 
     @property
     def has_room(self) -> bool:
@@ -96,7 +132,7 @@ class Outgoing:
         if row.lsn:
             flex[FlexKey.LSN] = row.lsn.to_bytes(8, "big")
             flex[FlexKey.ORIGIN] = row.origin.to_bytes(4, "big")
-            flex[FlexKey.TIME] = int(row.timestamp * _MICROSECONDS).to_bytes(8, "big")
+            flex[FlexKey.TIME] = _microseconds(row.timestamp).to_bytes(8, "big")
         item = row.item
         if item is None:
             opcode, payload = Opcode.TRUNCATE, encode_bucket(row.bucket)
@@ -107,23 +143,70 @@ class Outgoing:
             else:
                 opcode, payload = Opcode.MUTATION, document_of(item).encode()
         flags = Flag.QUIET | Flag.MORE if has_more else Flag.QUIET
+        frame = Frame(opcode, payload=payload, flags=flags, flex=flex)
+        self._is_inside = has_more
+        self._count(self._pusher.push(frame), 1, now)
+
+    def put_rows(
+        self, columns: RowColumns, first: int, lsns: array[int], names: Names, now: float
+    ) -> Pushed:
+        """Push rows of a block from `first` on, whole transactions as long as there is room and,
+        about, up to `STEP_BYTES`. See `pushing.push_rows`."""
+        pushed = push_rows(
+            columns,
+            first,
+            lsns,
+            names,
+            front=self._front,
+            opaque=self._pusher.next_opaque(),
+            limit_bytes=self._limit_bytes(),
+        )
+        return self._put(pushed, now)
+
+    def put_documents(
+        self, tuples: list[bytes], first: int, name: str, wanted: bytes, clock: float, now: float
+    ) -> Pushed:
+        """Push tuples as documents of a snapshot, as `put_rows`. `clock`: Unix seconds. See
+        `pushing.push_documents`."""
+        pushed = push_documents(
+            tuples,
+            first,
+            name,
+            wanted=wanted,
+            now=clock,
+            front=self._front,
+            opaque=self._pusher.next_opaque(),
+            limit_bytes=self._limit_bytes(),
+        )
+        return self._put(pushed, now)
+
+    def _limit_bytes(self) -> int:
+        return min(self.window_bytes - self.owed_bytes, STEP_BYTES)
+
+    def _put(self, pushed: Pushed, now: float) -> Pushed:
+        if pushed.count:
+            self._pusher.push_all(pushed.data, pushed.count)
+            self._count(len(pushed.data), pushed.count, now)
+        return pushed
+
+    def _count(self, size_bytes: int, count: int, now: float) -> None:
         if self.owed_bytes == 0:
             self._last_credit = now
-        self.owed_bytes += self._push(Frame(opcode, payload=payload, flags=flags, flex=flex))
-        self.rows += 1
+        self.owed_bytes += size_bytes
+        self.rows += count
         self._last_sent = now
 
     def mark(self, kind: MarkKind, position: VClock, now: float, time_us: int) -> None:
         """Send a mark. `time_us`: microseconds since 1970."""
         self.position = position
         payload = Mark(kind, position, time_us).encode()
-        self._push(Frame(Opcode.STREAM_MARK, payload=payload, flags=Flag.QUIET, flex=self._flex))
+        self._pusher.push(Frame(Opcode.STREAM_MARK, payload=payload, flags=Flag.QUIET, flex=self._flex))
         self._last_sent = now
 
     def close(self, status: int, reason: str) -> None:
         """Say that the stream ends."""
         payload = encode_close(status, reason)
-        self._push(Frame(Opcode.STREAM_CLOSE, payload=payload, flags=Flag.QUIET, flex=self._flex))
+        self._pusher.push(Frame(Opcode.STREAM_CLOSE, payload=payload, flags=Flag.QUIET, flex=self._flex))
 
     def credit(self, count_bytes: int, now: float) -> None:
         """The client has taken so many bytes."""
@@ -138,13 +221,14 @@ class Outgoing:
     def next_deadline(self) -> float | None:
         """When `deadline_passed` wants to be called; None: never."""
         deadlines = []
-        if self._heartbeat_seconds:
+        if self._heartbeat_seconds and not self._is_inside:
             deadlines.append(self._last_sent + self._heartbeat_seconds)
         if not self.has_room:
             deadlines.append(self._last_credit + self._credit_seconds)
         return min(deadlines, default=None)
 
     def heartbeat(self, now: float, time_us: int) -> None:
-        """Send a sign of life where one is due."""
-        if self._heartbeat_seconds and now >= self._last_sent + self._heartbeat_seconds:
+        """Send a sign of life where one is due; a transaction once begun is finished first."""
+        is_due = now >= self._last_sent + self._heartbeat_seconds
+        if self._heartbeat_seconds and is_due and not self._is_inside:
             self.mark(MarkKind.HEARTBEAT, self.position, now, time_us)

@@ -22,18 +22,21 @@ new ones as they are made. A stream ends when a bucket that it names is removed.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import LogweirError, PositionUnavailable
-from logweir.replication.bucket import VbucketState
-from logweir.replication.bucketfeed import Backfill, Change
+from logweir.replication.bucket import VbucketState, unpack_item
+from logweir.replication.bucketfeed import Backfill, Change, transaction_changes
 from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.greenstack.codec import Status
 from logweir.replication.greenstack.messages import MarkKind, StreamOpen
+from logweir.replication.greenstack.pushing import Names, PushedHow, lsns_of
 from logweir.replication.greenstack.stream import Outgoing, PushedRow
 from logweir.replication.hub import Reader, Window
+from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
@@ -180,9 +183,7 @@ class Streaming:
             fill = Backfill(self._log, bucket, self._vbuckets(bucket), self._service.now)
             fills[bucket.space_id] = fill
             while fill.end is None:
-                for item in fill.take():
-                    await self._put(PushedRow(bucket.name, item), has_more=False)
-                await self._pause()
+                await self._put_tuples(bucket, fill.take_tuples(), fill.wanted)
             end = end.merge(fill.end)
         assert self._reader is not None
         while not self._reader.vclock.covers(end):
@@ -203,6 +204,22 @@ class Streaming:
         self._unpin()
         self._mark(MarkKind.SNAPSHOT_ENDS, self._reader.vclock.without_local())
         return False
+
+    async def _put_tuples(self, bucket: Bucket, tuples: list[bytes], wanted: bytes) -> None:
+        """Give tuples of a bucket. `wanted`: one byte for each vbucket, 0: it is left out."""
+        clock, row = self._service.now(), 0
+        while row < len(tuples):
+            await self._takes()
+            pushed = self.outgoing.put_documents(
+                tuples, row, bucket.name, wanted, clock, self._link.time()
+            )
+            row = pushed.row
+            if pushed.how == PushedHow.ODD and self.outgoing.has_room:
+                item = unpack_item(tuples[row])
+                row += 1
+                if wanted[item.vbucket] and not item.is_expired(clock):
+                    await self._put(PushedRow(bucket.name, item), has_more=False)
+            await self._pause()
 
     def _vbuckets(self, bucket: Bucket) -> Sequence[int]:
         with self._log.read_view() as view:
@@ -239,15 +256,40 @@ class Streaming:
         return [(bucket, known.of(window, bucket)) for bucket in self._buckets()]
 
     async def _put_window(self, window: Window) -> None:
-        for transaction in transactions(self._changes(window)):
-            rows = [self._row(bucket, change) for bucket, change in transaction]
-            kept = [row for row in rows if row is not None]
-            await self._takes()
-            for i, row in enumerate(kept):
-                await self._put(row, has_more=i < len(kept) - 1)
-            position = transaction[-1][1].position
-            if position is not None:
-                self.outgoing.position = position.without_local()
+        buckets = self._buckets()
+        names = Names({bucket.space_id: bucket.name for bucket in buckets})
+        lsns = lsns_of(window.start.items())
+        for block in window.blocks:
+            columns, row = block.columns, 0
+            while row < len(columns):
+                await self._takes()
+                pushed = self.outgoing.put_rows(columns, row, lsns, names, self._link.time())
+                row = pushed.row
+                if pushed.how == PushedHow.ODD and self.outgoing.has_room:
+                    row = await self._put_odd(columns, row, lsns, buckets)
+                reached = {origin: lsn for origin, lsn in enumerate(lsns) if origin and lsn}
+                self.outgoing.position = VClock(reached)
+                await self._pause()
+
+    async def _put_odd(
+        self, columns: RowColumns, first: int, lsns: array[int], buckets: Sequence[Bucket]
+    ) -> int:
+        """Give the transaction that begins with row `first`. Returns the row behind it."""
+        last = next(end for end in columns.transaction_ends() if end > first)
+        rows: list[tuple[int, PushedRow | None]] = []
+        for bucket in buckets:
+            reached = dict(enumerate(lsns))
+            for change in transaction_changes(columns, first, last, reached, bucket.space_id):
+                rows.append((change.signature, self._row(bucket, change)))
+        rows.sort(key=lambda one: one[0])
+        kept = [row for _, row in rows if row is not None]
+        for i, row in enumerate(kept):
+            await self._put(row, has_more=i < len(kept) - 1)
+        for replica_id, lsn in zip(
+            columns.replica_id[first:last], columns.lsn[first:last], strict=True
+        ):
+            lsns[replica_id] = max(lsns[replica_id], lsn)
+        return last
 
     def _row(self, bucket: Bucket, change: Change) -> PushedRow | None:
         """A change as a row; None: it is followed by its removal."""

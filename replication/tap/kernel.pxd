@@ -50,8 +50,8 @@ cdef Py_ssize_t uint_stop(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 @cython.locals(first=Py_ssize_t)
 cdef Py_ssize_t bin_start(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-@cython.locals(start=Py_ssize_t, stop=Py_ssize_t, at=Py_ssize_t, field=Py_ssize_t)
-cdef bint read_item(Source data, Py_ssize_t end, u64* fields) noexcept
+@cython.locals(start=Py_ssize_t, stop=Py_ssize_t, field=Py_ssize_t, has_ttl=bint)
+cdef bint read_item(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
 
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t put_bin(

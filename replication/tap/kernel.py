@@ -198,17 +198,19 @@ def bin_start(data: bytes, at: int, end: int) -> int:
     return -1
 
 
-def read_item(data: bytes, end: int, fields: list[int]) -> bool:
-    """Read the tuple of an item, `end` bytes. False where it is not as `pack_item` writes it.
+def read_item(data: bytes, at: int, end: int, fields: list[int]) -> bool:
+    """Read the tuple of an item from `at` to `end`. False where it is not as `pack_item` writes it.
 
-    `fields`: takes its numbers and places.
+    `fields`: takes its numbers, and its places in `data`.
     """
-    if end < 1 or (data[0] != 0x9A and data[0] != 0x9B):
+    if end <= at or (data[at] != 0x9A and data[at] != 0x9B):
         return False
-    start = bin_start(data, 1, end)
+    has_ttl = data[at] == 0x9B
+    at += 1
+    start = bin_start(data, at, end)
     if start < 0:
         return False
-    at = start + rows.load(data, 2, start - 2)
+    at = start + rows.load(data, at + 1, start - at - 1)
     fields[_KEY_AT] = start
     fields[_KEY_END] = at
     if at > end:
@@ -252,7 +254,7 @@ def read_item(data: bytes, end: int, fields: list[int]) -> bool:
     fields[_META_AT] = start
     fields[_META_END] = stop
     fields[_TTL] = 255
-    if data[0] == 0x9B:
+    if has_ttl:
         at = stop
         stop = uint_stop(data, at, end)
         if stop < 0:
@@ -448,7 +450,7 @@ def execute(
             item = tuple_
             old_bytes = len(tuple_)
             if (
-                not read_item(item, old_bytes, fields)
+                not read_item(item, 0, old_bytes, fields)
                 or fields[_VBUCKET] != vbucket
                 or 0 < fields[_EXPIRY] <= now
             ):
@@ -545,7 +547,7 @@ def mutations(
         tuple_ = items[row]
         item = tuple_
         size = len(tuple_)
-        if not read_item(item, size, fields) or size + 64 > room - at:
+        if not read_item(item, 0, size, fields) or size + 64 > room - at:
             break
         row += 1
         if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now or not fields[_TTL]:

@@ -1,0 +1,151 @@
+"""Rows of the log, and tuples of a bucket, as the frames of a change stream, many at a time.
+
+The bytes are those that `stream.Outgoing.row` makes of the same changes one by one. What is odd
+(`kernel`) is left to that. `Names` says of which buckets a stream is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.replication.greenstack import kernel
+from logweir.replication.greenstack.codec import FlexKey
+from logweir.replication.tap import kernel as tap_kernel
+from logweir.store.bulk import interpreted
+from logweir.wal import kernel as rows_kernel
+from logweir.wal.columns import RowColumns
+
+__all__ = ["Names", "Pushed", "PushedHow", "lsns_of", "push_documents", "push_rows"]
+
+_ROOM_BYTES: Final = 2 * 1024 * 1024
+_rooms: Final[list[bytearray]] = []
+"""Buffers to be used again: memory that is new costs more than what is done in it."""
+
+
+def _choose() -> None:
+    """The C functions of the other kernels can only be called by a compiled one."""
+    if not kernel.COMPILED and (tap_kernel.COMPILED or rows_kernel.COMPILED):
+        plain_rows = interpreted(rows_kernel)
+        plain_items = interpreted(tap_kernel)
+        vars(plain_items)["rows"] = plain_rows
+        vars(kernel).update(rows=plain_rows, items=plain_items)
+
+
+_choose()
+
+
+class PushedHow(IntEnum):
+    """Why no more was written: all is done; there was no room or credit; what is next is odd."""
+
+    DONE = kernel.DONE
+    STOPPED = kernel.STOPPED
+    ODD = kernel.ODD
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Frames. `row`: the one that is next; `count`: how many frames."""
+
+    data: bytes
+    row: int
+    count: int
+    how: PushedHow
+
+
+class Names:
+    """The buckets of a stream. `buckets`: name by the id of its space."""
+
+    __slots__ = ("bounds", "entries", "spaces")
+
+    def __init__(self, buckets: Mapping[int, str]) -> None:
+        self.spaces = array("Q", sorted(buckets))
+        self.bounds = array("Q", (0,))
+        entries = bytearray()
+        for space_id in self.spaces:
+            entries += entry(FlexKey.BUCKET, buckets[space_id].encode())
+            self.bounds.append(len(entries))
+        self.entries = bytes(entries)
+
+
+def entry(key: FlexKey, value: bytes) -> bytes:
+    """One flex entry."""
+    return key.to_bytes(2, "big") + len(value).to_bytes(2, "big") + value
+
+
+def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
+    """The lsns of a vclock's items by replica id."""
+    lsns = array("Q", bytes(8 * VCLOCK_COMPONENTS))
+    for replica_id, lsn in reached:
+        lsns[replica_id] = lsn
+    return lsns
+
+
+def push_rows(
+    columns: RowColumns,
+    first: int,
+    lsns: array[int],
+    names: Names,
+    *,
+    front: bytes,
+    opaque: int,
+    limit_bytes: int,
+) -> Pushed:
+    """The rows of a block from `first` on, which begins a transaction.
+
+    `lsns`: what was had already, by replica id; raised by what is taken. `front`: the flex entries
+    before that of the vbucket; `opaque`: of the first frame. No transaction is begun once
+    `limit_bytes` are written.
+    """
+    table, capacity = columns.table
+    numbers = array("Q", (first, 0, opaque, 0))
+    out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+    how = kernel.pushes(
+        columns.data,
+        table,
+        table.cast("B").cast("d"),
+        capacity,
+        len(columns),
+        lsns,
+        names.spaces,
+        names.bounds,
+        names.entries,
+        front,
+        limit_bytes,
+        numbers,
+        out,
+    )
+    return _taken(out, numbers, how)
+
+
+def push_documents(
+    tuples: list[bytes],
+    first: int,
+    name: str,
+    *,
+    wanted: bytes,
+    now: float,
+    front: bytes,
+    opaque: int,
+    limit_bytes: int,
+) -> Pushed:
+    """The tuples of a bucket from number `first` on, as documents of a snapshot.
+
+    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
+    expired at `now`, in Unix seconds; the rest as of `push_rows`.
+    """
+    numbers = array("Q", (first, 0, opaque, 0))
+    out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+    named = entry(FlexKey.BUCKET, name.encode())
+    how = kernel.documents(tuples, wanted, int(now), named, front, limit_bytes, numbers, out)
+    return _taken(out, numbers, how)
+
+
+def _taken(out: bytearray, numbers: array[int], how: int) -> Pushed:
+    data = bytes(memoryview(out)[: numbers[kernel.BYTES]])
+    _rooms.append(out)
+    return Pushed(data, numbers[kernel.ROW], numbers[kernel.FRAMES], PushedHow(how))
