@@ -371,7 +371,7 @@ def put_uint(out: bytearray, at: int, value: int) -> int:
     if value <= 0xFFFF:
         out[at] = 0xCD
         return put_number(out, at + 1, value, 2)
-    if value <= 0xFFFFFFFF:
+    if value >> 32 == 0:  # for C a constant of 32 bits would be an object
         out[at] = 0xCE
         return put_number(out, at + 1, value, 4)
     out[at] = 0xCF
@@ -386,7 +386,7 @@ def uint_room(value: int) -> int:
         return 2
     if value <= 0xFFFF:
         return 3
-    return 5 if value <= 0xFFFFFFFF else 9
+    return 5 if value >> 32 == 0 else 9
 
 
 def room_end(value: int) -> int:
@@ -710,7 +710,7 @@ def walk(data: bytes, table: Table, capacity: int) -> int:
             if stop < 0:
                 return block
             value = uint(raw, start, stop)
-            if value > 0xFFFFFFFF:
+            if value >> 32:
                 return block
             if column == 0:
                 if value > 0x80000000:

@@ -52,7 +52,7 @@ cdef Py_ssize_t small(
 cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
 
 @cython.locals(i=Py_ssize_t)
-cdef void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+cdef inline void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(root=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
@@ -85,7 +85,7 @@ cpdef Py_ssize_t answers(
     u64[::1] marks, bytearray out) except? -2
 
 @cython.locals(i=Py_ssize_t)
-cdef Py_ssize_t put_big(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+cdef inline Py_ssize_t put_big(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_digits(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
@@ -98,17 +98,17 @@ cdef bint read_document(
     Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Target scratch) noexcept
 
 @cython.locals(head=Py_ssize_t)
-cdef Py_ssize_t put_start(
+cdef inline Py_ssize_t put_start(
     Target out, Py_ssize_t used, u64 opaque, Py_ssize_t opcode, Source front,
     Py_ssize_t front_bytes, u64 vbucket, u64 lsn, u64 origin, u64 time_us, Source names,
     Py_ssize_t name_at, Py_ssize_t name_end) noexcept
 
 @cython.locals(_=Py_ssize_t)
-cdef Py_ssize_t put_text(
+cdef inline Py_ssize_t put_text(
     Source data, Py_ssize_t start, Py_ssize_t stop, Target out, Py_ssize_t at) noexcept
 
 @cython.locals(key_end=Py_ssize_t, text_end=Py_ssize_t, at=Py_ssize_t)
-cdef Py_ssize_t put_document(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
+cdef inline Py_ssize_t put_document(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
 
 @cython.locals(at=Py_ssize_t)
 cdef Py_ssize_t put_remove(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
@@ -117,7 +117,7 @@ cdef Py_ssize_t put_remove(Source data, u64* fields, Target out, Py_ssize_t used
 cdef bint is_key(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
 
 @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
-cdef Py_ssize_t find(u64[::1] spaces, u64 number) noexcept
+cdef inline Py_ssize_t find(u64[::1] spaces, u64 number) noexcept
 
 cdef Py_ssize_t microseconds(double seconds) noexcept
 

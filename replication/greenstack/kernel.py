@@ -126,9 +126,7 @@ def target(data: bytes, at: int, end: int) -> int:
 def slot(data: bytes, begin: int, table: int, end: int, number: int) -> int:
     """Where a field of the table at `table` stands; 0: it is left out; -1: it cannot be."""
     back = little4(data, table)
-    if back >= 0x80000000:
-        back -= 0x100000000
-    vtable = table - back
+    vtable = table - back + (back >> 31 << 32)  # a signed number
     if vtable < begin or vtable > end - 4:
         return _BAD
     size = data[vtable] | data[vtable + 1] << 8
@@ -652,8 +650,8 @@ def pushes(
                 continue
             kind = table[_TYPE * capacity + row]
             span = table[(_KEY if kind == _DELETE else _TUPLE) * capacity + row]
-            at = span & 0xFFFFFFFF
             end = span >> 32
+            at = span - (span >> 32 << 32)
             time_us = microseconds(times[row])
             name_end = bounds[place + 1]
             is_local = origin == 0 or table[_GROUP_ID * capacity + row] == _LOCAL

@@ -183,7 +183,7 @@ def put_uint(value: int, to: bytearray, used: int) -> int:
     if value < 0x80:
         to[used] = value
         return used + 1
-    width = 1 if value < 0x100 else 2 if value < 0x10000 else 4 if value < 0x100000000 else 8
+    width = 1 if value < 0x100 else 2 if value < 0x10000 else 4 if value >> 32 == 0 else 8
     to[used] = 0xCC if width == 1 else 0xCD if width == 2 else 0xCE if width == 4 else 0xCF
     for i in range(width):
         to[used + 1 + i] = value >> (8 * (width - 1 - i)) & 0xFF
@@ -196,7 +196,7 @@ def put_negative(value: int, to: bytearray, used: int) -> int:
     if value <= 32:
         to[used] = bits & 0xFF
         return used + 1
-    width = 1 if value <= 0x80 else 2 if value <= 0x8000 else 4 if value <= 0x80000000 else 8
+    width = 1 if value <= 0x80 else 2 if value <= 0x8000 else 4 if (value - 1) >> 31 == 0 else 8
     to[used] = 0xD0 if width == 1 else 0xD1 if width == 2 else 0xD2 if width == 4 else 0xD3
     for i in range(width):
         to[used + 1 + i] = bits >> (8 * (width - 1 - i)) & 0xFF

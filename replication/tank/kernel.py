@@ -88,7 +88,7 @@ def walk(
                 found = varint(source, position, end)
                 if found < 0:
                     return -found, position, first_time
-                value = found & 0xFFFFFFFF
+                value = found - (found >> 32 << 32)
                 position += found >> 32
                 if value >= last - number:
                     return BAD_NUMBER, position, first_time
@@ -124,7 +124,7 @@ def walk(
             found = varint(source, position, end)
             if found < 0:
                 return -found, position, first_time
-            value = found & 0xFFFFFFFF
+            value = found - (found >> 32 << 32)
             position += found >> 32
         if value > end - position:
             return TRUNCATED, position, first_time

@@ -265,8 +265,8 @@ def read_item(data: bytes, at: int, end: int, fields: list[int]) -> bool:
     return (
         stop == end
         and fields[_VBUCKET] <= 0xFFFF
-        and fields[_FLAGS] <= 0xFFFFFFFF
-        and fields[_EXPIRY] <= 0xFFFFFFFF
+        and fields[_FLAGS] >> 32 == 0  # for C a constant of 32 bits would be an object
+        and fields[_EXPIRY] >> 32 == 0
         and fields[_DATATYPE] <= 0xFF
         and fields[_KEY_END] - fields[_KEY_AT] <= 0xFFFF
     )
@@ -555,7 +555,7 @@ def mutations(
         key_bytes = fields[_KEY_END] - fields[_KEY_AT]
         value_bytes = 0 if form & 1 else fields[_VALUE_END] - fields[_VALUE_AT]
         private_bytes = fields[_META_END] - fields[_META_AT] if form & 4 else 0
-        opaque = opaque + 1 if opaque < 0xFFFFFFFF else 1
+        opaque = opaque + 1 if (opaque + 1) >> 32 == 0 else 1
         to[at] = 0x80
         to[at + 1] = 0x41
         at = put2(to, at + 2, key_bytes)
