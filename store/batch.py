@@ -30,11 +30,12 @@ _RUN_MIN: Final = 64
 class Batch:
     """One batch; use `of`."""
 
-    __slots__ = ("_group", "_space", "born", "gone", "latest")
+    __slots__ = ("_group", "_removes", "_space", "born", "gone", "latest")
 
     def __init__(self, group: Group, space: SpaceDef) -> None:
         self._group = group
         self._space = space
+        self._removes = False
         self.latest: dict[bytes, bytes | None] = {}
         self.born: dict[bytes, bytes] = {}
         self.gone: dict[bytes, bytes] = {}
@@ -73,6 +74,7 @@ class Batch:
         """Log a removal: one transaction of two rows."""
         number = encode_uint(self._space.id)
         group = self._group
+        self._removes = True
         group.log(RowType.REPLACE, b"\x82\x10" + number + b"\x21" + tombstone, self._space)
         group.log(RowType.DELETE, b"\x82\x10" + number + b"\x20" + key, self._space)
         group.end_transaction()
@@ -82,6 +84,11 @@ class Batch:
         first, second = (self._group.engine.txn.tree(self._space.id, i) for i in (0, 1))
         assert first is not None
         assert second is not None
+        if not self._removes:  # nothing is looked at one by one
+            first.put_all(sorted(latest.items()))  # type: ignore[arg-type]
+            if born:
+                second.put_all(sorted(zip(born.values(), born, strict=True)))
+            return
         puts = [(entry, data) for entry, data in latest.items() if data is not None]
         puts.sort()
         for entry, other in gone.items():

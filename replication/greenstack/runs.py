@@ -32,6 +32,9 @@ RUN_MAX: Final = 1024
 _FRAME_MIN: Final = 64
 _ZERO: Final = array("Q", (0,))
 _END: Final = (1 << 64) - 1
+_ROOM_BYTES: Final = TAP_VALUE_BYTES + (1 << 20)
+_rooms: Final[list[bytearray]] = []
+"""Buffers to be used again: memory that is new costs more than what is done in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,16 @@ def take_run(data: bytes, at: int = 0) -> MutationRun | None:
         return None
     found = _ZERO * 6
     table = _ZERO * (kernel.WIDTH * most)
-    sets = bytearray(min(left, 1 << 20) + TAP_VALUE_BYTES)
+    sets = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
     count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, table, sets)
+    packed = bytes(memoryview(sets)[: found[kernel.RUN_BYTES]])
+    _rooms.append(sets)
     if count < RUN_MIN:
         return None
     flex: dict[int, bytes] = {}
     if found[kernel.RUN_HAS_LANE]:
         lane_at = found[kernel.RUN_LANE_AT]
         flex[FlexKey.LANE] = data[lane_at : lane_at + found[kernel.RUN_LANE_BYTES]]
-    packed = bytes(memoryview(sets)[: found[kernel.RUN_BYTES]])
     return MutationRun(data, at, found[kernel.RUN_STOP], count, flex, packed, table)
 
 
