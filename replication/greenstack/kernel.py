@@ -602,7 +602,7 @@ def pushes(
 ) -> int:
     """Write the rows of a block as pushed frames, transaction by transaction. How it ended.
 
-    `table`, `times`: the columns of `data` and that of timestamps as floats; `lsns`: by replica id,
+    `table`, `times`: the columns of `data`, and the same memory as floats; `lsns`: by replica id,
     what was had already, raised; `spaces`: the wanted ones, ascending; names[bounds[i]:
     bounds[i + 1]]: the flex entry with the name of the i-th; `front`: the entries before that of
     the vbucket. A transaction is begun only while fewer than `limit` bytes are written.
@@ -652,7 +652,7 @@ def pushes(
             span = table[(_KEY if kind == _DELETE else _TUPLE) * capacity + row]
             end = span >> 32
             at = span - (span >> 32 << 32)
-            time_us = microseconds(times[row])
+            time_us = microseconds(times[_TIMESTAMP * capacity + row])
             name_end = bounds[place + 1]
             is_local = origin == 0 or table[_GROUP_ID * capacity + row] == _LOCAL
             if is_local or time_us < 0 or span == 0:

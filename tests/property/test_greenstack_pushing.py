@@ -1,0 +1,309 @@
+"""What is pushed by the kernel: the frames that are made of the same changes one by one."""
+
+from __future__ import annotations
+
+from array import array
+from types import ModuleType
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logweir.replication.bucket import Item, pack_item, pack_key, tombstone, unpack_item
+from logweir.replication.bucketfeed import transaction_changes
+from logweir.replication.greenstack import kernel, messages, pushing
+from logweir.replication.greenstack.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.greenstack.messages import StreamOpen
+from logweir.replication.greenstack.pushing import Names, PushedHow, lsns_of
+from logweir.replication.greenstack.stream import Outgoing, PushedRow
+from logweir.replication.tap import kernel as tap_kernel
+from logweir.store.bulk import interpreted
+from logweir.wal import kernel as rows_kernel
+from logweir.wal.columns import RowColumns
+from logweir.wal.mp import pack
+from logweir.wal.xrow import Row, RowType, encode_rows
+
+PLAIN = interpreted(kernel)
+vars(PLAIN)["items"] = interpreted(tap_kernel)
+vars(PLAIN)["rows"] = vars(PLAIN)["items"].__dict__["rows"] = interpreted(rows_kernel)
+
+NOW = 1_800_000_000.0
+BUCKETS = {512: "default", 600: "orders"}
+OTHER = 700
+WINDOW = 1 << 24
+DATES = {
+    0: ["", "tomorrow"],
+    951_826_272: ["", "2000-02-29T12:11:12Z", "2000-02-29T14:11:12+02:00", "junk"],
+    4_102_444_800: ["", "2100-01-01T00:00:00Z"],
+    2**32 - 1: [""],
+}
+EXPIRIES = st.sampled_from([(s, text) for s, texts in DATES.items() for text in texts])
+KEYS = st.one_of(st.sampled_from([b"a", b"b"]), st.binary(min_size=1, max_size=40))
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Item:
+    """An item; rarely one that no kernel takes."""
+    expiry, expiration = draw(EXPIRIES)
+    return Item(
+        draw(KEYS),
+        draw(st.sampled_from([0, 0, 1, 65535])),
+        draw(st.one_of(st.binary(max_size=40), st.binary(min_size=250, max_size=300))),
+        draw(st.sampled_from([0, 7, 2**32 - 1])),
+        expiry,
+        draw(st.sampled_from([1, 2**63, 2**64 - 1])),
+        draw(st.integers(0, 3)),
+        draw(st.sampled_from([0, 0, 1, 3])),
+        expiration,
+        draw(st.sampled_from([b"", b"private"])),
+        draw(st.sampled_from([255, 255, 3])),
+    )
+
+
+SPACES = st.sampled_from([512, 512, 600, OTHER])
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> list[tuple[RowType, bytes]]:
+    """Kinds and bodies of the rows of one transaction."""
+    rows: list[tuple[RowType, bytes]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        space, item = draw(SPACES), draw(documents())
+        put = b"\x82\x10" + pack(space) + b"\x21"
+        key = b"\x82\x10" + pack(space) + b"\x20" + pack_key(item.key)
+        match draw(st.sampled_from(["put", "put", "put", "remove", "bare", "update", "truncate"])):
+            case "put":
+                rows.append((RowType.REPLACE, put + pack_item(item)))
+            case "remove":
+                rows.append((RowType.REPLACE, put + pack_item(tombstone(item, 9))))
+                rows.append((RowType.DELETE, key))
+            case "bare":
+                rows.append((RowType.DELETE, key))
+            case "update":
+                rows.append((RowType.UPDATE, b"\x83" + key[1:] + b"\x21\x91\x93\xa1=\x03\x01"))
+            case "truncate":
+                rows.append((RowType.REPLACE, b"\x82\x10" + pack(330) + b"\x21" + pack([space, 1])))
+    return rows
+
+
+def block(made: list[list[tuple[RowType, bytes]]], origin: int = 1) -> RowColumns:
+    """The transactions as a block, from lsn 1 on."""
+    rows, lsn = [], 0
+    for transaction in made:
+        first = lsn + 1
+        for number, (kind, body) in enumerate(transaction):
+            lsn += 1
+            is_last = number == len(transaction) - 1
+            rows.append(
+                Row(
+                    type=kind, replica_id=origin, lsn=lsn, timestamp=NOW + lsn / 7, tsn=first,
+                    commit=is_last, group_id=0, flags=0, body=body,
+                )
+            )  # fmt: skip
+    return RowColumns.scan(encode_rows(rows))
+
+
+class Sink:
+    """Takes what a stream sends, as a session does."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.opaque = 0x80000001
+
+    def push(self, frame: Frame) -> int:
+        """See `Pusher`."""
+        whole = Frame(frame.opcode, self.opaque, frame.payload, None, frame.flags, frame.flex)
+        self.push_all(encode_frame(whole), 1)
+        return len(encode_frame(whole))
+
+    def next_opaque(self) -> int:
+        """See `Pusher`."""
+        return self.opaque
+
+    def push_all(self, data: bytes, count: int) -> None:
+        """See `Pusher`."""
+        self.data += data
+        self.opaque += count
+
+
+def outgoing(lane: bytes | None = None, window: int = WINDOW) -> tuple[Outgoing, Sink]:
+    """A stream and where it sends."""
+    sink = Sink()
+    return Outgoing(b"feed", lane, StreamOpen(window_bytes=window), sink, 0.0), sink
+
+
+def put_one_by_one(
+    stream: Outgoing, columns: RowColumns, first: int, last: int, reached: dict[int, int]
+) -> None:
+    """A transaction in the ordinary way, one row after the other."""
+    rows, after = [], dict(reached)
+    for space_id, name in BUCKETS.items():
+        after = dict(reached)
+        for one in transaction_changes(columns, first, last, after, space_id):
+            row = PushedRow(name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp)
+            rows.append((one.signature, row))
+    reached.update(after)
+    rows.sort(key=lambda pair: pair[0])
+    for number, (_, row) in enumerate(rows):
+        stream.row(row, 0.0, has_more=number < len(rows) - 1)
+
+
+def put_all(stream: Outgoing, columns: RowColumns, had: dict[int, int]) -> tuple[int, list[int]]:
+    """Everything by the kernel, what is odd in the ordinary way. How many were odd; the lsns."""
+    names, lsns, row, odd = Names(BUCKETS), lsns_of(had.items()), 0, 0
+    ends = columns.transaction_ends().tolist()
+    while row < len(columns):
+        assert stream.has_room
+        pushed = stream.put_rows(columns, row, lsns, names, 0.0)
+        row = pushed.row
+        assert row in (0, *ends)
+        if pushed.how == PushedHow.ODD:
+            odd += 1
+            last = next(end for end in ends if end > row)
+            reached = dict(enumerate(lsns))
+            put_one_by_one(stream, columns, row, last, reached)
+            lsns = lsns_of(reached.items())
+            row = last
+    return odd, list(lsns)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(transactions(), min_size=1, max_size=6),
+    st.sampled_from([None, b"", b"blue"]),
+    st.integers(0, 5),
+)
+def test_rows_are_pushed_as_one_by_one(
+    made: list[list[tuple[RowType, bytes]]], lane: bytes | None, had: int
+) -> None:
+    """Byte for byte: transactions, removals, several buckets, what was had before."""
+    columns = block(made)
+    fast, slow = outgoing(lane), outgoing(lane)
+    _, lsns = put_all(fast[0], columns, {1: had})
+    reached = {1: had}
+    for first, last in columns.transactions():
+        put_one_by_one(slow[0], columns, first, last, reached)
+    assert fast[1].data == slow[1].data
+    assert (fast[0].owed_bytes, fast[0].rows) == (slow[0].owed_bytes, slow[0].rows)
+    assert lsns[1] == max(len(columns), had)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(transactions(), min_size=1, max_size=5), st.sampled_from([0, 300, 900, 1 << 18]))
+def test_rows_compiled_are_rows_interpreted(
+    made: list[list[tuple[RowType, bytes]]], limit: int
+) -> None:
+    """How it ends, numbers and bytes, with much room and with little."""
+    columns = block(made)
+    names = Names(BUCKETS)
+
+    def of(module: ModuleType, room: int) -> object:
+        numbers, lsns, out = array("Q", (0, 0, 5, 0)), lsns_of(()), bytearray(room)
+        table, capacity = columns.table
+        how = module.pushes(
+            columns.data, table, table.cast("B").cast("d"), capacity, len(columns), lsns,
+            names.spaces, names.bounds, names.entries, b"\0\6\0\1x", limit, numbers, out,
+        )  # fmt: skip
+        return how, numbers, lsns, bytes(out[: numbers[1]])
+
+    for room in (400, 1500, 1 << 16):
+        assert of(kernel, room) == of(PLAIN, room)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(documents(), max_size=8), st.booleans())
+def test_documents_are_pushed_as_one_by_one(items: list[Item], mangled: bool) -> None:
+    """Of the wanted vbuckets, what is not expired; both kernels and the ordinary way."""
+    tuples = [pack_item(item) for item in items]
+    if mangled:
+        tuples.append(pack([b"k", 0, b"v", 0, 0, 5, 0, 200, "", b""]))
+    wanted = b"\1\1" + bytes(65534)
+    (fast, sink), (slow, other), row = outgoing(), outgoing(), 0
+    while row < len(tuples):
+        pushed = fast.put_documents(tuples, row, "default", wanted, NOW, 0.0)
+        numbers, out = array("Q", (row, 0, sink.opaque - pushed.count, 0)), bytearray(1 << 16)
+        named = b"\x80\x04\0\7default"
+        how = PLAIN.documents(
+            tuples, wanted, int(NOW), named, b"\0\6\0\4feed", 1 << 20, numbers, out
+        )
+        assert (how, numbers[0], bytes(out[: numbers[1]])) == (pushed.how, pushed.row, pushed.data)
+        row = pushed.row
+        if pushed.how == PushedHow.ODD:
+            item = unpack_item(tuples[row])
+            if item.compression < 128 and wanted[item.vbucket] and not item.is_expired(NOW):
+                fast.row(PushedRow("default", item), 0.0, has_more=False)
+            row += 1
+    for item in items:
+        if wanted[item.vbucket] and not item.is_expired(NOW):
+            slow.row(PushedRow("default", item), 0.0, has_more=False)
+    assert sink.data == other.data
+    assert fast.owed_bytes == slow.owed_bytes == len(sink.data)
+
+
+def test_ordinary_rows_are_not_odd() -> None:
+    """Puts, removals with their tombstones and dates take the fast way: else nothing is gained."""
+    item = Item(b"k", 3, b"v" * 300, 1, 4_102_444_800, 5, 1, 0, "2100-01-01T00:00:00Z")
+    put = b"\x82\x10" + pack(512) + b"\x21"
+    key = b"\x82\x10" + pack(512) + b"\x20" + pack_key(b"k")
+    made = [
+        [(RowType.INSERT, put + pack_item(item))],
+        [(RowType.REPLACE, put + pack_item(tombstone(item, 9))), (RowType.DELETE, key)],
+        [(RowType.REPLACE, b"\x82\x10" + pack(OTHER) + b"\x21\x91\x01")],
+        [(RowType.REPLACE, put + pack_item(item))] * 3,
+    ]
+    stream, sink = outgoing()
+    assert put_all(stream, block(made), {})[0] == 0
+    frames, problem = FrameBuffer().feed(sink.data)
+    assert problem is None
+    kinds = [Opcode.MUTATION, Opcode.REMOVE] + [Opcode.MUTATION] * 3
+    assert [frame.opcode for frame in frames] == kinds
+    more = Flag.QUIET | Flag.MORE
+    assert [frame.flags for frame in frames] == [Flag.QUIET, Flag.QUIET, more, more, Flag.QUIET]
+    assert messages.decode_remove(frames[1].payload) == (b"k", 9)
+    operation, document = messages.decode_mutation(frames[0].payload)
+    assert (operation, document.id, document.value) == (messages.Operation.SET, b"k", b"v" * 300)
+    assert document.expiration == "2100-01-01T00:00:00Z"
+
+
+def test_a_window_is_overrun_by_one_transaction_at_most() -> None:
+    """Nothing is begun once the window is used up; credit lets exactly so much more come."""
+    put = b"\x82\x10" + pack(512) + b"\x21"
+    made = [
+        [(RowType.REPLACE, put + pack_item(Item(b"%d" % n, 0, b"v" * 500, cas=1)))] * 2
+        for n in range(40)
+    ]
+    columns = block(made)
+    stream, sink = outgoing(window=4096)
+    lsns, row, names = lsns_of(()), 0, Names(BUCKETS)
+    each = 0
+    while row < len(columns):
+        before = stream.owed_bytes
+        pushed = stream.put_rows(columns, row, lsns, names, 0.0)
+        each = each or len(pushed.data) // pushed.count * 2
+        assert stream.owed_bytes == before + len(pushed.data)
+        assert stream.owed_bytes - each - 8 <= stream.window_bytes
+        assert not stream.has_room or pushed.how == PushedHow.DONE
+        row = pushed.row
+        stream.credit(1500, 0.0)
+        while not stream.has_room:
+            assert stream.put_rows(columns, row, lsns, names, 0.0).count == 0
+            stream.credit(100, 0.0)
+    assert len(FrameBuffer().feed(sink.data)[0]) == 80
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=120), st.data())
+def test_broken_tuples_are_odd(garbage: bytes, data: st.DataObject) -> None:
+    """Cut, flipped or made up: both kernels say the same and nothing is written behind the end."""
+    whole = pack_item(data.draw(documents()))
+    cut = data.draw(st.integers(0, len(whole)))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    for one in (garbage, whole[:cut], flipped):
+        results: list[Any] = []
+        for module in (kernel, PLAIN):
+            numbers, out = array("Q", (0, 0, 1, 0)), bytearray(2000)
+            how = module.documents([one], b"\1" * 65536, 0, b"", b"", 9999, numbers, out)
+            results.append((how, numbers, out))
+        assert results[0] == results[1]
+    assert pushing.kernel is kernel
