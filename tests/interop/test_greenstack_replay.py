@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,10 @@ from interop.serving import Serving
 from logweir.replication import users
 from logweir.replication.bucketstore import Buckets
 from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.greenstack.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.greenstack.connection import Connection
 from logweir.replication.iproto.access import Privilege
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.urls import parse_listen_url, parse_url
 
 DATA = Path(__file__).parents[1] / "data" / "greenstack"
 CAPTURES = sorted(path.name.removesuffix(".c2s.bin") for path in DATA.glob("*.c2s.bin"))
@@ -223,3 +227,115 @@ def ours(frame: Frame, note: dict[str, Any], challenge: bytes, cas: dict[int, in
 
             data = replace(document, cas=cas[document.cas]).encode(operation)
     return Frame(frame.opcode, frame.opaque, data, None, frame.flags, frame.flex)
+
+
+# --- the other role: our client, and the captured server ----------------------------------------
+
+
+class Captured:
+    """A server that says what was captured, and looks at what our client asks.
+
+    Each request has to mean what the captured one does; what was captured behind it is answered,
+    under the opaque of the client's own request. `differs`: the first request that does not.
+    """
+
+    def __init__(self, name: str, skips: int = 0) -> None:
+        note = json.loads((DATA / f"{name}.json").read_text())["frames"]
+        sides = {side: iter(frames(name, side)) for side in ("c2s", "s2c")}
+        self._script = [(one["dir"], next(sides[one["dir"]])) for one in note][skips:]
+        self._opaques: dict[int, int] = {}
+        self.differs: tuple[Frame, Frame] | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        peer, _ = self._listener.accept()
+        buffer = FrameBuffer()
+        with peer:
+            while data := peer.recv(65536):
+                for frame in buffer.feed(data)[0]:
+                    peer.sendall(self._say(frame))
+
+    def _say(self, asked: Frame) -> bytes:
+        side, wanted = self._script.pop(0)
+        assert side == "c2s"
+        if not self.differs and meaning(asked) != meaning(wanted):
+            self.differs = (asked, wanted)
+        self._opaques[wanted.opaque] = asked.opaque
+        said = b""
+        while self._script and self._script[0][0] == "s2c":
+            _, frame = self._script.pop(0)
+            mine = self._opaques[frame.opaque]
+            said += encode_frame(
+                Frame(frame.opcode, mine, frame.payload, frame.status, frame.flags, frame.flex)
+            )
+        return said
+
+    def close(self, left: int = 0) -> None:
+        """Take no more; all frames but `left` must have been said."""
+        self._thread.join(10)
+        self._listener.close()
+        assert self.differs is None, self.differs
+        assert len(self._script) == left
+
+
+def meaning(frame: Frame) -> object:
+    """A frame without what is each side's own: opaque, and who says HELLO."""
+    told = None if frame.opcode == Opcode.HELLO else payload(frame)
+    return frame.opcode, frame.flags, dict(frame.flex), frame.status, told
+
+
+def behind_hello(name: str) -> int:
+    """How many frames of a capture come before its HELLO."""
+    note = json.loads((DATA / f"{name}.json").read_text())["frames"]
+    return next(n for n, one in enumerate(note) if one["opcode"] == "0x0001")
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_our_client_reads_the_captured_server(name: str) -> None:
+    """Every captured request sent by it, every answer matched to its request and read as noted."""
+    skips = behind_hello(name)
+    note = json.loads((DATA / f"{name}.json").read_text())["frames"][skips:]
+    requests = frames(name, "c2s")[sum(one["dir"] == "c2s" for one in note) * -1 :]
+    noted = {int(one["opaque"], 16): one for one in note if one["dir"] == "s2c"}
+    server = Captured(name, skips)
+
+    async def main() -> None:
+        connection = await Connection.open(parse_url(f"greenstack://127.0.0.1:{server.port}"))
+        assert connection.features == frozenset()
+        assert connection.agent == noted[requests[0].opaque]["payload"]["user_agent"]
+        waiting = []
+        for request in requests[1:]:
+            (future,) = await connection.send(request)
+            waiting.append((request, future))
+            if request.opaque in noted:
+                answer = await future
+                assert answer is not None
+                one = noted[request.opaque]
+                assert answer.status == int(one["status"], 16)
+                assert same(payload(answer), one["payload"]), one
+        quiet = [request for request, future in waiting if not future.done()]
+        assert all(request.flags & Flag.QUIET for request in quiet)
+        connection.close()
+        await connection.wait_closed()
+
+    asyncio.run(main())
+    server.close()
+
+
+def test_our_client_logs_in_at_the_captured_server() -> None:
+    """Of CRAM-MD5 it makes of the captured challenge what the library made of it."""
+    name = "03-flags-lanes"
+    credentials = json.loads((DATA / f"{name}.json").read_text())["credentials"]
+    server = Captured(name)
+
+    async def main() -> None:
+        url = "greenstack://{user}:{password}@127.0.0.1".format(**credentials)
+        connection = await Connection.open(parse_url(f"{url}:{server.port}/orders"))
+        connection.close()
+        await connection.wait_closed()
+
+    asyncio.run(main())
+    server.close(left=11)
