@@ -60,7 +60,7 @@ cdef inline void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t wid
                i=Py_ssize_t)
 cdef Py_ssize_t put_set(
     Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t vbucket, Py_ssize_t number,
-    Py_ssize_t value_max, Target out, Py_ssize_t used, Py_ssize_t room) noexcept
+    Py_ssize_t quiet, Py_ssize_t value_max, Target out, Py_ssize_t used, Py_ssize_t room) noexcept
 
 @cython.locals(raw=Source, out=Target, end=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
                count=Py_ssize_t, values=Py_ssize_t, lane_at=Py_ssize_t, lane_bytes=Py_ssize_t,
@@ -79,7 +79,7 @@ cdef Py_ssize_t put_head(
 
 @cython.locals(raw=Source, to=Target, name=Source, head=Source, end=Py_ssize_t, room=Py_ssize_t,
                used=Py_ssize_t, at=Py_ssize_t, mark=Py_ssize_t, i=Py_ssize_t, j=Py_ssize_t,
-               body=Py_ssize_t, status=Py_ssize_t, opaque=u64)
+               body=Py_ssize_t, status=Py_ssize_t, opaque=u64, is_quiet=bint)
 cpdef Py_ssize_t answers(
     bytes replies, u64[::1] table, Py_ssize_t count, bytes lane, Py_ssize_t lane_bytes, u64 uuid,
     u64[::1] marks, bytearray out) except? -2

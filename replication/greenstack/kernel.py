@@ -11,12 +11,13 @@ A *run* is whole MUTATION requests of one lane, one behind the other, each with 
 CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but flex and quiet, and with
 no entries but perhaps the lane and, behind it, the vbucket. What is not of that form, or is wrong
 in any way, ends the run and goes the ordinary way. Each becomes a SET of memcached's binary
-protocol, whose opaque is its number in the run: so there is one place that stores runs.
+protocol, a quiet one a SETQ, whose opaque is its number in the run: so there is one place that
+stores runs.
 
-What is pushed are rows of the log (`pushes`) or tuples (`documents`). Of the log, whole transactions
-of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE behind it. Whatever else is done
-to a wanted space, or is not as `pack_item` writes it, is *odd*: its transaction goes the ordinary
-way, all before it being written.
+What is pushed are rows of the log (`pushes`) or tuples (`documents`). Of the log, whole
+transactions of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE behind it. Whatever
+else is done to a wanted space, or is not as `pack_item` writes it, is *odd*: its transaction goes
+the ordinary way, all before it being written.
 
 Nothing here raises, recurses or believes a length: every read and write is checked against the
 ends of its buffer first, since the compiled one would not notice.
@@ -184,12 +185,14 @@ def put_set(
     end: int,
     vbucket: int,
     number: int,
+    quiet: int,
     value_max: int,
     out: bytearray,
     used: int,
     room: int,
 ) -> int:
-    """Write the SET of the payload from `begin` to `end`. Returns where it ends; -1: it cannot."""
+    """Write the SET of the payload from `begin` to `end`, or, unless `quiet` is 0, the SETQ.
+    Returns where it ends; -1: it cannot."""
     root = target(data, begin, end)
     if root < 0 or small(data, begin, root, end, 1, _SET) != _SET:
         return _BAD
@@ -228,7 +231,7 @@ def put_set(
     if key_bytes == 0 or key_bytes > _ID_MAX or _HEADER + body > room - used:
         return _BAD
     out[used] = 0x80
-    out[used + 1] = 0x01
+    out[used + 1] = 0x11 if quiet else 0x01
     out[used + 2] = key_bytes >> 8
     out[used + 3] = key_bytes & 0xFF
     out[used + 4] = 8
@@ -245,10 +248,7 @@ def put_set(
             return _BAD
         out[used] = data[i]
         used += 1
-    for i in range(value + 4, value + 4 + value_bytes):
-        out[used] = data[i]
-        used += 1
-    return used
+    return rows.copy(data, value + 4, value + 4 + value_bytes, out, used)
 
 
 def take_run(
@@ -302,7 +302,7 @@ def take_run(
             if i < own_bytes:
                 break
         vbucket = big2(raw, place + 4)
-        after = put_set(raw, payload, stop, vbucket, count, value_max, out, used, room)
+        after = put_set(raw, payload, stop, vbucket, count, flags & 16, value_max, out, used, room)
         if after < 0:
             break
         table[count * _WIDTH] = big4(raw, at + 4)
@@ -355,7 +355,8 @@ def answers(
 ) -> int:
     """Write the answers to a run. Returns the bytes used of `out`, -1 where it does not fit.
 
-    `replies`: memcached's answers, in order; their status is already one of Greenstack's.
+    `replies`: memcached's answers, in order, where there are any; their status is already one of
+    Greenstack's.
     `lane_bytes`: -1 for no lane. `marks`: pairs of a request's number and its lsn, ascending, the
     first for number 0; those between have the lsns that follow. A number of 2^64-1 ends them.
     """
@@ -364,10 +365,13 @@ def answers(
     room = len(out)
     used = at = mark = 0
     for i in range(count):
-        if end - at < _HEADER or room - used < _ANSWER_BYTES + lane_bytes:
+        is_quiet = table[i * _WIDTH + 2] != 0
+        if end - at < _HEADER or big4(raw, at + 12) != i:
+            if is_quiet:
+                continue
             return _BAD
         body = big4(raw, at + 8)
-        if body > end - at - _HEADER:
+        if room - used < _ANSWER_BYTES + lane_bytes or body > end - at - _HEADER:
             return _BAD
         while marks[2 * mark + 2] <= i:
             mark += 1
@@ -375,7 +379,7 @@ def answers(
         opaque = table[i * _WIDTH]
         if status:
             used = put_head(to, used, 0, opaque, status, name, lane_bytes)
-        elif not table[i * _WIDTH + 2]:
+        elif not is_quiet:
             used = put_head(to, used, _PAYLOAD_BYTES, opaque, 0, name, lane_bytes)
             for j in range(24):
                 to[used + j] = head[j]
@@ -442,9 +446,7 @@ def put_date(out: bytearray | list[int], at: int, seconds: int) -> int:
     return at + 1
 
 
-def read_document(
-    data: bytes, at: int, end: int, fields: list[int], scratch: list[int]
-) -> bool:
+def read_document(data: bytes, at: int, end: int, fields: list[int], scratch: list[int]) -> bool:
     """Read the tuple of an item from `at` to `end`. False where it is odd.
 
     `fields`: takes its numbers and places, those of `read_item` first; `scratch`: room for a date.
@@ -559,7 +561,7 @@ def is_key(data: bytes, at: int, end: int, fields: list[int]) -> bool:
     if start < 0 or end - start != size:
         return False
     own = fields[_KEY_AT]
-    for i in range(size):
+    for i in range(size):  # noqa: SIM110 - one expression would be a generator for C
         if data[start + i] != data[own + i]:
             return False
     return True
@@ -668,7 +670,7 @@ def pushes(
                 used = put
                 opaque -= 1
                 sent -= 1
-            elif kind == _INSERT or kind == _REPLACE:
+            elif kind in (_INSERT, _REPLACE):
                 if not read_document(raw, at, end, fields, scratch):
                     how = _ODD
                     break

@@ -13,30 +13,16 @@ from enum import IntEnum
 from typing import Final
 
 from logweir.limits import VCLOCK_COMPONENTS
-from logweir.replication.greenstack import kernel
 from logweir.replication.greenstack.codec import FlexKey
-from logweir.replication.tap import kernel as tap_kernel
-from logweir.store.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
+from logweir.replication.greenstack.runs import chosen_kernel
 from logweir.wal.columns import RowColumns
 
 __all__ = ["Names", "Pushed", "PushedHow", "lsns_of", "push_documents", "push_rows"]
 
+kernel: Final = chosen_kernel()
 _ROOM_BYTES: Final = 2 * 1024 * 1024
 _rooms: Final[list[bytearray]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
-
-
-def _choose() -> None:
-    """The C functions of the other kernels can only be called by a compiled one."""
-    if not kernel.COMPILED and (tap_kernel.COMPILED or rows_kernel.COMPILED):
-        plain_rows = interpreted(rows_kernel)
-        plain_items = interpreted(tap_kernel)
-        vars(plain_items)["rows"] = plain_rows
-        vars(kernel).update(rows=plain_rows, items=plain_items)
-
-
-_choose()
 
 
 class PushedHow(IntEnum):

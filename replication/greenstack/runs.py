@@ -10,18 +10,22 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucketstore import GroupItems
-from logweir.replication.greenstack import kernel
+from logweir.replication.greenstack import kernel as compiled
 from logweir.replication.greenstack.codec import FlexKey, Frame, Opcode, Status, decode_frames
 from logweir.replication.greenstack.messages import MutationAnswer
+from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
+from logweir.store.bulk import interpreted
 from logweir.store.group import Group
+from logweir.wal import kernel as rows_kernel
 
-__all__ = ["MutationRun", "execute_run", "take_run"]
+__all__ = ["MutationRun", "chosen_kernel", "execute_run", "interpreted_kernel", "take_run"]
 
 RUN_MIN: Final = 3
 """Shorter runs are left to the ordinary way."""
@@ -35,6 +39,23 @@ _END: Final = (1 << 64) - 1
 _ROOM_BYTES: Final = TAP_VALUE_BYTES + (1 << 20)
 _rooms: Final[list[bytearray]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
+
+
+def interpreted_kernel() -> ModuleType:
+    """The kernel as plain Python, and the others that it calls."""
+    plain, plain_items, plain_rows = map(interpreted, (compiled, tap_kernel, rows_kernel))
+    vars(plain_items)["rows"] = plain_rows
+    vars(plain).update(rows=plain_rows, items=plain_items)
+    return plain
+
+
+def chosen_kernel() -> ModuleType:
+    """The compiled kernel; the C functions of the others can only be called by a compiled one."""
+    is_mixed = not compiled.COMPILED and (tap_kernel.COMPILED or rows_kernel.COMPILED)
+    return interpreted_kernel() if is_mixed else compiled
+
+
+kernel: Final = chosen_kernel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,8 @@ def execute_run(
 
     sets = runs.RequestRun(run.sets, 0, len(run.sets), run.count, run.count, len(run.sets))
     replies = b"".join(runs.execute_run(sets, items, now, one, group))
+    if not replies:  # all are quiet, and went well
+        return b"", 0
     marks.append(_END)
     lane = run.lane
     out = bytearray((kernel.ANSWER_BYTES + len(lane or b"")) * run.count + kernel.ANSWER_BYTES)

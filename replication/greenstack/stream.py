@@ -200,13 +200,17 @@ class Outgoing:
         """Send a mark. `time_us`: microseconds since 1970."""
         self.position = position
         payload = Mark(kind, position, time_us).encode()
-        self._pusher.push(Frame(Opcode.STREAM_MARK, payload=payload, flags=Flag.QUIET, flex=self._flex))
+        self._pusher.push(
+            Frame(Opcode.STREAM_MARK, payload=payload, flags=Flag.QUIET, flex=self._flex)
+        )
         self._last_sent = now
 
     def close(self, status: int, reason: str) -> None:
         """Say that the stream ends."""
         payload = encode_close(status, reason)
-        self._pusher.push(Frame(Opcode.STREAM_CLOSE, payload=payload, flags=Flag.QUIET, flex=self._flex))
+        self._pusher.push(
+            Frame(Opcode.STREAM_CLOSE, payload=payload, flags=Flag.QUIET, flex=self._flex)
+        )
 
     def credit(self, count_bytes: int, now: float) -> None:
         """The client has taken so many bytes."""

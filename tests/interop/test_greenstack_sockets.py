@@ -402,6 +402,7 @@ def test_a_follower_keeps_of_a_snapshot_only_what_came_since_it_began_anew(tmp_p
         source = parse_url(f"greenstack://127.0.0.1:{port}/default")
         with serve(tmp_path / "b", follow=[source]) as follower:
             follower.wait(lambda: set(held(follower)) == {b"a", b"b"})
+            assert b"void" not in held(follower)
 
 
 def test_a_follower_empties_its_bucket_where_the_server_s_was(tmp_path: Path) -> None:
@@ -416,3 +417,4 @@ def test_a_follower_empties_its_bucket_where_the_server_s_was(tmp_path: Path) ->
         source = parse_url(f"greenstack://127.0.0.1:{port}/default")
         with serve(tmp_path / "b", follow=[source]) as follower:
             follower.wait(lambda: set(held(follower)) == {b"c"})
+            assert held(follower) == {b"c": b"v"}

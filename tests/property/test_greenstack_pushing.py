@@ -15,17 +15,13 @@ from logweir.replication.greenstack import kernel, messages, pushing
 from logweir.replication.greenstack.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.greenstack.messages import StreamOpen
 from logweir.replication.greenstack.pushing import Names, PushedHow, lsns_of
+from logweir.replication.greenstack.runs import interpreted_kernel
 from logweir.replication.greenstack.stream import Outgoing, PushedRow
-from logweir.replication.tap import kernel as tap_kernel
-from logweir.store.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_rows
 
-PLAIN = interpreted(kernel)
-vars(PLAIN)["items"] = interpreted(tap_kernel)
-vars(PLAIN)["rows"] = vars(PLAIN)["items"].__dict__["rows"] = interpreted(rows_kernel)
+PLAIN = interpreted_kernel()
 
 NOW = 1_800_000_000.0
 BUCKETS = {512: "default", 600: "orders"}

@@ -16,7 +16,6 @@ from logweir.replication.greenstack.codec import Flag, FrameBuffer, Opcode, enco
 from logweir.replication.greenstack.messages import MutationAnswer, decode_mutation
 from logweir.replication.tap.codec import PacketBuffer
 from logweir.replication.urls import parse_listen_url
-from logweir.store.bulk import interpreted
 
 
 def run_bytes(count: int) -> bytes:
@@ -88,7 +87,7 @@ def test_broken_frames_are_never_taken_for_others() -> None:
     """Whatever is in a run, the ordinary decoder reads the same of it; compiled and interpreted
     find the same."""
     chance = random.Random(405)
-    plain = interpreted(kernel)
+    plain = runs.interpreted_kernel()
     for _ in range(300):
         data = bytearray(run_bytes(5))
         for _ in range(chance.randint(1, 3)):
