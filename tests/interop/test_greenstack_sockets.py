@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
 from interop.test_greenstack_streams import BEGIN, CAUGHT_UP, END, NAME, open_stream, take, tell
+from logweir.recovery.faults.faulty import Fault, FaultyFileSystem
 from logweir.replication.bucketstore import Buckets
 from logweir.replication.greenstack import endpoint, messages
 from logweir.replication.greenstack.codec import (
@@ -39,6 +42,8 @@ from logweir.replication.greenstack.messages import (
     encode_opened,
 )
 from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.wal import failpoint
+from logweir.wal.filesystem import OS
 from logweir.wal.vclock import VClock
 
 EVERY = tuple(Feature)
@@ -56,6 +61,73 @@ def notice(client: RawClient) -> tuple[int, str]:
         pass
     assert frame.flags == Flag.QUIET
     return messages.decode_notice(frame.payload)[:2]
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_failpoint() -> Iterator[Callable[[str, Callable[[], None]], None]]:
+    """Arms failpoints of this process, and disarms them."""
+    yield failpoint.arm
+    failpoint.disarm()
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_change_is_answered_when_it_is_on_disk(
+    tmp_path: Path, count: int, at_failpoint: Callable[[str, Callable[[], None]], None]
+) -> None:
+    """While the log's sync waits, a single one, a run and a transaction wait for it."""
+    waits, may_sync = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        waits.set()
+        may_sync.wait(20)
+
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        at_failpoint("wal.after_write_before_sync", hold)
+        client.send(*(mutation(b"k%d" % n, opaque=n) for n in range(count)))
+        client.send(mutation(b"a", opaque=90, flags=Flag.MORE), mutation(b"b", opaque=91))
+        assert waits.wait(20)
+        assert not select.select([client.socket], [], [], 0)[0], "answered before it was synced"
+        may_sync.set()
+        answers = [client.answer() for _ in range(count + 2)]
+        assert [answer.opaque for answer in answers] == [*range(count), 90, 91]
+        assert {answer.status for answer in answers} == {Status.SUCCESS}
+
+
+def test_a_full_disk_is_a_temporary_failure(tmp_path: Path) -> None:
+    """TmpFailure to a change, a quiet one, a run and a transaction; then nothing of them is there,
+    and it goes on."""
+    disk = FaultyFileSystem(OS)
+    with (
+        serve(tmp_path / "s", open_options={"filesystem": disk}) as server,
+        RawClient(server.port) as client,
+    ):
+        client.ask(mutation(b"old"))
+        disk.fault = Fault(1, {"write"}, errno.ENOSPC, part=0.5, lasts=True)
+        assert client.ask(mutation(b"k")).status == Status.TMP_FAILURE
+        assert client.ask(mutation(b"k", flags=Flag.QUIET)).status == Status.TMP_FAILURE
+        client.send(*(mutation(b"k%d" % n, opaque=n, flags=Flag.QUIET) for n in range(9)))
+        assert [one.status for one in client.barrier()] == [Status.TMP_FAILURE] * 9
+        client.send(mutation(b"k", flags=Flag.MORE), mutation(b"k"))
+        assert [one.status for one in client.barrier()] == [Status.TMP_FAILURE] * 2
+        disk.fault = None
+        assert client.ask(get(b"k")).status == Status.NOT_FOUND
+        assert client.ask(mutation(b"k")).status == Status.SUCCESS
+    with logweir.open(tmp_path / "s") as log:
+        assert [row[0] for row in log.select("default")] == [b"k", b"old"]
+
+
+def test_what_has_no_meaning_here_is_answered_as_such(tmp_path: Path) -> None:
+    """ASSUME_ROLE, and a KEEPALIVE that lasts; an opcode that nobody knows ends nothing."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        role = Frame(Opcode.ASSUME_ROLE, payload=messages.encode_role("admin"))
+        assert client.ask(role).status == Status.NOT_IMPLEMENTED
+        alive = Frame(Opcode.KEEPALIVE, payload=messages.encode_keepalive(5))
+        assert client.ask(alive).status == Status.SUCCESS
+        assert client.ask(Frame(0x0BEE)).status == Status.UNKNOWN_COMMAND
+        assert client.ask(Frame(Opcode.NOOP)).status == Status.SUCCESS
 
 
 # --- notices ----------------------------------------------------------------------------------
