@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
+_VBUCKETS: Final = 65536
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
 
 
@@ -195,10 +196,11 @@ class Backfill:
 
     @property
     def wanted(self) -> bytes:
-        """One byte for each vbucket, 1 for those wanted."""
-        table = bytearray(65536)
+        """One byte for each vbucket, 1 for those wanted; others are none of a client's."""
+        table = bytearray(_VBUCKETS)
         for vbucket in self._wanted:
-            table[vbucket] = 1
+            if vbucket < _VBUCKETS:
+                table[vbucket] = 1
         return bytes(table)
 
     def take(self) -> list[Item]:

@@ -59,6 +59,8 @@ _COMPRESSIONS: Final = 4
 _DATATYPES: Final = 2
 _MEMCACHED_SNAPPY: Final = 2
 _SECONDS_END: Final = 1 << 40
+_I8_MAX: Final = 127
+_U16_MAX: Final = 0xFFFF
 _DATE: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(?:Z|([+-])(\d\d):(\d\d))?",
     re.ASCII,
@@ -100,7 +102,14 @@ def _expiration(item: Item) -> str:
 
 
 def document_of(item: Item) -> Document:
-    """An item as it goes to a client."""
+    """An item as it goes to a client. Raises `DecodeError` for what no document can show: not
+    these protocols have written it."""
+    if item.flags >> 32 or item.compression > _I8_MAX or item.vbucket > _U16_MAX:
+        raise DecodeError(
+            f"item {item.key[:64]!r} has flags {item.flags}, compression {item.compression} and "
+            f"vbucket {item.vbucket}, which no document has",
+            hint="another protocol wrote this tuple into the bucket's space: replace or delete it",
+        )
     is_snappy = item.datatype & _MEMCACHED_SNAPPY and not item.compression
     return Document(
         item.key,
@@ -192,7 +201,10 @@ class Executor:
         found = self._items.get(key, vbucket)
         if found is None:
             raise _Failed(Status.NOT_FOUND)
-        return document_of(found).encode_answer()
+        try:
+            return document_of(found).encode_answer()
+        except DecodeError:
+            raise _Failed(Status.INTERNAL_ERROR) from None
 
     def _remove(self, key: bytes, cas: int, vbucket: int) -> bytes:
         _check_id(key)

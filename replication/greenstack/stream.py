@@ -127,7 +127,8 @@ class Outgoing:
         return self.owed_bytes < self.window_bytes
 
     def row(self, row: PushedRow, now: float, *, has_more: bool) -> None:
-        """Push one row. `has_more`: its transaction goes on."""
+        """Push one row. `has_more`: its transaction goes on. Raises `DecodeError` for an item that
+        is no document."""
         flex = {**self._flex, FlexKey.BUCKET: row.bucket.encode()}
         if row.lsn:
             flex[FlexKey.LSN] = row.lsn.to_bytes(8, "big")
@@ -137,11 +138,12 @@ class Outgoing:
         if item is None:
             opcode, payload = Opcode.TRUNCATE, encode_bucket(row.bucket)
         else:
+            document = document_of(item)
             flex[FlexKey.VBUCKET] = item.vbucket.to_bytes(2, "big")
             if row.is_removal:
                 opcode, payload = Opcode.REMOVE, encode_remove(item.key, item.cas)
             else:
-                opcode, payload = Opcode.MUTATION, document_of(item).encode()
+                opcode, payload = Opcode.MUTATION, document.encode()
         flags = Flag.QUIET | Flag.MORE if has_more else Flag.QUIET
         frame = Frame(opcode, payload=payload, flags=flags, flex=flex)
         self._is_inside = has_more

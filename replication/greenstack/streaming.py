@@ -217,7 +217,8 @@ class Streaming:
             if pushed.how == PushedHow.ODD and self.outgoing.has_room:
                 item = unpack_item(tuples[row])
                 row += 1
-                if wanted[item.vbucket] and not item.is_expired(clock):
+                is_wanted = item.vbucket >= len(wanted) or wanted[item.vbucket]
+                if is_wanted and not item.is_expired(clock):
                     await self._put(PushedRow(bucket.name, item), has_more=False)
             await self._pause()
 

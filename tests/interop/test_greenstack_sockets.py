@@ -340,6 +340,27 @@ def test_credit_lets_exactly_as_much_more_come(tmp_path: Path) -> None:
             assert not client.pushed, "more came than was given back"
 
 
+@pytest.mark.parametrize(
+    "odd", [(b"k", 0, b"v", 1 << 40), (b"k", 70_000, b"v", 0)], ids=["flags", "vbucket"]
+)
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_no_document_can_show_ends_the_stream_and_says_so(
+    tmp_path: Path, odd: tuple[Any, ...], snapshot: bool
+) -> None:
+    """A tuple that came by another protocol: the stream ends, the connection goes on."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        start = server.log.vclock.without_local()
+        client.ask(mutation(b"a"))
+        server.log.replace("logweir_vbucket", ("default", odd[1], 1))
+        server.log.replace("default", (*odd, 0, 5, 0, 0, "", b""))
+        wanted = {"snapshot": True} if snapshot else {"start": start}
+        assert open_stream(client, **wanted).status == Status.SUCCESS
+        assert ("set", b"a", b"v") in take(client, ("close", Status.INTERNAL_ERROR))
+        if odd[1] == 0:
+            assert client.ask(get(b"k")).status == Status.INTERNAL_ERROR
+        assert client.ask(get(b"a")).status == Status.SUCCESS
+
+
 # --- positions that are gone, buckets that are emptied ------------------------------------------
 
 

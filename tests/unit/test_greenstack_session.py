@@ -9,6 +9,7 @@ import hmac
 import pytest
 from support.gsmodel import Server, frames, malformed
 
+from logweir.replication.bucket import Item
 from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.codec import (
     Flag,
@@ -29,6 +30,7 @@ from logweir.replication.greenstack.messages import (
     StreamOpen,
 )
 from logweir.replication.greenstack.session import Authenticated, Failed, Starved
+from logweir.replication.greenstack.stream import PushedRow
 from logweir.wal.vclock import VClock
 
 
@@ -229,15 +231,40 @@ def test_a_frame_that_does_not_go_on_ends_the_connection() -> None:
     assert "does not go on" in server.session.close_reason
 
 
+def test_a_heartbeat_waits_for_the_end_of_a_transaction() -> None:
+    """A client takes nothing but rows between a row with `more` and the last one."""
+    session = Server().session
+    stream = session.open_stream(b"s", None, StreamOpen(), 0.0)
+    row = PushedRow("b", Item(b"k", cas=9), False, 5, 1, 2.5)
+    stream.row(row, 1.0, has_more=True)
+    session.data_to_send()
+    assert stream.next_deadline() is None
+    session.deadline_passed(100.0)
+    assert session.data_to_send() == b""
+    stream.row(row, 101.0, has_more=False)
+    session.data_to_send()
+    assert stream.next_deadline() == 111.0
+    session.deadline_passed(111.0)
+    (mark,) = frames(session.data_to_send())
+    assert mark.opcode == Opcode.STREAM_MARK
+
+
+def test_times_that_are_none_are_told_as_0() -> None:
+    """Another program may have written anything into the log."""
+    session = Server().session
+    stream = session.open_stream(b"s", None, StreamOpen(), 0.0)
+    for time in (float("nan"), float("inf"), -1.0, 1e300):
+        stream.row(PushedRow("b", Item(b"k"), False, 5, 1, time), 1.0, has_more=False)
+    pushed = frames(session.data_to_send())
+    assert [frame.number(FlexKey.TIME) for frame in pushed] == [0] * 4
+
+
 def test_streams_count_credit_and_show_that_they_live() -> None:
     """Heartbeats, room, and a client that owes credit for too long."""
     server = Server()
     session = server.session
     stream = session.open_stream(b"s", b"lane", StreamOpen(window_bytes=1), 0.0)
     assert stream.window_bytes == 4096
-    from logweir.replication.bucket import Item
-    from logweir.replication.greenstack.stream import PushedRow
-
     row = PushedRow("b", Item(b"k", 3, bytes(3000), cas=9), False, 5, 1, 2.5)
     stream.row(row, 1.0, has_more=True)
     assert stream.has_room

@@ -2,9 +2,13 @@
 
 One server process, which syncs before it answers; clients over loopback, one connection. replace:
 all requests are sent without waiting while the answers are read; quiet: the same as quiet requests
-with a NOOP behind them. stream: all rows of the log to one follower that gives credit and throws
-away, next to the relay that a Tarantool replica gets. lanes: the time of one MUTATION at a time in
-its own lane, alone and while another lane of the same connection is kept full of large ones.
+with a NOOP behind them. stream: all rows of the log to one follower, next to the relay that a
+Tarantool replica gets. On both sides the follower is a bare socket which reads up to 256 KiB at a
+time and throws away what it reads; that of the stream looks for its end in the last bytes, and
+gives credit for each 4 MiB of a window of 16. Neither decodes or stores. A frame of the stream is
+about twice as long as the relay's packet of the same row. lanes: the time of one MUTATION at a
+time in its own lane, alone and while another lane of the same connection is kept full of large
+ones.
 """
 
 from __future__ import annotations
