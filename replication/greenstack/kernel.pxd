@@ -36,17 +36,21 @@ cdef inline Py_ssize_t little4(Source data, Py_ssize_t at) noexcept
 @cython.locals(step=Py_ssize_t)
 cdef inline Py_ssize_t target(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-@cython.locals(back=Py_ssize_t, vtable=Py_ssize_t, size=Py_ssize_t, place=Py_ssize_t)
-cdef Py_ssize_t slot(
-    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number) noexcept
-
-@cython.locals(place=Py_ssize_t, size=Py_ssize_t)
-cdef Py_ssize_t text(
-    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number) noexcept
+@cython.locals(back=Py_ssize_t, found=Py_ssize_t, size=Py_ssize_t)
+cdef inline Py_ssize_t vtable(
+    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end) noexcept
 
 @cython.locals(place=Py_ssize_t)
-cdef Py_ssize_t small(
-    Source data, Py_ssize_t begin, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number,
+cdef inline Py_ssize_t slot(
+    Source data, Py_ssize_t names, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number) noexcept
+
+@cython.locals(place=Py_ssize_t, size=Py_ssize_t)
+cdef inline Py_ssize_t text(
+    Source data, Py_ssize_t names, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number) noexcept
+
+@cython.locals(place=Py_ssize_t)
+cdef inline Py_ssize_t small(
+    Source data, Py_ssize_t names, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number,
     Py_ssize_t default) noexcept
 
 cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
@@ -54,7 +58,7 @@ cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
 @cython.locals(i=Py_ssize_t)
 cdef inline void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
-@cython.locals(root=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
+@cython.locals(root=Py_ssize_t, names=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
                flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, body=Py_ssize_t,
                i=Py_ssize_t)

@@ -124,26 +124,31 @@ def target(data: bytes, at: int, end: int) -> int:
     return at + step
 
 
-def slot(data: bytes, begin: int, table: int, end: int, number: int) -> int:
-    """Where a field of the table at `table` stands; 0: it is left out; -1: it cannot be."""
+def vtable(data: bytes, begin: int, table: int, end: int) -> int:
+    """Where the vtable of the table at `table` is; -1: it cannot be."""
     back = little4(data, table)
-    vtable = table - back + (back >> 31 << 32)  # a signed number
-    if vtable < begin or vtable > end - 4:
+    found = table - back + (back >> 31 << 32)  # a signed number
+    if found < begin or found > end - 4:
         return _BAD
-    size = data[vtable] | data[vtable + 1] << 8
-    if size < 4 or size & 1 or size > end - vtable:
+    size = data[found] | data[found + 1] << 8
+    if size < 4 or size & 1 or size > end - found:
         return _BAD
-    if 6 + 2 * number > size:
+    return found
+
+
+def slot(data: bytes, names: int, table: int, end: int, number: int) -> int:
+    """Where a field of a table stands; 0: it is left out; -1: it cannot be. `names`: its vtable."""
+    if 6 + 2 * number > (data[names] | data[names + 1] << 8):
         return 0
-    place = data[vtable + 4 + 2 * number] | data[vtable + 5 + 2 * number] << 8
+    place = data[names + 4 + 2 * number] | data[names + 5 + 2 * number] << 8
     if place == 0:
         return 0
     return table + place if place < end - table else _BAD
 
 
-def text(data: bytes, begin: int, table: int, end: int, number: int) -> int:
+def text(data: bytes, names: int, table: int, end: int, number: int) -> int:
     """Where the text in a slot of a table begins, at its length; 0: left out; -1: it is none."""
-    place = slot(data, begin, table, end, number)
+    place = slot(data, names, table, end, number)
     if place <= 0:
         return place
     place = target(data, place, end)
@@ -155,9 +160,9 @@ def text(data: bytes, begin: int, table: int, end: int, number: int) -> int:
     return place
 
 
-def small(data: bytes, begin: int, table: int, end: int, number: int, default: int) -> int:
+def small(data: bytes, names: int, table: int, end: int, number: int, default: int) -> int:
     """The byte in a slot of a table; -1: it cannot be."""
-    place = slot(data, begin, table, end, number)
+    place = slot(data, names, table, end, number)
     if place < 0:
         return _BAD
     return data[place] if place else default
@@ -194,33 +199,36 @@ def put_set(
     """Write the SET of the payload from `begin` to `end`, or, unless `quiet` is 0, the SETQ.
     Returns where it ends; -1: it cannot."""
     root = target(data, begin, end)
-    if root < 0 or small(data, begin, root, end, 1, _SET) != _SET:
+    names = vtable(data, begin, root, end) if root >= 0 else _BAD
+    if names < 0 or small(data, names, root, end, 1, _SET) != _SET:
         return _BAD
-    document = slot(data, begin, root, end, 0)
+    document = slot(data, names, root, end, 0)
     if document <= 0:
         return _BAD
     document = target(data, document, end)
-    if document < 0:
+    names = vtable(data, begin, document, end) if document >= 0 else _BAD
+    if names < 0:
         return _BAD
-    info = slot(data, begin, document, end, 0)
-    value = slot(data, begin, document, end, 1)
+    info = slot(data, names, document, end, 0)
+    value = slot(data, names, document, end, 1)
     if info <= 0 or value <= 0:
         return _BAD
     info = target(data, info, end)
     value = target(data, value, end)
-    if info < 0 or value < 0:
+    names = vtable(data, begin, info, end) if info >= 0 else _BAD
+    if names < 0 or value < 0:
         return _BAD
     value_bytes = little4(data, value)
     if value_bytes > end - value - 4 or value_bytes > value_max:
         return _BAD
-    key = text(data, begin, info, end, 0)
-    expiration = text(data, begin, info, end, 2)
-    datatype = small(data, begin, info, end, 4, 0)
-    flags = slot(data, begin, info, end, 1)
-    cas = slot(data, begin, info, end, 5)
+    key = text(data, names, info, end, 0)
+    expiration = text(data, names, info, end, 2)
+    datatype = small(data, names, info, end, 4, 0)
+    flags = slot(data, names, info, end, 1)
+    cas = slot(data, names, info, end, 5)
     if key <= 0 or expiration < 0 or flags < 0 or cas < 0 or datatype < 0 or datatype > 1:
         return _BAD
-    if small(data, begin, info, end, 3, 0) or (expiration and little4(data, expiration)):
+    if small(data, names, info, end, 3, 0) or (expiration and little4(data, expiration)):
         return _BAD
     if (flags and end - flags < 4) or (cas and end - cas < 8):
         return _BAD
