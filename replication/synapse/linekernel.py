@@ -9,8 +9,8 @@ floats, numbers that are none, values nested deeper than `DEPTH`, maps of more t
 with keys that are not strings or begin with `$`, and strings that are not UTF-8. What is not odd
 gives the text that the ordinary way gives.
 
-Every value is first walked through by `wal.kernel`, which believes no length; only whole ones get
-here.
+No length is believed: nothing is read behind the end that is given, and what does not end there is
+odd.
 """
 
 from __future__ import annotations
@@ -44,8 +44,24 @@ DEPTH = 32  # containers in one another
 KEYS = 16  # of one map
 ONES = 2**64 - 1
 NUL = 0
+EACH = 0x0101010101010101
+SPACES, QUOTES, SLASHES, HIGHS = 0x20 * EACH, 0x22 * EACH, 0x5C * EACH, 0x80 * EACH
 _digits = b"0123456789abcdef"
 DIGITS = _digits
+_null = b"null"
+_false = b"false"
+_true = b"true"
+_batch = b"batch"
+WORD_NULL = _null
+WORD_FALSE = _false
+WORD_TRUE = _true
+WORD_BATCH = _batch
+_open, _insert, _replace = b' ["', b"insert", b"replace"
+_update, _delete, _upsert = b"update", b"delete", b"upsert"
+OPEN, OP_INSERT, OP_REPLACE = _open, _insert, _replace
+OP_UPDATE, OP_DELETE, OP_UPSERT = _update, _delete, _upsert
+INSERT = 2
+UPDATE = 4
 
 
 def put_escaped(code: int, to: bytearray, used: int) -> int:
@@ -57,12 +73,42 @@ def put_escaped(code: int, to: bytearray, used: int) -> int:
     return used + 6
 
 
-def put_string(data: bytes, at: int, stop: int, to: bytearray, used: int, is_strict: bool) -> int:
+def put_chunk(data: bytes, at: int, count: int, to: bytearray, used: int) -> bool:
+    """Copy 8 bytes. Returns whether one of the first `count` of them, 1 … 8, does not stand for
+    itself in a JSON string.
+
+    All are looked at together, as one number: its lowest byte that does not sets its highest bit in
+    one of five ways (not ASCII, below a space, `"`, `\\`, DEL); higher ones may then be wrong.
+    """
+    word = NUL
+    for i in range(8):
+        byte = data[at + i]
+        word = word | byte << (8 * i)
+    for i in range(8):
+        to[used + i] = word >> (8 * i) & 0xFF
+    odd = (word - SPACES) | ((word ^ QUOTES) - EACH) | ((word ^ SLASHES) - EACH) | (word + EACH)
+    return ((odd | word) & HIGHS & (ONES >> (64 - 8 * count))) != 0
+
+
+def put_string(
+    data: bytes, at: int, stop: int, end: int, to: bytearray, used: int, is_strict: bool
+) -> int:
     """UTF-8 as a JSON string of ASCII. Returns where it ends, -1 where it is not UTF-8; a lone
-    surrogate in three bytes stays one, unless `is_strict`."""
+    surrogate in three bytes stays one, unless `is_strict`. `end`: up to where may be read."""
     to[used] = 0x22
     used += 1
+    plain = at  # from here on nothing was escaped
+    slow = at  # up to here something is to be
     while at < stop:
+        if at >= slow:
+            left = min(stop - at, 8)
+            back = 0 if end - at >= 8 else 8 - left
+            if back <= at - plain:
+                if not put_chunk(data, at - back, back + left, to, used - back):
+                    at += left
+                    used += left
+                    continue
+                slow = at + left
         byte = data[at]
         at += 1
         if 0x20 <= byte < 0x7F:
@@ -71,6 +117,8 @@ def put_string(data: bytes, at: int, stop: int, to: bytearray, used: int, is_str
                 used += 1
             to[used] = byte
             used += 1
+            if byte == 0x22 or byte == 0x5C:
+                plain = at
             continue
         if byte < 0x80:
             short = 0
@@ -90,6 +138,7 @@ def put_string(data: bytes, at: int, stop: int, to: bytearray, used: int, is_str
                 used += 2
             else:
                 used = put_escaped(byte, to, used)
+            plain = at
             continue
         more = 1 if 0xC2 <= byte < 0xE0 else 2 if 0xE0 <= byte < 0xF0 else 3
         if byte < 0xC2 or byte > 0xF4 or stop - at < more:
@@ -111,6 +160,7 @@ def put_string(data: bytes, at: int, stop: int, to: bytearray, used: int, is_str
             code -= 0x10000
             used = put_escaped(0xD800 | code >> 10, to, used)
             used = put_escaped(0xDC00 | (code & 0x3FF), to, used)
+        plain = at
     to[used] = 0x22
     return used + 1
 
@@ -130,11 +180,11 @@ def put_decimal(value: int, to: bytearray, used: int) -> int:
     return used + count
 
 
-def put_bytes(found: bytes, to: bytearray, used: int) -> int:
-    """Bytes as they are. Returns where they end."""
-    for i in range(len(found)):
+def put_bytes(found: bytes, size: int, to: bytearray, used: int) -> int:
+    """The first `size` bytes as they are. Returns where they end."""
+    for i in range(size):
         to[used + i] = found[i]
-    return used + len(found)
+    return used + size
 
 
 def put_comma(to: bytearray, used: int, byte: int, form: int) -> int:
@@ -146,9 +196,8 @@ def put_comma(to: bytearray, used: int, byte: int, form: int) -> int:
     return used + 2
 
 
-def text_start(data: bytes, at: int) -> int:
-    """Where the text of the string at `at` begins; -1 where there is none."""
-    first = data[at]
+def text_start(first: int, at: int) -> int:
+    """Where the text of the string at `at` begins; -1 where there is none. `first`: its byte."""
     if 0xA0 <= first < 0xC0:
         return at + 1
     if first == 0xD9 or first == 0xDA or first == 0xDB:
@@ -165,8 +214,11 @@ def big(data: bytes, at: int, stop: int) -> int:
     return value
 
 
-def put_plain(data: bytes, at: int, to: bytearray, used: int, found: list[int]) -> int:
-    """The number, boolean or nil at `at`. Returns where it ends in `to`; -1 where it is odd.
+def put_plain(
+    data: bytes, at: int, end: int, to: bytearray, used: int, found: list[int]
+) -> int:
+    """The number, boolean or nil at `at`, before `end`. Returns where it ends in `to`; -1 where it
+    is odd.
 
     `found`: takes where it ends in `data`.
     """
@@ -179,13 +231,15 @@ def put_plain(data: bytes, at: int, to: bytearray, used: int, found: list[int]) 
         to[used] = 0x2D
         return put_decimal(0x100 - first, to, used + 1)
     if first == 0xC0:
-        return put_bytes(b"null", to, used)
+        return put_bytes(WORD_NULL, 4, to, used)
     if first == 0xC2:
-        return put_bytes(b"false", to, used)
+        return put_bytes(WORD_FALSE, 5, to, used)
     if first == 0xC3:
-        return put_bytes(b"true", to, used)
+        return put_bytes(WORD_TRUE, 4, to, used)
     if 0xCC <= first <= 0xD3:
         width = 1 << (first & 3)
+        if end - at < width:
+            return -1
         bits = big(data, at, at + width)
         found[0] = at + width
         if first >= 0xD0 and data[at] >= 0x80:
@@ -193,33 +247,29 @@ def put_plain(data: bytes, at: int, to: bytearray, used: int, found: list[int]) 
             to[used] = 0x2D
             used += 1
         return put_decimal(bits, to, used)
-    if first != 0xCB:
+    if first != 0xCB or end - at < 8:
         return -1
     (number,) = struct.unpack(">d", data[at : at + 8])
     found[0] = at + 8
     if number - number != 0:
         return -1
-    return put_bytes(repr(number).encode(), to, used)
+    shown = repr(number).encode()
+    return put_bytes(shown, len(shown), to, used)
 
 
-def item(data: bytes, at: int, end: int, to: bytearray, used: int, form: int) -> int:
-    """The MsgPack value in data[at:end], which is whole, as JSON from to[used] on.
+def item(
+    data: bytes, at: int, end: int, to: bytearray, used: int, form: int, found: list[int]
+) -> int:
+    """The MsgPack value at `at`, which must end at or before `end`, as JSON from to[used] on.
 
-    Returns where it ends; -1 where it is odd. `form`: COMPACT; SPACED, with a space behind `,` and
-    `:`; STRICT, compact, and a lone surrogate is odd. `to` has room for eight times as many bytes,
-    and `ROOM` more.
+    Returns where it ends in `to`; -1 where it is odd. `found`: takes where it ends in `data`.
+    `form`: COMPACT; SPACED, with a space behind `,` and `:`; STRICT, compact, and a lone surrogate
+    is odd. `to` has room for eight times as many bytes, and `ROOM` more.
     """
     left = [0] * 32
     kinds = [0] * 32
-    found = [0] * 1
     depth = 0
-    while True:
-        while depth and left[depth - 1] == 0:
-            depth -= 1
-            to[used] = 0x5D if kinds[depth] <= ITEMS else 0x7D
-            used += 1
-        if at >= end:
-            return used if depth == 0 else -1
+    while at < end:
         kind = NO_KIND
         if depth:
             kind = kinds[depth - 1]
@@ -227,29 +277,34 @@ def item(data: bytes, at: int, end: int, to: bytearray, used: int, form: int) ->
             if kind in (ITEMS, KEYS_MORE):
                 used = put_comma(to, used, 0x2C, form)
             kinds[depth - 1] = ITEMS if kind <= ITEMS else KEYS_MORE if kind == OF_KEY else OF_KEY
-        start = text_start(data, at)
+        first = data[at]
+        start = text_start(first, at)
         if start >= 0:
-            first = data[at]
+            if start > end:
+                return -1
             size = first & 0x1F if first < 0xC0 else big(data, at + 1, start)
+            if size > end - start:
+                return -1
             if (kind in (KEYS_FIRST, KEYS_MORE)) and size and data[start] == 0x24:
                 return -1
             at = start + size
-            used = put_string(data, start, at, to, used, form == STRICT)
+            used = put_string(data, start, at, end, to, used, form == STRICT)
             if used < 0:
                 return -1
             if kind in (KEYS_FIRST, KEYS_MORE):
                 used = put_comma(to, used, 0x3A, form)
-            continue
-        if kind in (KEYS_FIRST, KEYS_MORE):
+                continue  # its value is still to come
+        elif kind in (KEYS_FIRST, KEYS_MORE):
             return -1
-        first = data[at]
-        if 0x80 <= first < 0xA0 or 0xDC <= first < 0xE0:
+        elif 0x80 <= first < 0xA0 or 0xDC <= first < 0xE0:
             is_map = 1 if first < 0x90 or first >= 0xDE else 0
             start = at + 1
             if first >= 0xA0:
                 start = at + 3 if first & 1 == 0 else at + 5
+            if start > end or depth == DEPTH:
+                return -1
             count = first & 0x0F if first < 0xA0 else big(data, at + 1, start)
-            if depth == DEPTH or (is_map and count > KEYS):
+            if count > end - start or (is_map and count > KEYS):
                 return -1
             to[used] = 0x7B if is_map else 0x5B
             used += 1
@@ -257,11 +312,19 @@ def item(data: bytes, at: int, end: int, to: bytearray, used: int, form: int) ->
             left[depth] = 2 * count if is_map else count
             depth += 1
             at = start
-            continue
-        used = put_plain(data, at, to, used, found)
-        if used < 0:
-            return -1
-        at = found[0]
+        else:
+            used = put_plain(data, at, end, to, used, found)
+            if used < 0:
+                return -1
+            at = found[0]
+        while depth and left[depth - 1] == 0:
+            depth -= 1
+            to[used] = 0x5D if kinds[depth] <= ITEMS else 0x7D
+            used += 1
+        if depth == 0:
+            found[0] = at
+            return used
+    return -1
 
 
 def text(data: bytes, form: int, out: bytearray) -> int:
@@ -271,28 +334,9 @@ def text(data: bytes, form: int, out: bytearray) -> int:
     if 8 * size + ROOM > len(out):
         return -1
     raw, to = data, out
-    owed = [0] * 512
-    if size == 0 or packed_rows.skip_value(raw, 0, size, owed, 0) != size:
-        return -1
-    return item(raw, 0, size, to, 0, form)
-
-
-def parts(data: bytes, at: int, size: int, owed: list[int], found: list[int]) -> bool:
-    """Find place and row of a stream space's tuple whose token is at `at`; False where it is none.
-
-    `found`: takes where they begin.
-    """
-    if size <= at or data[0] != 0x94:
-        return False
-    place = packed_rows.skip_value(data, at, size, owed, 0)
-    if place < 0:
-        return False
-    row = packed_rows.skip_value(data, place, size, owed, 0)
-    if row < 0 or packed_rows.skip_value(data, row, size, owed, 0) != size:
-        return False
-    found[0] = place
-    found[1] = row
-    return True
+    found = [0] * 1
+    used = item(raw, 0, size, to, 0, form, found)
+    return used if found[0] == size else -1
 
 
 def is_alike(data: bytes, other: bytes, size: int, at: int, stop: int) -> bool:
@@ -328,7 +372,7 @@ def lines(
     room = len(out)
     head_size = len(head)
     owed = [0] * 512
-    where = [0] * 2
+    ended = [0] * 1
     token_at = 1 + label_size
     count = len(found)
     used = 0
@@ -340,27 +384,29 @@ def lines(
         size = len(packed)
         if 8 * size + ROOM + head_size > room - used:
             break
-        if not parts(raw, token_at, size, owed, where):
+        if size <= token_at or raw[0] != 0x94:
+            break
+        place = packed_rows.skip_value(raw, token_at, size, owed, 0)
+        at = packed_rows.skip_value(raw, place, size, owed, 0) if place > 0 else -1
+        if at < 0:
             break
         is_last = 1
         row += 1
         if row < count:
             after: Any = found[row]
             other = after
-            is_last = 0 if is_alike(raw, other, len(after), token_at, where[0]) else 1
+            is_last = 0 if is_alike(raw, other, len(after), token_at, place) else 1
         begun = used
-        for i in range(head_size):
-            to[used + i] = start_of_line[i]
-        used += head_size
+        used = put_bytes(start_of_line, head_size, to, used)
         if is_last:
-            used = item(raw, token_at, where[0], to, used, form)
+            used = item(raw, token_at, place, to, used, form, ended)
         else:
-            used = put_bytes(b"batch", to, used)
+            used = put_bytes(WORD_BATCH, 5, to, used)
         if used < 0:
             break
         to[used] = 0x20
-        used = item(raw, where[1], size, to, used + 1, form)
-        if used < 0 or used - begun > limit:
+        used = item(raw, at, size, to, used + 1, form, ended)
+        if used < 0 or used - begun > limit or ended[0] != size:
             break
         to[used] = 0x0A
         used += 1
@@ -369,6 +415,233 @@ def lines(
             ends[2 * made + 1] = row
             made += 1
     return made
+
+
+def is_run(replicas: Table, lsns: Table, count: int) -> bool:
+    """Whether these rows are of one replica, and their lsns follow one another."""
+    row = 1
+    while row < count and replicas[row] == replicas[0] and lsns[row] == lsns[row - 1] + 1:
+        row += 1
+    return row >= count
+
+
+def gather(
+    data: bytes,
+    types: Table,
+    spaces: Table,
+    spans: Table,
+    lsns: Table,
+    ends: Table,
+    wanted: list[int],
+    found: list[bytes],
+    signatures: Table,
+) -> int:
+    """Tuples that were inserted in one space, from a row on; up to one with another label.
+
+    The columns are those of a block; `ends`: its transactions. `wanted`: space, first row, what an
+    lsn lacks to the signature, and how many tuples were found before. `found`: takes the tuples,
+    `signatures` that of each one's transaction. Returns the row to go on with.
+    """
+    space: Any = wanted[0]
+    start: Any = wanted[1]
+    more: Any = wanted[2]
+    known: Any = wanted[3]
+    space_id, row, missing, made = space, start, more, known
+    count = len(types)
+    owed = [0] * 512
+    raw = data
+    size = len(data)
+    transaction = 0
+    first = -1
+    label = 0
+    while row < count:
+        if spaces[row] == space_id and types[row] == INSERT:
+            at = spans[row] & 0xFFFFFFFF
+            stop = spans[row] >> 32
+            if at >= stop or stop > size:
+                break
+            if first < 0:
+                first = at
+                label = packed_rows.skip_value(raw, at + 1, stop, owed, 0) - at
+            elif stop - at < label or is_other(raw, at, first, label):
+                break
+            while ends[transaction] <= row:
+                transaction += 1
+            found.append(data[at:stop])
+            signatures[made] = missing + lsns[ends[transaction] - 1]
+            made += 1
+        row += 1
+    return row
+
+
+def is_other(data: bytes, at: int, other: int, size: int) -> bool:
+    """Whether the `size` bytes at `at` are not those at `other`."""
+    for i in range(size):
+        if data[at + i] != data[other + i]:
+            return True
+    return False
+
+
+def put_key(
+    data: bytes, at: int, end: int, fields: Table, to: bytearray, used: int, found: list[int]
+) -> int:
+    """The key of the tuple at `at` as a JSON array. Returns where it ends; -1 where it is odd.
+
+    `fields`: the numbers of the key's fields, in the order of its parts.
+    """
+    owed = [0] * 512
+    to[used] = 0x5B
+    used += 1
+    if at >= end:
+        return -1
+    first = data[at]
+    if not 0x90 <= first < 0xA0 and first != 0xDC and first != 0xDD:
+        return -1
+    start = at + 1 if first < 0xA0 else at + 3 if first == 0xDC else at + 5
+    for i in range(len(fields)):
+        at = start
+        for _ in range(fields[i]):
+            at = packed_rows.skip_value(data, at, end, owed, 0)
+            if at < 0:
+                return -1
+        if i:
+            to[used] = 0x2C
+            used += 1
+        used = item(data, at, end, to, used, STRICT, found)
+        if used < 0:
+            return -1
+    to[used] = 0x5D
+    return used + 1
+
+
+def put_part(data: bytes, span: int, to: bytearray, used: int, found: list[int]) -> int:
+    """`,` and a part of a row, `null` where it has none. Returns where it ends; -1: odd."""
+    to[used] = 0x2C
+    used += 1
+    if span == 0:
+        return put_bytes(WORD_NULL, 4, to, used)
+    return item(data, span & 0xFFFFFFFF, span >> 32, to, used, STRICT, found)
+
+
+def changes(
+    data: bytes,
+    types: Table,
+    spaces: Table,
+    keys: Table,
+    tuples: Table,
+    others: Table,
+    lsns: Table,
+    ends: Table,
+    wanted: list[int],
+    fields: Table,
+    head: bytes,
+    out: bytearray,
+    limit: int,
+    told: Table,
+) -> int:
+    """Changes of one space as RDATA lines with `[op, key, tuple]`, whole transactions.
+
+    The columns are those of a block: `others` the operations of an UPSERT; `ends`: its
+    transactions. `wanted`: space, first transaction, what an lsn lacks to the signature; `fields`:
+    of the key. `told`: takes how many bytes and lines were written, and the first and the last
+    signature. Returns the transaction to go on with: the first that is odd, has a line of more
+    than `limit` bytes, or for which `out` is too short.
+    """
+    space: Any = wanted[0]
+    begin: Any = wanted[1]
+    more: Any = wanted[2]
+    space_id, transaction, missing = space, begin, more
+    to, start_of_line, raw = out, head, data
+    room, head_size, size = len(out), len(head), len(data)
+    found = [0] * 1
+    used = 0
+    made = 0
+    first_token = NUL
+    token = NUL
+    count = len(ends)
+    while transaction < count:
+        row = ends[transaction - 1] if transaction else 0
+        stop = ends[transaction]
+        last = stop - 1
+        while last >= row and (spaces[last] != space_id or not is_change(types[last])):
+            last -= 1
+        begun = used
+        written = 0
+        while row <= last:
+            kind = types[row]
+            if spaces[row] != space_id or not is_change(kind):
+                row += 1
+                continue
+            key, span, ops = keys[row], tuples[row], others[row]
+            if kind == UPDATE:
+                ops = span if ops == 0 or span else ops
+                span = 0
+            whole = (key >> 32) - (key & 0xFFFFFFFF) + (ops >> 32) - (ops & 0xFFFFFFFF)
+            whole += 2 * ((span >> 32) - (span & 0xFFFFFFFF))
+            if max(key >> 32, span >> 32, ops >> 32) > size:
+                break
+            if 8 * whole + 2 * ROOM + head_size > room - used:
+                break
+            line = used
+            used = put_bytes(start_of_line, head_size, to, used)
+            if row == last:
+                used = put_decimal(missing + lsns[stop - 1], to, used)
+            else:
+                used = put_bytes(WORD_BATCH, 5, to, used)
+            used = put_op(kind, to, used)
+            if key:
+                used = item(raw, key & 0xFFFFFFFF, key >> 32, to, used, STRICT, found)
+            else:
+                used = put_key(raw, span & 0xFFFFFFFF, span >> 32, fields, to, used, found)
+            if used < 0:
+                break
+            used = put_part(raw, span, to, used, found)
+            if used >= 0 and ops:
+                used = put_part(raw, ops, to, used, found)
+            if used < 0 or used + 1 - line > limit:
+                break
+            to[used] = 0x5D
+            to[used + 1] = 0x0A
+            used += 2
+            written += 1
+            row += 1
+        if row <= last:
+            used = begun
+            break
+        if written:
+            token = missing + lsns[stop - 1]
+            if made == 0:
+                first_token = token
+            made += written
+        transaction += 1
+    told[0] = used
+    told[1] = made
+    told[2] = first_token
+    told[3] = token
+    return transaction
+
+
+def is_change(kind: int) -> bool:
+    """Whether a row of that type changes a tuple."""
+    return 2 <= kind <= 5 or kind == 9
+
+
+def put_op(kind: int, to: bytearray, used: int) -> int:
+    """` ["<op>",`. Returns where it ends."""
+    used = put_bytes(OPEN, 3, to, used)
+    if kind == 2:
+        used = put_bytes(OP_INSERT, 6, to, used)
+    elif kind == 3:
+        used = put_bytes(OP_REPLACE, 7, to, used)
+    elif kind == 4:
+        used = put_bytes(OP_UPDATE, 6, to, used)
+    elif kind == 5:
+        used = put_bytes(OP_DELETE, 6, to, used)
+    else:
+        used = put_bytes(OP_UPSERT, 6, to, used)
+    to[used] = 0x22
+    to[used + 1] = 0x2C
+    return used + 2
 
 
 COMPILED = "put_string" not in globals()  # compiled, it is a C function that Python does not see
