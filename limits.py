@@ -227,7 +227,16 @@ SYNAPSE_ACKNOWLEDGERS: Final = 64
 """Names of followers for which the log is kept; more are not remembered."""
 
 SYNAPSE_PAGE_ROWS: Final = 1000
-"""Stored rows that a follower is sent in one step of its catch-up, about."""
+"""Rows in one answer to a request for missed rows, or of a state that is sent, about."""
+
+SYNAPSE_CATCH_UP_ROWS: Final = 4096
+"""Stored rows that a follower is sent in one step of its catch-up, at most."""
+
+SYNAPSE_CATCH_UP_BYTES: Final = 256 * 1024
+"""Bytes of them after which a step ends; one unit may be larger."""
+
+SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024
+"""Unsent bytes of one follower from which on no more lines are made for it."""
 
 SYNAPSE_SHARED_WINDOWS: Final = 32
 """Windows of the log whose lines are kept for all followers."""

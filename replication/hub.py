@@ -72,6 +72,7 @@ class Hub:
         self._kept_bytes = 0
         self._readers: set[Reader] = set()
         self._woken = asyncio.Event()
+        self._listeners: set[Callable[[], None]] = set()
         self._pending = False
 
     @property
@@ -96,6 +97,10 @@ class Hub:
         made = Reader(self, self._open(after), after)
         self._readers.add(made)
         return made
+
+    def listen(self, call: Callable[[], None]) -> None:
+        """Have `call` called at each commit for which somebody reads, in the loop's thread."""
+        self._listeners.add(call)
 
     def close(self) -> None:
         """Close every reader."""
@@ -154,6 +159,8 @@ class Hub:
         self._pending = False
         self._woken.set()
         self._woken = asyncio.Event()
+        for call in self._listeners:
+            call()
 
     def _advance(self) -> None:
         assert self._tail is not None

@@ -136,6 +136,8 @@ class Server:
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
+        end = self.log.durable_end  # looked at first: what is committed meanwhile lies behind it
+        self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         try:
             for url in self.options.listen:

@@ -43,6 +43,7 @@ from logweir.errors import ConfigError, LimitExceeded, PositionUnavailable
 from logweir.limits import (
     SYNAPSE_ACKNOWLEDGERS,
     SYNAPSE_LINE_BYTES,
+    SYNAPSE_OUTPUT_HIGH_BYTES,
     SYNAPSE_PAGE_ROWS,
     SYNAPSE_SHARED_WINDOWS,
 )
@@ -221,6 +222,7 @@ class Conversation:
     # --- the follower's task ----------------------------------------------------------------------
 
     async def _run(self) -> None:
+        self.link.limit_output(SYNAPSE_OUTPUT_HIGH_BYTES)
         reader = self.service.hub.reader(self.service.log.vclock)
         try:
             while self.link.is_open:
@@ -356,7 +358,7 @@ class Conversation:
                 units = []
                 if after is not None:
                     ((instance, epoch, _),) = heads  # D1 has one writer
-                    units = streams.stored(view, stream, instance, epoch, after, SYNAPSE_PAGE_ROWS)
+                    units = streams.stored(view, stream, instance, epoch, after)
             for unit in units:
                 if self._fits(unit):
                     self._send(unit.lines, unit.count)

@@ -16,7 +16,7 @@ cdef extern from *:
     ctypedef const unsigned char* ApartSource "logweir_line_source"
 
 cdef Py_ssize_t ITEMS_FIRST, ITEMS, KEYS_FIRST, KEYS_MORE, OF_KEY, NO_KIND
-cdef Py_ssize_t SPACED, STRICT, DEPTH, KEYS, ROOM, INSERT, UPDATE
+cdef Py_ssize_t SPACED, STRICT, DEPTH, KEYS, LEFT, LAST_LEFT, KIND, LAST_KIND, ROOM, INSERT, UPDATE
 cdef u64 ONES, NUL, EACH, SPACES, QUOTES, SLASHES, HIGHS
 cdef bytes _digits, _null, _false, _true, _batch
 cdef bytes _open, _insert, _replace, _update, _delete, _upsert
@@ -56,21 +56,20 @@ cdef Py_ssize_t put_plain(
     Source data, Py_ssize_t at, Py_ssize_t end, Target to, Py_ssize_t used,
     Py_ssize_t* found) noexcept
 
-@cython.locals(left="Py_ssize_t[32]", kinds="Py_ssize_t[32]",
-               depth=Py_ssize_t, kind=Py_ssize_t, start=Py_ssize_t, first=Py_ssize_t,
+@cython.locals(depth=Py_ssize_t, kind=Py_ssize_t, kind_then=Py_ssize_t, start=Py_ssize_t, first=Py_ssize_t,
                size=Py_ssize_t, is_map=Py_ssize_t, count=Py_ssize_t)
 cdef Py_ssize_t item(
     Source data, Py_ssize_t at, Py_ssize_t end, Target to, Py_ssize_t used,
     Py_ssize_t form, Py_ssize_t* found) noexcept
 
-@cython.locals(size=Py_ssize_t, used=Py_ssize_t, raw=Source, to=Target, found="Py_ssize_t[1]")
+@cython.locals(size=Py_ssize_t, used=Py_ssize_t, raw=Source, to=Target, found="Py_ssize_t[65]")
 cpdef Py_ssize_t text(bytes data, Py_ssize_t form, bytearray out) except? -2
 
 cdef bint is_alike(
     Source data, Source other, Py_ssize_t size, Py_ssize_t at, Py_ssize_t stop) noexcept
 
 @cython.locals(to=Target, start_of_line=Source, room=Py_ssize_t, head_size=Py_ssize_t,
-               owed="Py_ssize_t[512]", ended="Py_ssize_t[1]", token_at=Py_ssize_t,
+               owed="Py_ssize_t[512]", ended="Py_ssize_t[65]", token_at=Py_ssize_t,
                count=Py_ssize_t, used=Py_ssize_t, made=Py_ssize_t, row=Py_ssize_t,
                packed=bytes, raw=Source, size=Py_ssize_t, begun=Py_ssize_t, is_last=bint,
                after=bytes, other=Source, place=Py_ssize_t, at=Py_ssize_t)
@@ -103,7 +102,7 @@ cdef Py_ssize_t put_part(
 
 @cython.locals(space_id=u64, transaction=Py_ssize_t, missing=u64, to=Target,
                start_of_line=Source, raw=Source, room=Py_ssize_t, head_size=Py_ssize_t,
-               size=Py_ssize_t, found="Py_ssize_t[1]", used=Py_ssize_t, made=Py_ssize_t,
+               size=Py_ssize_t, found="Py_ssize_t[65]", used=Py_ssize_t, made=Py_ssize_t,
                first_token=u64, token=u64, count=Py_ssize_t, row=Py_ssize_t, stop=Py_ssize_t,
                last=Py_ssize_t, begun=Py_ssize_t, written=Py_ssize_t, kind=u64, key=u64,
                span=u64, ops=u64, whole=Py_ssize_t, line=Py_ssize_t)

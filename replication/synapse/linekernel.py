@@ -41,6 +41,10 @@ OF_KEY = 4
 NO_KIND = 5
 
 DEPTH = 32  # containers in one another
+LEFT = 1
+LAST_LEFT = LEFT - 1
+KIND = LEFT + DEPTH
+LAST_KIND = KIND - 1
 KEYS = 16  # of one map
 ONES = 2**64 - 1
 NUL = 0
@@ -214,9 +218,7 @@ def big(data: bytes, at: int, stop: int) -> int:
     return value
 
 
-def put_plain(
-    data: bytes, at: int, end: int, to: bytearray, used: int, found: list[int]
-) -> int:
+def put_plain(data: bytes, at: int, end: int, to: bytearray, used: int, found: list[int]) -> int:
     """The number, boolean or nil at `at`, before `end`. Returns where it ends in `to`; -1 where it
     is odd.
 
@@ -262,21 +264,21 @@ def item(
 ) -> int:
     """The MsgPack value at `at`, which must end at or before `end`, as JSON from to[used] on.
 
-    Returns where it ends in `to`; -1 where it is odd. `found`: takes where it ends in `data`.
+    Returns where it ends in `to`; -1 where it is odd. `found`: takes where it ends in `data`, and
+    behind that it has room for two numbers per open container: items to come, and `ITEMS` ….
     `form`: COMPACT; SPACED, with a space behind `,` and `:`; STRICT, compact, and a lone surrogate
     is odd. `to` has room for eight times as many bytes, and `ROOM` more.
     """
-    left = [0] * 32
-    kinds = [0] * 32
     depth = 0
     while at < end:
         kind = NO_KIND
         if depth:
-            kind = kinds[depth - 1]
-            left[depth - 1] -= 1
+            kind = found[LAST_KIND + depth]
+            found[LAST_LEFT + depth] -= 1
             if kind in (ITEMS, KEYS_MORE):
                 used = put_comma(to, used, 0x2C, form)
-            kinds[depth - 1] = ITEMS if kind <= ITEMS else KEYS_MORE if kind == OF_KEY else OF_KEY
+            kind_then = KEYS_MORE if kind == OF_KEY else OF_KEY
+            found[LAST_KIND + depth] = ITEMS if kind <= ITEMS else kind_then
         first = data[at]
         start = text_start(first, at)
         if start >= 0:
@@ -308,8 +310,8 @@ def item(
                 return -1
             to[used] = 0x7B if is_map else 0x5B
             used += 1
-            kinds[depth] = KEYS_FIRST if is_map else ITEMS_FIRST
-            left[depth] = 2 * count if is_map else count
+            found[KIND + depth] = KEYS_FIRST if is_map else ITEMS_FIRST
+            found[LEFT + depth] = 2 * count if is_map else count
             depth += 1
             at = start
         else:
@@ -317,9 +319,9 @@ def item(
             if used < 0:
                 return -1
             at = found[0]
-        while depth and left[depth - 1] == 0:
+        while depth and found[LAST_LEFT + depth] == 0:
             depth -= 1
-            to[used] = 0x5D if kinds[depth] <= ITEMS else 0x7D
+            to[used] = 0x5D if found[KIND + depth] <= ITEMS else 0x7D
             used += 1
         if depth == 0:
             found[0] = at
@@ -334,7 +336,7 @@ def text(data: bytes, form: int, out: bytearray) -> int:
     if 8 * size + ROOM > len(out):
         return -1
     raw, to = data, out
-    found = [0] * 1
+    found = [0] * 65
     used = item(raw, 0, size, to, 0, form, found)
     return used if found[0] == size else -1
 
@@ -372,7 +374,7 @@ def lines(
     room = len(out)
     head_size = len(head)
     owed = [0] * 512
-    ended = [0] * 1
+    ended = [0] * 65
     token_at = 1 + label_size
     count = len(found)
     used = 0
@@ -438,15 +440,14 @@ def gather(
 ) -> int:
     """Tuples that were inserted in one space, from a row on; up to one with another label.
 
-    The columns are those of a block; `ends`: its transactions. `wanted`: space, first row, what an
-    lsn lacks to the signature, and how many tuples were found before. `found`: takes the tuples,
-    `signatures` that of each one's transaction. Returns the row to go on with.
+    The columns are those of a block; `ends`: its transactions. `wanted`: space, first row, and what
+    an lsn lacks to the signature. `found`: takes the tuples, `signatures` that of each one's
+    transaction. Returns the row to go on with.
     """
     space: Any = wanted[0]
     start: Any = wanted[1]
     more: Any = wanted[2]
-    known: Any = wanted[3]
-    space_id, row, missing, made = space, start, more, known
+    space_id, row, missing, made = space, start, more, 0
     count = len(types)
     owed = [0] * 512
     raw = data
@@ -476,10 +477,10 @@ def gather(
 
 def is_other(data: bytes, at: int, other: int, size: int) -> bool:
     """Whether the `size` bytes at `at` are not those at `other`."""
-    for i in range(size):
-        if data[at + i] != data[other + i]:
-            return True
-    return False
+    i = 0
+    while i < size and data[at + i] == data[other + i]:
+        i += 1
+    return i < size
 
 
 def put_key(
@@ -553,7 +554,7 @@ def changes(
     space_id, transaction, missing = space, begin, more
     to, start_of_line, raw = out, head, data
     room, head_size, size = len(out), len(head), len(data)
-    found = [0] * 1
+    found = [0] * 65
     used = 0
     made = 0
     first_token = NUL

@@ -16,9 +16,21 @@ from logweir.replication.synapse import kernel, linekernel
 from logweir.replication.synapse.codec import Dialect
 from logweir.store.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
+from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 
-__all__ = ["Batch", "Lines", "Reader", "Run", "lines", "pack_tuples", "render"]
+__all__ = [
+    "Batch",
+    "ChangeLines",
+    "Lines",
+    "Reader",
+    "Run",
+    "Writer",
+    "inserted",
+    "is_run",
+    "pack_tuples",
+    "render",
+]
 
 if rows_kernel.COMPILED and not linekernel.COMPILED:
     # The C functions of the one kernel can only be called by the other compiled.
@@ -211,32 +223,119 @@ class Lines:
         return self.last - self.first + 1
 
 
-def lines(found: list[bytes], label: str, head: str, *, spaced: bool) -> Iterator[Lines | slice]:
-    """Tuples of one writer in a stream space as RDATA lines.
+@dataclass(frozen=True, slots=True)
+class ChangeLines:
+    """Changes of a space as `count` RDATA lines, of whole transactions; the signatures of the
+    first and the last."""
 
-    `head`: a line's text before its token. Gives many units together; or where a unit stands that
-    has something odd in it, or a line that is too long.
-    """
-    if not found:
-        return
-    start, front, label_bytes = 0, head.encode(), len(pack(label))
-    each = len(front) + linekernel.TEXT_ROOM_BYTES
-    largest = 8 * max(map(len, found)) + each
-    out = bytearray(max(min(8 * sum(map(len, found)) + each * len(found), _OUT_BYTES), largest))
-    ends = _numbers(2 * len(found))
-    form = linekernel.FORMS["spaced" if spaced else "compact"]
-    while start < len(found):
-        made = linekernel.lines(
-            found, start, front, form, out, label_bytes, SYNAPSE_LINE_BYTES, ends
-        )
-        if made:
-            end, stop = ends[2 * made - 2], ends[2 * made - 1]
-            yield Lines(bytes(memoryview(out)[:end]), start, stop - 1)
+    data: bytes
+    count: int
+    first: int
+    last: int
+
+
+class Writer:
+    """Makes RDATA lines of the rows of one store, in a buffer that it uses again and again."""
+
+    def __init__(self) -> None:
+        self._out = bytearray(_OUT_BYTES)
+        self._ends = _numbers(2 * BATCH_ROWS)
+
+    def lines(
+        self, found: list[bytes], label: str, head: str, *, spaced: bool
+    ) -> Iterator[Lines | slice]:
+        """Tuples of one writer in a stream space as RDATA lines.
+
+        `head`: a line's text before its token. Gives many units together; or where a unit stands
+        that has something odd in it, or a line that is too long.
+        """
+        start, front, label_bytes = 0, head.encode(), len(pack(label))
+        form = linekernel.FORMS["spaced" if spaced else "compact"]
+        if len(self._ends) < 2 * len(found):
+            self._ends = _numbers(2 * len(found))
+        ends = self._ends
+        while start < len(found):
+            made = linekernel.lines(
+                found, start, front, form, self._out, label_bytes, SYNAPSE_LINE_BYTES, ends
+            )
+            if made:
+                end, stop = ends[2 * made - 2], ends[2 * made - 1]
+                yield Lines(bytes(memoryview(self._out)[:end]), start, stop - 1)
+                start = stop
+                continue
+            token = found[start][: rows_kernel.skip(found[start], 1 + label_bytes)]
+            stop = start
+            while stop < len(found) and found[stop].startswith(token):
+                stop += 1
+            yield slice(start, stop)
             start = stop
-            continue
-        token = found[start][: rows_kernel.skip(found[start], 1 + label_bytes)]
-        stop = start
-        while stop < len(found) and found[stop].startswith(token):
-            stop += 1
-        yield slice(start, stop)
-        start = stop
+
+    def change_lines(
+        self,
+        columns: RowColumns,
+        ends: memoryview,
+        transaction: int,
+        space_id: int,
+        fields: array[int],
+        missing: int,
+        head: bytes,
+    ) -> tuple[int, ChangeLines | None]:
+        """Changes of a space in a block as RDATA lines, from a transaction on.
+
+        `ends`: the block's transactions; `fields`: numbers of the key's; `missing`: what an lsn of
+        these rows lacks to the signature. Returns the transaction to go on with, the same where
+        it has something odd in it, or a line that is too long; and what was made.
+        """
+        told = _numbers(4)
+        reached = linekernel.changes(
+            columns.data,
+            columns.type,
+            columns.space_id,
+            columns.key_span,
+            columns.tuple_span,
+            columns.ops_span,
+            columns.lsn,
+            ends,
+            [space_id, transaction, missing],
+            fields,
+            head,
+            self._out,
+            SYNAPSE_LINE_BYTES,
+            told,
+        )
+        size, count, first, last = told
+        if not count:
+            return reached, None
+        return reached, ChangeLines(bytes(memoryview(self._out)[:size]), count, first, last)
+
+
+def inserted(
+    columns: RowColumns, ends: memoryview, space_id: int, missing: int
+) -> Iterator[tuple[list[bytes], array[int]]]:
+    """Tuples that a block inserts in a stream space, and the signature of each one's transaction;
+    by runs of tuples with the same label. Arguments: see `Writer.change_lines`."""
+    row, numbers = 0, _numbers(len(columns))
+    while row < len(columns):
+        found: list[bytes] = []
+        start, row = (
+            row,
+            linekernel.gather(
+                columns.data,
+                columns.type,
+                columns.space_id,
+                columns.tuple_span,
+                columns.lsn,
+                ends,
+                [space_id, row, missing],
+                found,
+                numbers,
+            ),
+        )
+        assert row > start, "an INSERT of the log has a tuple"
+        if found:
+            yield found, numbers[: len(found)]
+
+
+def is_run(columns: RowColumns) -> bool:
+    """Whether the rows of a block are of one replica, and their lsns follow one another."""
+    return bool(linekernel.is_run(columns.replica_id, columns.lsn, len(columns)))

@@ -17,12 +17,13 @@ POSITION of 0 before its next row; rows of earlier epochs are no longer served.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
 from typing import Any, Final
 
-from logweir.limits import SYNAPSE_LINE_BYTES
+from logweir.limits import SYNAPSE_CATCH_UP_BYTES, SYNAPSE_CATCH_UP_ROWS, SYNAPSE_LINE_BYTES
 from logweir.replication import positions
 from logweir.replication.synapse.codec import (
     Dialect,
@@ -38,7 +39,7 @@ from logweir.replication.synapse.codec import (
     stream_of_space,
 )
 from logweir.replication.synapse.ingest import STREAM_FORMAT
-from logweir.replication.synapse.rows import lines, render
+from logweir.replication.synapse.rows import Writer, inserted, is_run, render
 from logweir.store import Log
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import key_of
@@ -98,12 +99,27 @@ class Delivery:
     first_signature: int
 
 
+@dataclass(slots=True)
+class _Reached:
+    """How far a run of the log was read: lsn per replica id, and the signature."""
+
+    lsns: dict[int, int]
+    signature: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Gathered:
     """Of several transactions: tuples and signatures by stream and label; units by space."""
 
-    relayed: dict[tuple[str, bytes], tuple[list[bytes], list[int]]] = field(default_factory=dict)
+    relayed: dict[tuple[str, bytes], tuple[list[bytes], array[int]]] = field(default_factory=dict)
     spaces: dict[str, list[Delivery]] = field(default_factory=dict)
+
+    def insert(self, stream: str, tuples: list[bytes], signatures: array[int]) -> None:
+        """Tuples of a relayed stream, all with the same label."""
+        flow = (stream, tuples[0][1 : rows_kernel.skip(tuples[0], 1)])
+        known, numbers = self.relayed.setdefault(flow, ([], array("Q")))
+        known += tuples
+        numbers += signatures
 
 
 class Streams:
@@ -114,6 +130,7 @@ class Streams:
         self.dialect = dialect
         self._schema: Schema | None = None
         self._by_space: dict[int, Stream] = {}
+        self._writer = Writer()
 
     def all(self) -> Sequence[Stream]:
         """Every stream now, those without rows too."""
@@ -170,43 +187,55 @@ class Streams:
         return [(instance, *head) for instance, head in sorted(found.items())]
 
     def stored(
-        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
+        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int
     ) -> list[Delivery]:
-        """Units of a relayed stream with tokens behind `after`, about `limit` rows of them.
+        """Units of a relayed stream with tokens behind `after`, a page of them; none at the end.
 
         One delivery holds many units, but for those with a line that is too long.
         """
-        found = self._tuples(view, stream, instance, epoch, after, limit)
-        return list(self._deliver(stream.name, instance, epoch, found, [0] * len(found)))
+        found, _ = self._tuples(view, stream, instance, epoch, after, SYNAPSE_CATCH_UP_ROWS)
+        signatures = array("Q", bytes(8 * len(found)))
+        return list(self._deliver(stream.name, instance, epoch, found, signatures))
 
     def stored_units(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
-    ) -> list[tuple[int, list[str]]]:
-        """The same as tokens with their rows as JSON. Fewer than `limit` rows: there are no more.
-
-        Every unit is whole.
-        """
+    ) -> tuple[list[tuple[int, list[str]]], bool]:
+        """The same as tokens with their rows as JSON, about `limit` rows, and whether they are the
+        last. Every unit is whole."""
         units: dict[int, list[str]] = {}
-        for packed in self._tuples(view, stream, instance, epoch, after, limit):
+        found, is_end = self._tuples(view, stream, instance, epoch, after, limit)
+        for packed in found:
             _, token, _, row = decode_row_value(packed)
             units.setdefault(token, []).append(self._text(row))
-        return list(units.items())
+        return list(units.items()), is_end
 
     def _tuples(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], bool]:
+        """Tuples of whole units behind `after`, and whether they are the last."""
         label = instance_label(instance, epoch)
         front = b"\x94" + pack(label)
-        wanted = Select.of(view.engine.schema, stream.space_id, [label, after], iterator="GT")
-        rows = iter(select(view.engine, wanted))
-        found = list(islice(rows, limit))
-        if found and not found[-1].startswith(front):
-            return [one for one in found if one.startswith(front)]
-        if len(found) == limit:
+        tree = view.engine.txn.tree(stream.space_id, 0)
+        if tree is None:
+            return [], True
+        wanted = Select.of(view.engine.schema, stream.space_id, [label, after + 1], iterator="GE")
+        limit_bytes = SYNAPSE_CATCH_UP_BYTES
+        while True:
+            found, is_end = tree.values(wanted.image, limit, limit_bytes)
+            if not found or not found[-1].startswith(front):
+                return found[
+                    : bisect_left(found, True, key=lambda one: one[: len(front)] != front)
+                ], True
+            if is_end:
+                return found, True
             last = found[-1]
             unit = last[: rows_kernel.skip(last, len(front))]
-            found += takewhile(lambda one: one.startswith(unit), rows)
-        return found
+            whole = len(found) - 1
+            while whole and found[whole - 1].startswith(unit):
+                whole -= 1
+            if whole:
+                return found[:whole], False
+            limit, limit_bytes = 4 * limit, 4 * limit_bytes  # one unit is larger than a page
 
     def vclock_at(self, signature: int) -> VClock:
         """A position of the log at or before `signature`."""
@@ -240,41 +269,46 @@ class Streams:
         """
         found: list[Delivery] = []
         gathered = _Gathered()
-        for signature, columns, first, last in self._new(start, blocks):
-            self._gather(columns, first, last, signature, gathered)
-            if divided:
-                found += self._gathered(gathered)
-                gathered = _Gathered()
+        reached = _Reached({replica_id: start.lsn(replica_id) for replica_id in start})
+        reached.signature = start.signature
+        for block in blocks:
+            if not divided and self._take_run(block.columns, reached, gathered):
+                continue
+            for signature, columns, first, last in self._new(reached, block):
+                self._gather(columns, first, last, signature, gathered, self._table())
+                if divided:
+                    found += self._gathered(gathered)
+                    gathered = _Gathered()
         found += self._gathered(gathered)
         return found
 
-    def _new(
-        self, start: VClock, blocks: Iterable[Block]
-    ) -> Iterator[tuple[int, RowColumns, int, int]]:
-        """Transactions behind `start` that may be for us: signature, and where their rows are."""
-        table = self._table()
-        lsns = {replica_id: start.lsn(replica_id) for replica_id in start}
-        signature = start.signature
-        for block in blocks:
-            columns = block.columns
-            spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
-            for first, last in columns.transactions():
-                known = signature
-                for i in range(first, last):
-                    before = lsns.get(who[i], 0)
-                    if lsn[i] > before:
-                        signature += lsn[i] - before
-                        lsns[who[i]] = lsn[i]
-                if signature == known:
-                    continue  # what `start` had already
-                if last - first == 1 and spaces[first] not in table:
-                    continue
-                yield signature, columns, first, last
+    def _new(self, reached: _Reached, block: Block) -> Iterator[tuple[int, RowColumns, int, int]]:
+        """Transactions that are new and may be for us: signature, and where their rows are."""
+        table, lsns = self._table(), reached.lsns
+        columns = block.columns
+        spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
+        for first, last in columns.transactions():
+            known = reached.signature
+            for i in range(first, last):
+                before = lsns.get(who[i], 0)
+                if lsn[i] > before:
+                    reached.signature += lsn[i] - before
+                    lsns[who[i]] = lsn[i]
+            if reached.signature == known:
+                continue  # what the start had already
+            if last - first == 1 and spaces[first] not in table:
+                continue
+            yield reached.signature, columns, first, last
 
     def _gather(
-        self, columns: RowColumns, first: int, last: int, signature: int, gathered: _Gathered
+        self,
+        columns: RowColumns,
+        first: int,
+        last: int,
+        signature: int,
+        gathered: _Gathered,
+        table: Mapping[int, Stream],
     ) -> None:
-        table = self._table()
         changes: dict[str, list[str]] = {}
         for i in range(first, last):
             stream = table.get(columns.space_id[i])
@@ -288,13 +322,75 @@ class Streams:
                 changes.setdefault(stream.name, []).append(text)
             elif columns.type[i] == RowType.INSERT:
                 assert packed is not None
-                flow = (stream.name, packed[1 : rows_kernel.skip(packed, 1)])
-                tuples, signatures = gathered.relayed.setdefault(flow, ([], []))
-                tuples.append(packed)
-                signatures.append(signature)
+                gathered.insert(stream.name, [packed], array("Q", (signature,)))
         for name, texts in changes.items():
             unit = self._delivery(name, OWN_INSTANCE, 1, signature, signature, texts)
             gathered.spaces.setdefault(name, []).append(unit)
+
+    def _take_run(self, columns: RowColumns, reached: _Reached, gathered: _Gathered) -> bool:
+        """A block that goes on where the one before ended, all its rows in compiled loops; False
+        where it does not."""
+        if not len(columns):
+            return True
+        replica_id, lsn = columns.replica_id[0], columns.lsn[0]
+        before = reached.lsns.get(replica_id, 0)
+        if lsn != before + 1 or not is_run(columns):
+            return False
+        table, ends = self._table(), columns.transaction_ends()
+        missing = reached.signature - before
+        for space_id in set(columns.space_id.tolist()) & table.keys():
+            stream = table[space_id]
+            if stream.relayed:
+                for tuples, signatures in inserted(columns, ends, space_id, missing):
+                    gathered.insert(stream.name, tuples, signatures)
+            else:
+                self._gather_changes(columns, ends, stream, missing, gathered)
+        reached.lsns[replica_id] = before + len(columns)
+        reached.signature += len(columns)
+        return True
+
+    def _gather_changes(
+        self,
+        columns: RowColumns,
+        ends: memoryview,
+        stream: Stream,
+        missing: int,
+        gathered: _Gathered,
+    ) -> None:
+        primary = self._log.schema.space(stream.space_id).primary
+        assert primary is not None
+        fields = array("Q", (part.field_no for part in primary.parts))
+        is_plain = not any(part.steps for part in primary.parts)
+        head = self._head(stream.name, OWN_INSTANCE).encode()
+        units = gathered.spaces.setdefault(stream.name, [])
+        at = 0
+        while at < len(ends):
+            reached, made = at, None
+            if is_plain:
+                reached, made = self._writer.change_lines(
+                    columns, ends, at, stream.space_id, fields, missing, head
+                )
+            if made is not None:
+                units.append(
+                    Delivery(
+                        stream.name,
+                        OWN_INSTANCE,
+                        1,
+                        made.last,
+                        made.last,
+                        made.data,
+                        made.count,
+                        0,
+                        first_signature=made.first,
+                    )
+                )
+            if reached == at:
+                signature = missing + columns.lsn[ends[at] - 1]
+                first = ends[at - 1] if at else 0
+                only = {stream.space_id: stream}
+                self._gather(columns, first, ends[at], signature, gathered, only)
+                reached += 1
+            at = reached
 
     def _gathered(self, gathered: _Gathered) -> Iterator[Delivery]:
         for (name, label), (tuples, signatures) in gathered.relayed.items():
@@ -323,7 +419,9 @@ class Streams:
         """Tuples of a relayed stream as lines. `signatures`: of each one's transaction."""
         label = instance_label(instance, epoch)
         is_spaced = self.dialect is Dialect.D1
-        for piece in lines(tuples, label, self._head(name, instance), spaced=is_spaced):
+        for piece in self._writer.lines(
+            tuples, label, self._head(name, instance), spaced=is_spaced
+        ):
             if isinstance(piece, slice):
                 values = [decode_row_value(one) for one in tuples[piece]]
                 signature, token = signatures[piece.start], values[0][1]

@@ -240,12 +240,12 @@ class UpdatesService:
             heads = {who: epoch for who, epoch, _ in self.streams.heads(view, stream)}
             if not writer:
                 writer = next(iter(heads)) if len(heads) == 1 else MASTER
-            units = self.streams.stored_units(
+            units, is_end = self.streams.stored_units(
                 view, stream, writer, heads.get(writer, 1), after, SYNAPSE_PAGE_ROWS
             )
         rows = [(token, text) for token, texts in units if token <= upto for text in texts]
         reached = units[-1][0] if units else upto
-        is_all = sum(len(texts) for _, texts in units) < SYNAPSE_PAGE_ROWS or reached >= upto
+        is_all = is_end or reached >= upto
         return _page(rows, upto if is_all else reached, limited=not is_all)
 
     def _space(self, stream: Stream, after: int, upto: int) -> bytes:

@@ -15,7 +15,7 @@ from logweir.errors import DecodeError
 from logweir.limits import SYNAPSE_LINE_BYTES
 from logweir.replication.synapse import kernel, linekernel, rows
 from logweir.replication.synapse.codec import Dialect, decode_row_value, encode_row, row_text
-from logweir.replication.synapse.rows import Lines, Reader, Run, lines, pack_tuples, render
+from logweir.replication.synapse.rows import Lines, Reader, Run, Writer, pack_tuples, render
 from logweir.store.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import pack, unpack
@@ -250,7 +250,7 @@ def test_tuples_and_lines_are_each_other_s_reverse() -> None:
     for module in (linekernel, PLAIN_LINES):
         known, rows.linekernel = rows.linekernel, module
         try:
-            (found,) = lines(tuples, "master#2", "RDATA s ", spaced=True)
+            (found,) = Writer().lines(tuples, "master#2", "RDATA s ", spaced=True)
         finally:
             rows.linekernel = known
         assert isinstance(found, Lines)
@@ -267,14 +267,14 @@ def test_unit_with_something_odd_in_it_is_given_back_whole() -> None:
             for token, group in ((1, [[1]]), (2, [[2], row, [3]]), (3, [[4]]))
             for place, value in enumerate(group)
         ]
-        found = list(lines(tuples, "master", "RDATA s ", spaced=False))
+        found = list(Writer().lines(tuples, "master", "RDATA s ", spaced=False))
         assert [one if isinstance(one, slice) else (one.first, one.last) for one in found] == [
             (0, 0),
             slice(1, 4),
             (4, 4),
         ]
-    assert list(lines([b"\x91\x01"], "master", "RDATA s ", spaced=False)) == [slice(0, 1)]
-    assert list(lines([], "master", "RDATA s ", spaced=False)) == []
+    assert list(Writer().lines([b"\x91\x01"], "master", "RDATA s ", spaced=False)) == [slice(0, 1)]
+    assert list(Writer().lines([], "master", "RDATA s ", spaced=False)) == []
 
 
 def test_tables_of_unit_ends_hold_what_was_written() -> None:
