@@ -235,6 +235,12 @@ SYNAPSE_CATCH_UP_ROWS: Final = 4096
 SYNAPSE_CATCH_UP_BYTES: Final = 256 * 1024
 """Bytes of them after which a step ends; one unit may be larger."""
 
+SYNAPSE_SHARED_BYTES: Final = 8 * 1024 * 1024
+"""Lines that are kept for other followers: of such steps, and as much again of windows of the log."""
+
+SYNAPSE_STALL_SECONDS: Final = 30.0
+"""A follower that takes nothing of what it is sent for so long is told that it failed to keep up."""
+
 SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024
 """Unsent bytes of one follower from which on no more lines are made for it."""
 

@@ -3,7 +3,9 @@
 A follower of a stream gets what is stored behind its token, page by page, then POSITION, then what
 is committed. Nothing is queued for a follower: what it has not taken yet is read from the state or
 the log when it takes it, and rows at the end of the log are read and written out once for all
-(`logweir.replication.hub`, `streams.Streams`). One that takes nothing is cut off by the link.
+(`logweir.replication.hub`, `streams.Streams`); so are the pages of those who catch up at the same
+time. One that takes nothing for `limits.SYNAPSE_STALL_SECONDS`, or that is still at a place of the
+log when that is removed, gets `ERROR Failed to keep up` behind what is on its way to it.
 
 ====================================  ==============================================================
 asked for                             gets
@@ -45,7 +47,9 @@ from logweir.limits import (
     SYNAPSE_LINE_BYTES,
     SYNAPSE_OUTPUT_HIGH_BYTES,
     SYNAPSE_PAGE_ROWS,
+    SYNAPSE_SHARED_BYTES,
     SYNAPSE_SHARED_WINDOWS,
+    SYNAPSE_STALL_SECONDS,
 )
 from logweir.replication.hub import Hub, Window
 from logweir.replication.link import Link
@@ -64,6 +68,7 @@ from logweir.replication.synapse.streams import OWN_INSTANCE, Delivery, Stream, 
 from logweir.replication.synapse.updates import UpdatesService
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.store import Log
+from logweir.store.view import ReadView
 from logweir.wal.vclock import VClock
 
 __all__ = ["Conversation", "Options", "SynapseService", "read_options"]
@@ -75,7 +80,8 @@ _log = get_logger("logweir.replication.synapse")
 class Options:
     """Settings of a listener. `server_name`: "" for that of the upstream that is relayed.
 
-    `skip_long_rows`, `keep`: see the module's text; `relay_up`: pass REMOTE_SERVER_UP on to others;
+    `skip_long_rows`, `keep`: see the module's text; `stall_seconds`: how long a follower may take
+    nothing of what it is sent; `relay_up`: pass REMOTE_SERVER_UP on to others;
     `http`: where D3 followers fetch missed rows, with `secret` if that is not "".
     """
 
@@ -84,6 +90,7 @@ class Options:
     skip_long_rows: bool = False
     relay_up: bool = False
     keep: bool = False
+    stall_seconds: float = SYNAPSE_STALL_SECONDS
     http: Url | None = None
     secret: str = ""
 
@@ -109,8 +116,8 @@ def read_options(url: Url) -> Options:
         long_row == "skip",
         url.flag("relay_up"),
         url.flag("keep"),
-        http,
-        read_secret(url),
+        http=http,
+        secret=read_secret(url),
     )
 
 
@@ -124,7 +131,13 @@ class SynapseService:
         self.streams = Streams(log, self.options.dialect)
         self.long_rows = 0
         self.conversations: set[Conversation] = set()
-        self._shared: OrderedDict[tuple[int, int], list[Delivery]] = OrderedDict()
+        self._windows: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
+        self._windows_bytes = 0
+        self._pages: OrderedDict[tuple[str, str, int, int], tuple[int, list[Delivery]]] = (
+            OrderedDict()
+        )
+        self._pages_bytes = 0
+        hub.listen(self._committed)
 
     def companion(self) -> tuple[Url, UpdatesService] | None:
         """The HTTP address that belongs to this one, and what serves it."""
@@ -162,14 +175,61 @@ class SynapseService:
         """What we call ourselves."""
         return self.options.server_name or self.streams.server_name() or "logweir"
 
-    def deliveries(self, window: Window) -> list[Delivery]:
+    def _committed(self) -> None:
+        for conversation in self.conversations:
+            conversation.wake()
+
+    def shared(self, window: Window) -> _Shared:
         """The units of a window, made once for all followers that are there."""
         key = (window.start.signature, window.end.signature)
-        known = self._shared.get(key)
+        known = self._windows.get(key)
         if known is None:
-            known = self._shared[key] = self.streams.deliveries(window.start, window.blocks)
-            if len(self._shared) > SYNAPSE_SHARED_WINDOWS:
-                self._shared.popitem(last=False)
+            units = self.streams.deliveries(window.start, window.blocks)
+            known = self._windows[key] = _Shared(units, {})
+            self._windows_bytes += _size(units)
+            while len(self._windows) > 1 and (
+                len(self._windows) > SYNAPSE_SHARED_WINDOWS
+                or self._windows_bytes > SYNAPSE_SHARED_BYTES
+            ):
+                _, oldest = self._windows.popitem(last=False)
+                self._windows_bytes -= _size(oldest.units)
+        return known
+
+    def page(
+        self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int
+    ) -> list[Delivery]:
+        """`Streams.stored`, made once for all who catch up from there while nothing is committed."""
+        key = (stream.name, instance, epoch, after)
+        signature = view.vclock.signature
+        known = self._pages.pop(key, None)
+        if known is None or known[0] != signature:
+            if known is not None:
+                self._pages_bytes -= _size(known[1])
+            known = (signature, self.streams.stored(view, stream, instance, epoch, after))
+            self._pages_bytes += _size(known[1])
+        self._pages[key] = known
+        while self._pages_bytes > SYNAPSE_SHARED_BYTES:
+            _, (_, units) = self._pages.popitem(last=False)
+            self._pages_bytes -= _size(units)
+        return known[1]
+
+
+def _size(units: Sequence[Delivery]) -> int:
+    return sum(len(unit.lines) for unit in units)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The units of a window, and what followers were sent of them: places in `units` → lines."""
+
+    units: list[Delivery]
+    joined: dict[tuple[int, ...], bytes]
+
+    def lines(self, places: tuple[int, ...]) -> bytes:
+        """The lines of some units, joined once for all who want the same."""
+        known = self.joined.get(places)
+        if known is None:
+            known = self.joined[places] = b"".join([self.units[at].lines for at in places])
         return known
 
 
@@ -198,6 +258,7 @@ class Conversation:
         self._live: dict[str, _Live] = {}
         self._everything = service.options.dialect is not Dialect.D1
         self._news = asyncio.Event()
+        self.wake = self._news.set
         link.spawn(self._run())
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -226,7 +287,8 @@ class Conversation:
         reader = self.service.hub.reader(self.service.log.vclock)
         try:
             while self.link.is_open:
-                await self.link.drained()
+                await self._drained()
+                self._news.clear()
                 if self._asked and not self._everything:
                     await self._subscribe(self._asked.popleft())
                     continue
@@ -234,22 +296,24 @@ class Conversation:
                 if window is not None:
                     self._send_live(window)
                     continue
-                if self._asked and not self._send_positions(reader.vclock):
-                    await reader.wait()  # more was committed than is told yet
                 if self._asked:
-                    continue
-                self._news.clear()
-                waiting = {
-                    asyncio.ensure_future(reader.wait()),
-                    asyncio.ensure_future(self._news.wait()),
-                }
-                try:
-                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for one in waiting:
-                        one.cancel()
+                    self._send_positions(reader.vclock)  # else the commit to come is waited for
+                await self._news.wait()
+        except PositionUnavailable as error:
+            self._refuse(f"Failed to keep up: {error.message}")
         finally:
             reader.close()
+
+    async def _drained(self) -> None:
+        """Wait until the follower has taken what it was sent; one that takes nothing is told."""
+        while not self.link.writable and self.link.is_open:
+            before = self.link.sent_bytes - self.link.unsent_bytes
+            try:
+                async with asyncio.timeout(self.service.options.stall_seconds):
+                    await self.link.drained()
+            except TimeoutError:
+                if self.link.sent_bytes - self.link.unsent_bytes == before:
+                    self._refuse("Failed to keep up")
 
     def _send(self, lines: bytes, count: int) -> None:
         self.session.put_lines(lines, count, self.link.time())
@@ -275,12 +339,12 @@ class Conversation:
     # --- the end of the log -----------------------------------------------------------------------
 
     def _send_live(self, window: Window) -> None:
-        parts: list[bytes] = []
-        count = 0
-        units: Sequence[Delivery] = self.service.deliveries(window)
-        if any(self._is_in_middle(unit) for unit in units):
+        shared = self.service.shared(window)
+        if any(self._is_in_middle(unit) for unit in shared.units):
             units = self.service.streams.deliveries(window.start, window.blocks, divided=True)
-        for unit in units:
+            shared = _Shared(units, {})
+        places: list[int] = []
+        for place, unit in enumerate(shared.units):
             live = self._live.get(unit.stream)
             if live is None:
                 if not self._everything:
@@ -292,20 +356,23 @@ class Conversation:
             if unit.epoch < known:
                 continue
             if unit.epoch > known or unit.longest > SYNAPSE_LINE_BYTES:
-                self._send(b"".join(parts), count)
-                parts, count = [], 0
+                self._send_shared(shared, places)
+                places = []
             if unit.epoch > known:
                 stream = self.service.streams.get(unit.stream)
                 assert stream is not None
                 self._send(self.service.streams.position_line(stream, unit.instance, 0), 1)
             live.epoch[unit.instance] = unit.epoch
             if self._fits(unit):
-                parts.append(unit.lines)
-                count += unit.count
+                places.append(place)
             elif self.session.close_reason:
                 return
-        if parts:
-            self._send(b"".join(parts), count)
+        self._send_shared(shared, places)
+
+    def _send_shared(self, shared: _Shared, places: list[int]) -> None:
+        if places:
+            count = sum(shared.units[place].count for place in places)
+            self._send(shared.lines(tuple(places)), count)
 
     def _is_in_middle(self, unit: Delivery) -> bool:
         """Whether the follower has a part of it already."""
@@ -358,14 +425,14 @@ class Conversation:
                 units = []
                 if after is not None:
                     ((instance, epoch, _),) = heads  # D1 has one writer
-                    units = streams.stored(view, stream, instance, epoch, after)
+                    units = self.service.page(view, stream, instance, epoch, after)
             for unit in units:
                 if self._fits(unit):
                     self._send(unit.lines, unit.count)
                 elif self.session.close_reason:
                     return
                 after = unit.token
-            await self.link.drained()
+            await self._drained()
             if not units:
                 break
         for instance, _, token in heads:
@@ -409,7 +476,7 @@ class Conversation:
                             self._send(unit.lines, unit.count)
                         elif self.session.close_reason:
                             return
-                await self.link.drained()
+                await self._drained()
                 if not self.link.is_open or window.end.signature >= target:
                     return
         except PositionUnavailable as error:
@@ -441,7 +508,7 @@ class Conversation:
                 if held is not None:
                     self._send(streams.row_line(stream, None, held), 1)
                 held = text
-            await self.link.drained()
+            await self._drained()
             if key is None or not self.link.is_open:
                 break
         if held is not None:
