@@ -235,11 +235,17 @@ SYNAPSE_CATCH_UP_ROWS: Final = 4096
 SYNAPSE_CATCH_UP_BYTES: Final = 256 * 1024
 """Bytes of them after which a step ends; one unit may be larger."""
 
-SYNAPSE_SHARED_BYTES: Final = 8 * 1024 * 1024
-"""Lines that are kept for other followers: of such steps, and as much again of windows of the log."""
+SYNAPSE_SHARED_BYTES: Final = 32 * 1024 * 1024
+"""Lines that are kept for other followers: of such steps, and as much of windows of the log."""
 
 SYNAPSE_STALL_SECONDS: Final = 30.0
-"""A follower that takes nothing of what it is sent for so long is told that it failed to keep up."""
+"""One that takes nothing of what it is sent for so long is told that it failed to keep up."""
+
+SYNAPSE_PARK_SECONDS: Final = 1.0
+"""A follower that waits for so long until it can be sent more has no file open meanwhile."""
+
+SYNAPSE_STEP_BYTES: Final = 128 * 1024
+"""Of the log that is read at once for a follower that is behind the others."""
 
 SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024
 """Unsent bytes of one follower from which on no more lines are made for it."""

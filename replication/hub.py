@@ -92,9 +92,12 @@ class Hub:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows
                 self._loop.call_soon_threadsafe(self._wake)
 
-    def reader(self, after: VClock) -> Reader:
-        """Begin to read behind `after`. Raises `PositionUnavailable` at its first `take`."""
-        made = Reader(self, self._open(after), after)
+    def reader(self, after: VClock, *, step_bytes: int = HUB_STEP_BYTES) -> Reader:
+        """Begin to read behind `after`. Raises `PositionUnavailable` at its first `take`.
+
+        `step_bytes`: how much it takes at once, about, while it reads by itself.
+        """
+        made = Reader(self, self._open(after), after, step_bytes)
         self._readers.add(made)
         return made
 
@@ -191,8 +194,9 @@ class Hub:
 class Reader:
     """One follower's place in the log. `vclock`: everything up to it was taken."""
 
-    def __init__(self, hub: Hub, follower: Follower, after: VClock) -> None:
+    def __init__(self, hub: Hub, follower: Follower, after: VClock, step_bytes: int) -> None:
         self.vclock = after
+        self._step_bytes = step_bytes
         self._hub = hub
         self._follower: Follower | None = follower
         self._blocks: Iterator[Block] | None = None
@@ -244,9 +248,17 @@ class Reader:
             self._follower = None
         self._hub.forget(self)
 
+    def park(self) -> None:
+        """Give back the file that is read, until the next `take`."""
+        if self._follower is not None:
+            self._blocks = None
+            self._follower.close()
+            self._follower = None
+
     def _take_alone(self) -> Window | None:
+        if self._follower is None:
+            self._follower = self._hub.follow(self.vclock)
         follower = self._follower
-        assert follower is not None
         blocks: list[Block] = []
         size = 0
         if self._blocks is None:
@@ -254,7 +266,7 @@ class Reader:
         for block in self._blocks:
             blocks.append(block)
             size += len(block.data)
-            if size >= HUB_STEP_BYTES:
+            if size >= self._step_bytes:
                 break
         else:
             self._blocks = None

@@ -47,11 +47,13 @@ from logweir.limits import (
     SYNAPSE_LINE_BYTES,
     SYNAPSE_OUTPUT_HIGH_BYTES,
     SYNAPSE_PAGE_ROWS,
+    SYNAPSE_PARK_SECONDS,
     SYNAPSE_SHARED_BYTES,
     SYNAPSE_SHARED_WINDOWS,
     SYNAPSE_STALL_SECONDS,
+    SYNAPSE_STEP_BYTES,
 )
-from logweir.replication.hub import Hub, Window
+from logweir.replication.hub import Hub, Reader, Window
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.synapse.catchup import read_secret
@@ -198,7 +200,7 @@ class SynapseService:
     def page(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int
     ) -> list[Delivery]:
-        """`Streams.stored`, made once for all who catch up from there while nothing is committed."""
+        """`Streams.stored`, made once for all who catch up from there if nothing is committed."""
         key = (stream.name, instance, epoch, after)
         signature = view.vclock.signature
         known = self._pages.pop(key, None)
@@ -284,10 +286,11 @@ class Conversation:
 
     async def _run(self) -> None:
         self.link.limit_output(SYNAPSE_OUTPUT_HIGH_BYTES)
-        reader = self.service.hub.reader(self.service.log.vclock)
+        log, hub = self.service.log, self.service.hub
+        reader = hub.reader(log.vclock, step_bytes=SYNAPSE_STEP_BYTES)
         try:
             while self.link.is_open:
-                await self._drained()
+                await self._drained(reader)
                 self._news.clear()
                 if self._asked and not self._everything:
                     await self._subscribe(self._asked.popleft())
@@ -295,6 +298,7 @@ class Conversation:
                 window = reader.take()
                 if window is not None:
                     self._send_live(window)
+                    del window  # it may be long until the next
                     continue
                 if self._asked:
                     self._send_positions(reader.vclock)  # else the commit to come is waited for
@@ -304,16 +308,25 @@ class Conversation:
         finally:
             reader.close()
 
-    async def _drained(self) -> None:
-        """Wait until the follower has taken what it was sent; one that takes nothing is told."""
+    async def _drained(self, reader: Reader | None = None) -> None:
+        """Wait until the follower has taken what it was sent; one that takes nothing is told.
+
+        `reader`: what holds its place in the log, which gives its file back meanwhile.
+        """
+        taken, waited = -1, 0.0
+        each = min(SYNAPSE_PARK_SECONDS, self.service.options.stall_seconds)
         while not self.link.writable and self.link.is_open:
-            before = self.link.sent_bytes - self.link.unsent_bytes
+            before, taken = taken, self.link.sent_bytes - self.link.unsent_bytes
+            waited = waited + each if taken == before else 0.0
+            if waited >= self.service.options.stall_seconds:
+                self._refuse("Failed to keep up")
+                return
             try:
-                async with asyncio.timeout(self.service.options.stall_seconds):
+                async with asyncio.timeout(each):
                     await self.link.drained()
             except TimeoutError:
-                if self.link.sent_bytes - self.link.unsent_bytes == before:
-                    self._refuse("Failed to keep up")
+                if reader is not None:
+                    reader.park()
 
     def _send(self, lines: bytes, count: int) -> None:
         self.session.put_lines(lines, count, self.link.time())
@@ -462,9 +475,13 @@ class Conversation:
 
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
         streams = self.service.streams
-        reader = self.service.hub.reader(streams.vclock_at(after))
+        hub = self.service.hub
+        reader = hub.reader(streams.vclock_at(after), step_bytes=SYNAPSE_STEP_BYTES)
         try:
             while (window := reader.take()) is not None:
+                if window.end.signature <= after:
+                    await asyncio.sleep(0)  # the others have their turn
+                    continue
                 units = streams.deliveries(
                     window.start,
                     window.blocks,
@@ -476,8 +493,10 @@ class Conversation:
                             self._send(unit.lines, unit.count)
                         elif self.session.close_reason:
                             return
-                await self._drained()
-                if not self.link.is_open or window.end.signature >= target:
+                end = window.end.signature
+                del window, units
+                await self._drained(reader)
+                if not self.link.is_open or end >= target:
                     return
         except PositionUnavailable as error:
             self._refuse(f"token too old: {error.message}")

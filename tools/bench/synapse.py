@@ -3,10 +3,18 @@
 Everything over loopback, with the peer in a process of its own. The rows are those of a homeserver
 in use: `events` of about 150 bytes, every fourth token two rows (`batch`), every sixth line a
 receipt. Ingest: until all rows are durable, against reading the same lines and `json.loads` of each
-row alone. Serving: one follower that catches up (D1), against a process that writes the prepared
-lines, in pieces of 64 KiB, or each by itself as Synapse does. Latency: from the commit of a change
-(the moment the log is synced) to the arrival of its line. Followers: what 500 that wait cost, and
-what those that read nothing cost the others.
+row alone.
+
+Serving has two baselines, both a process that writes lines it has prepared: *in pieces* of 64 KiB,
+the most that a socket does; and *each line by itself*, as Synapse writes. Cases: one follower that
+catches up (D1), each time from another token, so that no page was made before; a second one that
+catches up from where the first did; and the relay of rows to 1, 16 and 200 followers, from the
+first commit to the last arrival, against writing the same bytes to as many sockets. The processor
+time of the server for each line delivered stands beside.
+
+Latency: from the commit of a change (the moment the log is synced) to the arrival of its line, in
+several series. Followers: what 500 that wait cost, what they cost when they read nothing, and what
+those that read nothing cost the others.
 """
 
 from __future__ import annotations
@@ -15,17 +23,19 @@ import asyncio
 import json
 import os
 import resource
+import selectors
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from logweir.limits import SYNAPSE_PARK_SECONDS
 from logweir.replication import server as serving
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner
@@ -38,6 +48,11 @@ __all__ = ["LINES", "SynapseFigures", "bench_lines", "run_synapse", "to_json"]
 
 LINES: Final = 120_000
 FOLLOWERS: Final = 500
+RELAYED: Final = (1, 16, 200)
+_RELAY_ROWS: Final = 20_000
+_UNREAD_ROWS: Final = 40_000
+_SERIES: Final = 5
+_SERIES_COMMITS: Final = 400
 _READ_BYTES: Final = 1 << 18
 _PIECE_BYTES: Final = 1 << 16
 
@@ -49,6 +64,9 @@ class SynapseFigures:
     ingest: list[Result]
     ingest_cpu: dict[str, float]
     serve: list[Result]
+    serve_cpu: dict[str, float]
+    relay: dict[int, list[Result]]
+    relay_cpu: dict[int, float]
     latency_ms: dict[str, float]
     followers: dict[str, float]
     stuck: dict[str, float]
@@ -93,11 +111,29 @@ def feed(count: int, dialect: str) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     print(server.getsockname()[1], flush=True)
 
+    joined: list[socket.socket] = []
+
+    def relay(data: bytes, *, whole: bool) -> None:
+        rows = [data] if whole else data.splitlines(keepends=True)
+        for row in rows:
+            for at in range(0, len(row), _PIECE_BYTES):
+                piece = row[at : at + _PIECE_BYTES]
+                for one in joined:
+                    one.sendall(piece)
+
     def handle(peer: socket.socket) -> None:
-        with peer, peer.makefile("rb") as asked:
+        with suppress(ConnectionError), peer, peer.makefile("rb") as asked:
             peer.sendall(b"SERVER x.test\nPING 1\n")
             for line in asked:
-                if line.startswith(b"REPLICATE"):
+                if line.startswith(b"JOIN"):
+                    joined.append(peer)
+                    peer.sendall(b"JOINED\n")
+                elif line.startswith(b"RELAY"):
+                    _, form, size = line.split()
+                    relay(asked.read(int(size)), whole=form == b"PIECES")
+                elif line.startswith(b"LEAVE"):
+                    joined.clear()
+                elif line.startswith(b"REPLICATE"):
                     peer.sendall(start.encode() + whole)
                 elif line.startswith(b"PIECES"):
                     for at in range(0, len(whole), _PIECE_BYTES):
@@ -126,8 +162,8 @@ def serve(directory: str) -> None:
             if log.schema.get("bench") is None:
                 log.create_space("bench", [("id", "unsigned"), ("text", "string")])
             number = log.count("bench")
-            committed = [0.0]
-            log.on_commit(lambda vclock: committed.__setitem__(0, time.perf_counter()))
+            committed: list[float] = []
+            log.on_commit(lambda vclock: committed.append(time.perf_counter()))
             options = serving.ServerOptions(listen=[parse_listen_url("synapse://127.0.0.1:0")])
             server = serving.Server(log, options)
             (url,) = await server.start()
@@ -135,11 +171,12 @@ def serve(directory: str) -> None:
             loop = asyncio.get_running_loop()
             while words := (await loop.run_in_executor(None, sys.stdin.readline)).split():
                 commits, rows, size = map(int, words)
+                committed.clear()
                 for _ in range(commits):
                     tuples = [[number + i, "x" * size] for i in range(rows)]
                     number += rows
                     await asyncio.to_thread(log.append, "bench", tuples, one_transaction=False)
-                print(committed[0], flush=True)
+                print(committed[0], flush=True)  # of the first commit
             await server.stop()
 
     serving.run(main())
@@ -257,6 +294,39 @@ def _take(port: int, ask: bytes, size: int) -> float:
         return time.perf_counter() - start
 
 
+def _serve(
+    process: subprocess.Popen[str], port: int, feed_port: int, count: int, rounds: int
+) -> tuple[list[Result], dict[str, float]]:
+    """One that catches up, and one that does after it; also the server's processor time."""
+    lines = bench_lines(count)
+    events = [line for line in lines if line.startswith(b"RDATA events")]
+    whole, size = sum(map(len, lines)), sum(map(len, events))
+    turn = [1]
+    spent: dict[str, list[float]] = {"first": [], "second": []}
+
+    def catch_up(name: str) -> float:
+        if name == "first":
+            turn[0] += 1  # every fourth token has two lines, the others one
+        skipped = sum(map(len, events[: turn[0] - 1 + turn[0] // 4]))
+        before = _cpu_seconds(process)
+        seconds = _take(port, b"REPLICATE events %d\n" % turn[0], size - skipped)
+        spent[name].append(_cpu_seconds(process) - before)
+        return seconds
+
+    cases = [
+        Case("prepared, 64 KiB", lambda: _take(feed_port, b"PIECES\n", whole), count),
+        Case("prepared, each line", lambda: _take(feed_port, b"LINES\n", whole), count),
+        Case("catch-up", lambda: catch_up("first"), len(events)),
+        Case("second catch-up from there", lambda: catch_up("second"), len(events)),
+    ]
+    results = compare(cases, rounds=rounds)
+    cpu = {
+        f"{name}_us_per_line": sum(took) / rounds / len(events) * 1e6
+        for name, took in spent.items()
+    }
+    return results, cpu
+
+
 class _Waiting:
     """A follower of the space `bench` that waits for what comes."""
 
@@ -280,16 +350,103 @@ class _Waiting:
                 return now
 
 
-def _latency(process: subprocess.Popen[str], port: int, count: int = 1000) -> dict[str, float]:
+def _latency(process: subprocess.Popen[str], port: int) -> dict[str, float]:
+    """Several series. `p99_low` … `p99_high`: of the single ones; the others of all together."""
     follower = _Waiting(port)
-    took = []
-    for _ in range(count):
-        _tell(process, 1, 1, 100)
-        arrived = follower.read_until(b"RDATA ")
-        took.append(max(arrived - _told(process), 0.0) * 1000)
+    took: list[float] = []
+    each: list[float] = []
+    for _ in range(_SERIES):
+        series = []
+        for _ in range(_SERIES_COMMITS):
+            _tell(process, 1, 1, 100)
+            arrived = follower.read_until(b"RDATA ")
+            series.append(max(arrived - _told(process), 0.0) * 1000)
+        each.append(sorted(series)[_SERIES_COMMITS * 99 // 100])
+        took += series
     follower.socket.close()
     took.sort()
-    return {"p50": took[count // 2], "p99": took[count * 99 // 100], "max": took[-1]}
+    return {
+        "p50": took[len(took) // 2],
+        "p99": took[len(took) * 99 // 100],
+        "p99_low": min(each),
+        "p99_high": max(each),
+        "max": took[-1],
+    }
+
+
+def _cpu_seconds(process: subprocess.Popen[str]) -> float:
+    with open(f"/proc/{process.pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _take_everywhere(sockets: list[socket.socket], lines: int) -> float:
+    """Read so many lines from each, but for PING; when the last had come."""
+    left = {one: lines for one in sockets}
+    buffer = bytearray(_READ_BYTES)
+    view = memoryview(buffer)
+    with selectors.DefaultSelector() as ready:
+        for one in sockets:
+            ready.register(one, selectors.EVENT_READ)
+        while left:
+            for key, _ in ready.select(60):
+                one = key.fileobj
+                assert isinstance(one, socket.socket)
+                got = one.recv_into(view)
+                if not got:
+                    raise ConnectionError("the server closed the connection")
+                left[one] -= buffer.count(b"\n", 0, got) - buffer.count(b"PING ", 0, got)
+                if left[one] <= 0:
+                    del left[one]
+                    ready.unregister(one)
+    return time.perf_counter()
+
+
+def _relay(
+    process: subprocess.Popen[str], port: int, feed_port: int, followers: int, rounds: int
+) -> tuple[list[Result], float]:
+    """Rows that are committed once, to so many followers. Also the server's processor time for each
+    line delivered, in microseconds."""
+    rows = _RELAY_ROWS if followers == 1 else max(_RELAY_ROWS * 8 // followers, 1000)
+    waiting = [_Waiting(port) for _ in range(followers)]
+    ours = [one.socket for one in waiting]
+    peers = [socket.create_connection(("127.0.0.1", feed_port), 60) for _ in range(followers)]
+    for peer in peers:
+        peer.sendall(b"JOIN\n")
+        greeting = b""
+        while not greeting.endswith(b"JOINED\n"):
+            greeting += peer.recv(_READ_BYTES)
+    row = b'RDATA bench 123456 ["insert",[123456],[123456,"%s"]]\n' % (b"x" * 100)
+    cpu: list[float] = []
+
+    def relayed() -> float:
+        before = _cpu_seconds(process)
+        _tell(process, 1, rows, 100)
+        end = _take_everywhere(ours, rows)
+        start = _told(process)
+        cpu.append(_cpu_seconds(process) - before)
+        return end - start
+
+    def prepared(form: bytes) -> float:
+        with closing(socket.create_connection(("127.0.0.1", feed_port))) as peer:
+            data = row * rows
+            start = time.perf_counter()
+            peer.sendall(b"RELAY %s %d\n" % (form, len(data)) + data)
+            return _take_everywhere(peers, rows) - start
+
+    relayed()
+    cpu.clear()
+    count = rows * followers
+    cases = [
+        Case("prepared, 64 KiB", lambda: prepared(b"PIECES"), count),
+        Case("prepared, each line", lambda: prepared(b"LINES"), count),
+        Case(f"relay to {followers}", relayed, count),
+    ]
+    results = compare(cases, rounds=rounds)
+    peers[0].sendall(b"LEAVE\n")
+    for one in (*ours, *peers):
+        one.close()
+    return results, sum(cpu) / rounds / count * 1e6
 
 
 def _memory_bytes(process: subprocess.Popen[str]) -> int:
@@ -298,7 +455,8 @@ def _memory_bytes(process: subprocess.Popen[str]) -> int:
 
 
 def _followers(process: subprocess.Popen[str], port: int) -> dict[str, float]:
-    """500 that get everything: what they cost in memory, and how long a MiB takes to all."""
+    """500 that get everything: what they cost in memory, and how long a MiB takes to all; and what
+    they cost when all but one read nothing of 40 MiB."""
     before = _memory_bytes(process)
     waiting = [_Waiting(port) for _ in range(FOLLOWERS)]
     connected = _memory_bytes(process)
@@ -309,12 +467,19 @@ def _followers(process: subprocess.Popen[str], port: int) -> dict[str, float]:
     seconds = time.perf_counter() - start
     _told(process)
     after = _memory_bytes(process)
+    _tell(process, 1, _UNREAD_ROWS, 1000)
+    _told(process)
+    for one in waiting[:1]:
+        one.read_until(b"RDATA ", _UNREAD_ROWS)
+    time.sleep(2 * SYNAPSE_PARK_SECONDS)  # from then on it stays as it is
+    unread = _memory_bytes(process)
     for one in waiting:
         one.socket.close()
     return {
         "followers": FOLLOWERS,
         "connected_mib": (connected - before) / 2**20,
         "after_mib": (after - before) / 2**20,
+        "unread_mib": (unread - before) / 2**20,
         "lines_per_second": FOLLOWERS * 1000 / seconds,
     }
 
@@ -350,31 +515,32 @@ def run_synapse(directory: Path, *, rounds: int = 5, count: int = LINES) -> Syna
         folder = next(directory.glob("follow-*"))
         server = stack.enter_context(_process("serve(sys.argv[1])", folder))
         port = int(_told(server))
-        events = [line for line in bench_lines(count) if line.startswith(b"RDATA events")]
-        size, whole = sum(map(len, events)), sum(map(len, bench_lines(count)))
-        cases = [
-            Case("prepared, 64 KiB", lambda: _take(feed_port, b"PIECES\n", whole), count),
-            Case("prepared, each line", lambda: _take(feed_port, b"LINES\n", whole), count),
-            Case(
-                "catch-up",
-                lambda: _take(port, b"REPLICATE events 1\n", size),
-                len(events),
-            ),
-        ]
-        served = compare(cases, rounds=rounds)
+        served, serve_cpu = _serve(server, port, feed_port, count, rounds)
+        relay, relay_cpu = {}, {}
+        for number in RELAYED:
+            relay[number], relay_cpu[number] = _relay(server, port, feed_port, number, rounds)
         latency = _latency(server, port)
         followers = _followers(server, port)
         stuck = _stuck(server, port, rounds)
-        return SynapseFigures(ingest, cpu, served, latency, followers, stuck)
+        return SynapseFigures(
+            ingest, cpu, served, serve_cpu, relay, relay_cpu, latency, followers, stuck
+        )
 
 
 def to_json(figures: SynapseFigures) -> dict[str, Any]:
     """For `--json`."""
-    parts = ("ingest_cpu", "latency_ms", "followers", "stuck")
+    parts = ("ingest_cpu", "serve_cpu", "latency_ms", "followers", "stuck")
     return {
         "lines": LINES,
         "ingest": [each.to_json() for each in figures.ingest],
         "serve": [each.to_json() for each in figures.serve],
+        "relay": {
+            str(number): [each.to_json() for each in results]
+            for number, results in figures.relay.items()
+        },
+        "relay_cpu_us_per_line": {
+            str(number): round(spent, 3) for number, spent in figures.relay_cpu.items()
+        },
         **{
             name: {key: round(value, 3) for key, value in getattr(figures, name).items()}
             for name in parts

@@ -180,7 +180,11 @@ def _synapse(out: Output, folder: Path, rounds: int) -> None:
     title = {"lines": synapse.LINES, "durability": "fsync"}
     _show(out, "ingest", title, "rows/s", figures.ingest)
     _show(out, "serve", title, "lines/s", figures.serve)
-    for name in ("ingest_cpu", "latency_ms", "followers", "stuck"):
+    for number, results in figures.relay.items():
+        cpu = f"{figures.relay_cpu[number]:.2f}"
+        more = {"durability": "fsync", "server_cpu_us_per_line": cpu}
+        _show(out, f"relay to {number}", more, "lines/s", results)
+    for name in ("ingest_cpu", "serve_cpu", "latency_ms", "followers", "stuck"):
         values = getattr(figures, name)
         out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
 
