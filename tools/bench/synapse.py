@@ -471,8 +471,10 @@ def _followers(process: subprocess.Popen[str], port: int) -> dict[str, float]:
     _told(process)
     for one in waiting[:1]:
         one.read_until(b"RDATA ", _UNREAD_ROWS)
-    time.sleep(2 * SYNAPSE_PARK_SECONDS)  # from then on it stays as it is
-    unread = _memory_bytes(process)
+    unread, last = _memory_bytes(process), 0
+    while abs(unread - last) > unread / 100:  # until it stays as it is
+        time.sleep(2 * SYNAPSE_PARK_SECONDS)
+        last, unread = unread, _memory_bytes(process)
     for one in waiting:
         one.socket.close()
     return {
