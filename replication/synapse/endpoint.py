@@ -48,6 +48,7 @@ from logweir.limits import (
     SYNAPSE_OUTPUT_HIGH_BYTES,
     SYNAPSE_PAGE_ROWS,
     SYNAPSE_PARK_SECONDS,
+    SYNAPSE_QUEUED_COMMANDS,
     SYNAPSE_SHARED_BYTES,
     SYNAPSE_SHARED_WINDOWS,
     SYNAPSE_STALL_SECONDS,
@@ -258,6 +259,7 @@ class Conversation:
         )
         self._asked: deque[Subscribe] = deque()
         self._live: dict[str, _Live] = {}
+        self._passed_on = 0  # commands since it could be sent anything
         self._everything = service.options.dialect is not Dialect.D1
         self._news = asyncio.Event()
         self.wake = self._news.set
@@ -274,8 +276,16 @@ class Conversation:
                     self.link.spawn(self.service.keep(self.session.name, event.token))
             elif isinstance(event, PeerUp) and self.service.options.relay_up:
                 for other in self.service.conversations - {self}:
-                    other.session.put(RemoteServerUp(event.server), other.link.time())
-                    other.link.flush()
+                    other.pass_on(RemoteServerUp(event.server))
+
+    def pass_on(self, command: RemoteServerUp) -> None:
+        """Send what another follower said; nothing else is queued for one that takes nothing."""
+        self._passed_on = 0 if self.link.writable else self._passed_on + 1
+        if self._passed_on > SYNAPSE_QUEUED_COMMANDS:
+            self._refuse("Failed to keep up")
+        elif not self.session.close_reason:
+            self.session.put(command, self.link.time())
+            self.link.flush()
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
 import logweir
 from interop.serving import Serving
 from interop.synapsemodel import Peer, lines_of, wire, wire_rows
-from logweir.limits import HUB_STEP_BYTES, OUTPUT_HIGH_BYTES
+from logweir.limits import HUB_STEP_BYTES, SYNAPSE_OUTPUT_HIGH_BYTES
+from logweir.replication import server as serving
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.codec import Dialect
 from logweir.replication.synapse.cursors import Change
@@ -261,7 +265,7 @@ def test_many_followers_get_the_same_and_a_stuck_one_stops_nobody(tmp_path: Path
             last = client.until(f"RDATA my%20space {end} ")
             assert len(last) == 5000
         kept = max(link.unsent_bytes for link in serving.server.listener.links)
-        assert 0 < kept < OUTPUT_HIGH_BYTES + 2 * HUB_STEP_BYTES
+        assert 0 < kept < SYNAPSE_OUTPUT_HIGH_BYTES + 2 * HUB_STEP_BYTES
         for client in (*clients, stuck):
             client.__exit__(None, None, None)
 
@@ -277,3 +281,118 @@ def test_remote_server_up_is_passed_on_where_that_is_wanted(tmp_path: Path) -> N
         other.send("REPLICATE ALL NOW")
         one.send("REMOTE_SERVER_UP other.example")
         assert other.until("REMOTE")[-1] == "REMOTE_SERVER_UP other.example"
+
+
+def test_follower_that_takes_nothing_is_told_that_it_failed_to_keep_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on its way arrives, then ERROR and the end; the others have everything."""
+    made = serving.SERVICES["synapse"]
+
+    def impatient(server: Any, url: Any) -> Any:
+        service = made(server, url)
+        service.options = replace(service.options, stall_seconds=0.5)
+        return service
+
+    monkeypatch.setitem(serving.SERVICES, "synapse", impatient)
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
+        space(server)
+        with Client(server) as stuck, Client(server) as other:
+            for client in (stuck, other):
+                client.send("REPLICATE my%20space NOW")
+                client.until("POSITION")
+            rows = [[1000 + number, "x" * 900] for number in range(20_000)]
+            server.log.append("my space", rows, one_transaction=False)
+            end = server.log.vclock.signature
+            assert len(other.until(f"RDATA my%20space {end} ")) == 20_000
+            links = server.server.listener.links
+            server.wait(lambda: any(link.close_reason for link in links))
+            found = stuck.until("ERROR")
+            assert found[-1] == "ERROR Failed to keep up"
+            tokens = [int(line.split(" ")[2]) for line in found[:-1]]
+            assert tokens == list(range(tokens[0], tokens[0] + len(tokens)))
+            assert len(tokens) < 20_000
+            assert stuck.line() == ""
+
+
+def test_log_that_is_removed_under_a_follower_is_told_to_it(tmp_path: Path) -> None:
+    """A follower still reads an old file when that goes: ERROR, and no row is left out silently."""
+    options = {"checkpoint_count": 1, "wal_max_size": 1 << 20}
+    listen = [parse_listen_url("synapse://:0")]
+    with Serving(tmp_path, listen=listen, open_options=options) as server:
+        space(server)
+        with Client(server) as slow:
+            slow.send("REPLICATE my%20space NOW")
+            slow.until("POSITION")
+            for turn in range(12):
+                first = 1000 + 5000 * turn
+                rows = [[first + number, "x" * 900] for number in range(5000)]
+                server.log.append("my space", rows, one_transaction=False)
+            server.log.snapshot()
+            server.log.insert("my space", [9, None])
+            server.log.snapshot()
+            oldest = server.log.oldest_position.signature
+            assert oldest > 50_000
+            found = slow.until("ERROR")
+            assert found[-1].startswith("ERROR Failed to keep up: ")
+            tokens = [int(line.split(" ")[2]) for line in found[:-1]]
+            assert tokens == list(range(tokens[0], tokens[0] + len(tokens)))
+            assert slow.line() == ""
+
+
+def test_flood_of_other_followers_ends_one_that_takes_nothing(tmp_path: Path) -> None:
+    """As with a real server: 10 000 commands wait, with one more it failed to keep up."""
+    listen = [parse_listen_url("synapse://:0?relay_up=1")]
+    with Serving(tmp_path, listen=listen) as server, Client(server) as stuck, Client(server) as one:
+        name = "x" * 1000
+        for turn in range(40):
+            one.send(*(f"REMOTE_SERVER_UP {name}.{turn}.{number}" for number in range(1000)))
+        found = stuck.until("ERROR")
+        assert found[-1] == "ERROR Failed to keep up"
+        assert 10_000 <= len(found) < 40_000
+        last = f"REMOTE_SERVER_UP {name}.{(len(found) - 2) // 1000}.{(len(found) - 2) % 1000}"
+        assert found[-2] == last
+        assert stuck.line() == ""
+
+
+def test_five_hundred_followers_that_read_nothing_cost_little(tmp_path: Path) -> None:
+    """What waits for each is bounded, and one that reads is served meanwhile."""
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
+        space(server)
+        clients = [Client(server) for _ in range(500)]
+        for client in clients:
+            client.send("REPLICATE my%20space NOW")
+        for client in clients:
+            client.until("POSITION")
+        rows = [[1000 + number, "x" * 900] for number in range(6000)]
+        server.log.append("my space", rows, one_transaction=False)
+        end = server.log.vclock.signature
+        assert len(clients[0].until(f"RDATA my%20space {end} ")) == 6000
+        waiting = [link.unsent_bytes for link in server.server.listener.links]
+        assert max(waiting) < SYNAPSE_OUTPUT_HIGH_BYTES + 2 * HUB_STEP_BYTES
+        for client in clients:
+            client.__exit__(None, None, None)
+
+
+def test_it_can_be_tried_with_nc(tmp_path: Path) -> None:
+    """The session of the guide, typed into `nc`."""
+    program = shutil.which("nc") or shutil.which("ncat")
+    if program is None:
+        pytest.skip("there is no nc on this machine")
+    ingest(tmp_path, "D1/live")
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen([program, "127.0.0.1", str(server.port)], **pipes) as nc:
+            assert nc.stdin is not None
+            assert nc.stdout is not None
+            assert nc.stdout.readline() == "SERVER logweir.test\n"
+            assert nc.stdout.readline().startswith("PING ")
+            nc.stdin.write("REPLICATE events 30\n")
+            nc.stdin.flush()
+            found = [nc.stdout.readline()]
+            while not found[-1].startswith("POSITION "):
+                found.append(nc.stdout.readline())
+            nc.terminate()
+        expected = [line for line in lines_of("D1/live", "S") if line.startswith("RDATA events")]
+        assert [line.rstrip("\n") for line in found[:-1]] == expected[-2:]
+        assert found[-1] == "POSITION events 31\n"
