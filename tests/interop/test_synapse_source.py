@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import logweir
 from logweir.replication import positions
 from logweir.replication.metrics import Metrics
@@ -249,11 +251,12 @@ def test_d1_from_the_beginning_and_on_after_a_restart_of_ours(tmp_path: Path) ->
     run(tmp_path / "data", second)
 
 
-def test_d3_fetches_what_it_missed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dialect", ["D2", "D3"])
+def test_what_was_missed_is_fetched(tmp_path: Path, dialect: str) -> None:
     """Live rows, then a lost connection with many units, fetched page by page."""
 
     async def scenario(log: Log) -> None:
-        home = Homeserver("D3")
+        home = Homeserver(dialect)
         with http_of(home) as port:
             async with serving(home):
                 following = Following(log, home, f"&http=127.0.0.1:{port}")
