@@ -51,6 +51,7 @@ FOLLOWERS: Final = 500
 RELAYED: Final = (1, 16, 200)
 _RELAY_ROWS: Final = 20_000
 _UNREAD_ROWS: Final = 40_000
+_LATE_MS: Final = 5.0
 _SERIES: Final = 5
 _SERIES_COMMITS: Final = 400
 _READ_BYTES: Final = 1 << 18
@@ -351,19 +352,27 @@ class _Waiting:
 
 
 def _latency(process: subprocess.Popen[str], port: int) -> dict[str, float]:
-    """Several series. `p99_low` … `p99_high`: of the single ones; the others of all together."""
+    """Several series. `p99_low` … `p99_high`: of the single ones; the others of all together.
+
+    `late`: how many took 5 ms or more; `late_without_processor`: during how many of these a thread
+    of the server or of the follower waited at least half of the time for a processor.
+    """
     follower = _Waiting(port)
     took: list[float] = []
     each: list[float] = []
+    waited: list[float] = []
     for _ in range(_SERIES):
         series = []
         for _ in range(_SERIES_COMMITS):
+            before = _run_queue_ms(process.pid) + _run_queue_ms(os.getpid())
             _tell(process, 1, 1, 100)
             arrived = follower.read_until(b"RDATA ")
             series.append(max(arrived - _told(process), 0.0) * 1000)
+            waited.append(_run_queue_ms(process.pid) + _run_queue_ms(os.getpid()) - before)
         each.append(sorted(series)[_SERIES_COMMITS * 99 // 100])
         took += series
     follower.socket.close()
+    late = [(ms, wait) for ms, wait in zip(took, waited, strict=True) if ms >= _LATE_MS]
     took.sort()
     return {
         "p50": took[len(took) // 2],
@@ -371,7 +380,19 @@ def _latency(process: subprocess.Popen[str], port: int) -> dict[str, float]:
         "p99_low": min(each),
         "p99_high": max(each),
         "max": took[-1],
+        "late": len(late),
+        "late_without_processor": sum(2 * wait >= ms for ms, wait in late),
     }
+
+
+def _run_queue_ms(pid: int) -> float:
+    """How long the threads of a process could have run and had no processor; 0 where the system
+    does not say."""
+    found = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # the thread ended, or there is no such file
+            found += int((task / "schedstat").read_text().split()[1])
+    return found / 1e6
 
 
 def _cpu_seconds(process: subprocess.Popen[str]) -> float:
