@@ -112,6 +112,10 @@ cpdef Py_ssize_t changes(
     list wanted, const u64[::1] fields, bytes head, bytearray out, Py_ssize_t limit,
     u64[::1] told) except? -2
 
+cdef Py_ssize_t put_change(
+    Source data, u64 key, u64 span, u64 ops, const u64[::1] fields, Target to,
+    Py_ssize_t used, Py_ssize_t* found) noexcept
+
 cdef bint is_change(u64 kind) noexcept
 
 cdef Py_ssize_t put_op(u64 kind, Target to, Py_ssize_t used) noexcept

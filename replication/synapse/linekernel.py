@@ -23,7 +23,7 @@ import logweir.wal.kernel as packed_rows
 if TYPE_CHECKING:
     from array import array
 
-    Table = array[int]
+    Table = array[int] | memoryview[int]
 
 # Forms of what is written, for who uses it, and the same for C, which alone then sees them.
 FORMS = {"compact": 0, "spaced": 1, "strict": 2}
@@ -444,10 +444,7 @@ def gather(
     an lsn lacks to the signature. `found`: takes the tuples, `signatures` that of each one's
     transaction. Returns the row to go on with.
     """
-    space: Any = wanted[0]
-    start: Any = wanted[1]
-    more: Any = wanted[2]
-    space_id, row, missing, made = space, start, more, 0
+    space_id, row, missing, made = wanted[0], wanted[1], wanted[2], 0
     count = len(types)
     owed = [0] * 512
     raw = data
@@ -548,10 +545,7 @@ def changes(
     signature. Returns the transaction to go on with: the first that is odd, has a line of more
     than `limit` bytes, or for which `out` is too short.
     """
-    space: Any = wanted[0]
-    begin: Any = wanted[1]
-    more: Any = wanted[2]
-    space_id, transaction, missing = space, begin, more
+    space_id, transaction, missing = wanted[0], wanted[1], wanted[2]
     to, start_of_line, raw = out, head, data
     room, head_size, size = len(out), len(head), len(data)
     found = [0] * 65
@@ -590,20 +584,11 @@ def changes(
             else:
                 used = put_bytes(WORD_BATCH, 5, to, used)
             used = put_op(kind, to, used)
-            if key:
-                used = item(raw, key & 0xFFFFFFFF, key >> 32, to, used, STRICT, found)
-            else:
-                used = put_key(raw, span & 0xFFFFFFFF, span >> 32, fields, to, used, found)
-            if used < 0:
+            used = put_change(raw, key, span, ops, fields, to, used, found)
+            if used < 0 or used - line > limit:
                 break
-            used = put_part(raw, span, to, used, found)
-            if used >= 0 and ops:
-                used = put_part(raw, ops, to, used, found)
-            if used < 0 or used + 1 - line > limit:
-                break
-            to[used] = 0x5D
-            to[used + 1] = 0x0A
-            used += 2
+            to[used] = 0x0A
+            used += 1
             written += 1
             row += 1
         if row <= last:
@@ -620,6 +605,31 @@ def changes(
     told[2] = first_token
     told[3] = token
     return transaction
+
+
+def put_change(
+    data: bytes,
+    key: int,
+    span: int,
+    ops: int,
+    fields: Table,
+    to: bytearray,
+    used: int,
+    found: list[int],
+) -> int:
+    """`key,tuple]` or `key,tuple,operations]`. Returns where it ends; -1 where it is odd."""
+    if key:
+        used = item(data, key & 0xFFFFFFFF, key >> 32, to, used, STRICT, found)
+    else:
+        used = put_key(data, span & 0xFFFFFFFF, span >> 32, fields, to, used, found)
+    if used >= 0:
+        used = put_part(data, span, to, used, found)
+    if used >= 0 and ops:
+        used = put_part(data, ops, to, used, found)
+    if used < 0:
+        return -1
+    to[used] = 0x5D
+    return used + 1
 
 
 def is_change(kind: int) -> bool:

@@ -408,11 +408,10 @@ def _take_everywhere(sockets: list[socket.socket], lines: int) -> float:
     view = memoryview(buffer)
     with selectors.DefaultSelector() as ready:
         for one in sockets:
-            ready.register(one, selectors.EVENT_READ)
+            ready.register(one, selectors.EVENT_READ, one)
         while left:
             for key, _ in ready.select(60):
-                one = key.fileobj
-                assert isinstance(one, socket.socket)
+                one = key.data
                 got = one.recv_into(view)
                 if not got:
                     raise ConnectionError("the server closed the connection")
