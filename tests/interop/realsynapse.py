@@ -150,7 +150,7 @@ class RedisServer:
 
 
 class RealSynapse:
-    """A main process. `version`: 1.12.4, 1.66.0 (TCP listener) or 1.163.2 (Redis)."""
+    """A main process. `version`: 1.12.4, 1.21.2, 1.66.0 (TCP listener) or 1.163.2 (Redis)."""
 
     def __init__(self, folder: Path, version: str, redis_port: int = 0) -> None:
         self.folder = folder

@@ -396,3 +396,20 @@ def test_it_can_be_tried_with_nc(tmp_path: Path) -> None:
         expected = [line for line in lines_of("D1/live", "S") if line.startswith("RDATA events")]
         assert [line.rstrip("\n") for line in found[:-1]] == expected[-2:]
         assert found[-1] == "POSITION events 31\n"
+
+
+def test_first_follower_does_not_read_what_was_there(tmp_path: Path) -> None:
+    """A server that has just begun knows where its log ends."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("s", [("id", "unsigned")], primary=["id"])
+        log.append("s", [[number] for number in range(2000)])
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
+        place = server.server.places.before(server.log.vclock)
+        assert place is not None
+        assert (place.path, place.offset) == server.log.durable_end
+        with Client(server) as client:
+            client.send("REPLICATE s NOW")
+            client.until("POSITION")
+            server.log.insert("s", [5000])
+            end = server.log.vclock.signature
+            assert client.line() == f'RDATA s {end} ["insert",[5000],[5000]]'

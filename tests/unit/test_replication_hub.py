@@ -225,3 +225,48 @@ def test_position_that_is_gone_is_told(tmp_path: Path) -> None:
 
     asyncio.run(main())
     log.writer.close()
+
+
+def test_reader_that_was_parked_goes_on_where_it_was(log: Log) -> None:
+    """It has no file open meanwhile, at any place of its way; each row comes once."""
+    log.write(1, 60, size=200)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock(), step_bytes=500)
+        found: list[tuple[int, int]] = []
+        while len(found) < 60:
+            reader.park()
+            assert all(follower.file is None for follower in log.opened)
+            found += rows(reader.take())
+        assert found == [(1, lsn) for lsn in range(1, 61)]
+        reader.park()
+        assert reader.take() is None
+        log.write(1)
+        reader.park()
+        assert rows(reader.take()) == [(1, 61)]
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_listeners_are_called_at_each_commit(log: Log) -> None:
+    """In the loop's thread, once for many commits before it turns."""
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        calls: list[int] = []
+        hub.listen(lambda: calls.append(1))
+        hub.committed()
+        await asyncio.to_thread(int)
+        assert calls == []  # nobody reads
+        reader = hub.reader(VClock())
+        await asyncio.to_thread(hub.committed)
+        await asyncio.to_thread(int)
+        hub.committed()
+        hub.committed()
+        await asyncio.to_thread(int)
+        assert calls == [1, 1]
+        reader.close()
+
+    asyncio.run(main())
