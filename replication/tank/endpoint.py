@@ -105,7 +105,8 @@ class TankService:
         stored = results[PublishResult.STORED]
         self.metrics.answered("tank", stored, results.total() - stored)
         for link in links:
-            link.flush()
+            with link.guarded():
+                link.flush()
         self.metrics.committed(asyncio.get_running_loop().time() - self._oldest)
 
     def _close_silent(self) -> None:
