@@ -210,8 +210,7 @@ def _trusted_position(state: State) -> Position | None:
             state.open()
             with state.read() as txn:
                 position = txn.position()
-                for number in txn.log_files():
-                    state.files.hold(number)
+                state.files.check(txn.log_files())
         except LogweirError:
             position = None
         if position is not None:

@@ -28,11 +28,11 @@ folder is opened, the state is thrown away and made anew.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from logweir.errors import CorruptBlock
+from logweir.errors import CorruptBlock, WalError
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
@@ -109,6 +109,21 @@ class LogFiles:
             if file is not opened:
                 opened.close()
         return file
+
+    def check(self, numbers: Iterable[int]) -> None:
+        """Raise `WalError` where one of these files is not there."""
+        wanted = {f"{number:020d}.xlog" for number in numbers}
+        if not wanted:
+            return
+        try:
+            missing = wanted.difference(self._filesystem.list_directory(self._directory))
+        except OSError as error:
+            raise explain(error, str(self._directory)) from error
+        if missing:
+            raise WalError(
+                "the state refers to this log, which is not there.",
+                path=str(self._directory / min(missing)),
+            )
 
     def read(self, reference: bytes) -> bytes:
         """The tuple. Raises `WalError`, `CorruptBlock`."""
