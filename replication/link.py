@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,7 +30,7 @@ from logweir.limits import (
     TLS_HANDSHAKE_SECONDS,
 )
 from logweir.replication.logs import get_logger
-from logweir.replication.session import SendsParts, Session
+from logweir.replication.session import ReceivesInto, SendsParts, Session
 from logweir.replication.urls import Url
 
 __all__ = ["Conversation", "Link", "dial"]
@@ -212,16 +213,24 @@ class Link(asyncio.Protocol):
             session = self._session = self._conversation.session
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
             self._in_parts = session if isinstance(session, SendsParts) else None
+            if isinstance(session, ReceivesInto):
+                transport.set_protocol(_Receiver(self, session))
             self.flush()
 
     def data_received(self, data: bytes) -> None:
-        session, conversation = self._session, self._conversation
-        if session is None or conversation is None or self.close_reason:
+        session = self._session
+        if session is not None:
+            self.take(len(data), functools.partial(session.receive_data, data))
+
+    def take(self, count: int, receive: Callable[[float], Sequence[Any]]) -> None:
+        """`count` bytes came: act on the events that `receive` makes of them at a time."""
+        conversation = self._conversation
+        if conversation is None or self.close_reason:
             return
-        self.received_bytes += len(data)
+        self.received_bytes += count
         self.last_received = now = self.time()
         with self._outermost():
-            events = session.receive_data(data, now)
+            events = receive(now)
             if events:
                 conversation.handle(events)
             self.flush()
@@ -344,6 +353,25 @@ class Link(asyncio.Protocol):
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         with self._outermost():
             await work
+
+
+class _Receiver(asyncio.BufferedProtocol):
+    """Stands for a link where its session says where to receive."""
+
+    def __init__(self, link: Link, session: ReceivesInto[Any]) -> None:
+        self._link = link
+        self._session = session
+        self.pause_writing = link.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = link.resume_writing  # type: ignore[method-assign]
+        self.eof_received = link.eof_received  # type: ignore[method-assign]
+        self.connection_lost = link.connection_lost  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._session.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._link.take(nbytes, functools.partial(self._session.received, nbytes))
 
 
 class _Outermost:

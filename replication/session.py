@@ -65,6 +65,19 @@ class SendsParts(Protocol):
         ...
 
 
+@runtime_checkable
+class ReceivesInto(Protocol[Event_co]):
+    """A session whose requests are large: its owner receives them where it wants them."""
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be received, some at least; `received` is called next."""
+        ...
+
+    def received(self, count: int, now: float) -> Sequence[Event_co]:
+        """`receive_data` of so many bytes in what `room` gave."""
+        ...
+
+
 class Outbox:
     """Bytes that wait to be sent."""
 

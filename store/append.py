@@ -9,21 +9,26 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from operator import eq, itemgetter
+from operator import eq
+from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import TRANSACTION_BYTES
+from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
 from logweir.store import kernel
 from logweir.store.bulk import split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
+from logweir.store.format import HEADER_BYTES
 from logweir.store.group import Group
+from logweir.store.references import LargeTuple
 from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
-from logweir.wal.mp import Value, encode_uint, packer
+from logweir.wal.mp import Value, encode_bin_header, encode_uint, packer
 from logweir.wal.xrow import RowType
 
 __all__ = ["append_job", "append_tuples", "append_units", "pack_tuples", "store_run"]
+
+_REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16  # a reference's key says file and space, too
 
 
 def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
@@ -129,8 +134,9 @@ def store_run(
     return True
 
 
-def append_tuples(group: Group, space_id: int, tuples: Sequence[bytes]) -> bool:
-    """INSERT large tuples, each a transaction, without joining them.
+def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> bool:
+    """INSERT large tuples, each a transaction, without joining them: what the log takes as it is
+    the state refers to.
 
     False, and nothing done, where the space needs more than its primary index, or a key cannot be
     stored as it is. Raises `RequestError`, with nothing done, for a tuple that does not fit the
@@ -141,17 +147,40 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[bytes]) -> bool:
         return False
     primary = group.schema.index(space, 0)
     plan = group.engine.plans.get(space, primary, check=True)
-    pairs = [(plan.key(data)[0], data) for data in tuples]
+    last_field = (tuples[0].head[0] & 0x0F) - 1
+    if any(part.field_no >= last_field for part in primary.sort_parts):
+        return False
+    limit_bytes = space.format.max_bytes - HEADER_BYTES - space.format.offsets_bytes
+    items = []
+    for data in tuples:
+        cut = len(data.head) - len(encode_bin_header(len(data.payload)))
+        assert data.head[0] == 0x90 + last_field + 1
+        # What is checked, and what the key is made of, is the tuple without its payload.
+        whole = data.head[:cut] + b"\xc4\0" if data.size <= limit_bytes else data.joined()
+        items.append((plan.key(whole)[0], data))
     tree = group.engine.txn.tree(space.id, 0)
     assert tree is not None
-    if not all(takes_length(len(key)) for key, _ in pairs):
+    if not all(len(key) <= _REFERENCE_KEY_BYTES for key, _ in items):
         return False
-    pairs.sort(key=itemgetter(0))
-    keys = [key for key, _ in pairs]
+    keys = sorted(key for key, _ in items)
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
-    group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
-    group.defer(lambda: tree.insert(pairs), sum(map(len, tuples)))
+    places = group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
+
+    def store() -> None:
+        referred, held = [], []
+        for (key, data), place in zip(items, places, strict=True):
+            reference = place.reference()
+            if reference is None:
+                held.append((key, data.joined()))
+            else:
+                referred.append((key, reference))
+        if held:
+            tree.insert(sorted(held))
+        if referred:
+            group.engine.txn.refer(space.id, sorted(referred))
+
+    group.defer(store, sum(data.size for data in tuples))
     return True
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
@@ -143,18 +144,15 @@ class Checkpoints:
         """Remove what nobody needs any more. Returns the files removed."""
         log = self._log
         with self._guard:
-            index = self._index()
-            snaps = index.snaps
-            kept = snaps[-self.options.count :]
-            pinned = list(self._pins.values())
-            kept_or_pinned = kept + [snap for snap in snaps if snap.vclock in pinned]
-            removable: list[LogFile] = [snap for snap in snaps if snap not in kept_or_pinned]
-            if kept:
-                needed = min((snap.vclock for snap in kept_or_pinned), key=lambda v: v.signature)
-                positions = [needed, *self._followers.values()]
-                removable += _logs_before(index, positions)
+            superfluous = self._superfluous()
+        # Not under the guard: who has it never waits for a commit.
+        move_in(log, [file.path for file in superfluous if file.path.suffix == ".xlog"])
+        with self._guard:
+            still = {file.path for file in self._superfluous()}
             removed = []
-            for file in removable:
+            for file in superfluous:
+                if file.path not in still:
+                    continue
                 failpoint("checkpoint.before_remove")
                 try:
                     log.filesystem.remove(file.path)
@@ -166,6 +164,19 @@ class Checkpoints:
                     raise explain(error, str(file.path)) from error
                 removed.append(file.path)
         return removed
+
+    def _superfluous(self) -> list[LogFile]:
+        """Files that nobody needs any more, the oldest first: snapshots, then logs."""
+        index = self._index()
+        snaps = index.snaps
+        kept = snaps[-self.options.count :]
+        pinned = list(self._pins.values())
+        kept_or_pinned = kept + [snap for snap in snaps if snap.vclock in pinned]
+        found: list[LogFile] = [snap for snap in snaps if snap not in kept_or_pinned]
+        if kept:
+            needed = min((snap.vclock for snap in kept_or_pinned), key=lambda v: v.signature)
+            found += _logs_before(index, [needed, *self._followers.values()])
+        return found
 
     def pinned_bytes(self) -> dict[str, int]:
         """See `Log.pinned_bytes`."""

@@ -20,6 +20,7 @@ from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONE
 from logweir.store import ddl
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
+from logweir.store.references import InLog, LargeTuple
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence, learn_sequence
@@ -358,13 +359,15 @@ class Group:
         self._lsns[replica_id] += len(bounds) - 1
         self.touched = True
 
-    def add_tuples(self, space: SpaceDef, tuples: Sequence[bytes], prefix: bytes) -> None:
+    def add_tuples(
+        self, space: SpaceDef, tuples: Sequence[LargeTuple], prefix: bytes
+    ) -> list[InLog]:
         """Log large INSERTs whose effect is already applied, a transaction each, without joining
-        them: their bytes are written from where they are."""
+        them: their bytes are written from where they are. Returns where that will be."""
         self._flush()
         replica_id = 0 if space.is_local else self.replica_id
-        parts: list[bytes | bytearray] = []
-        size = 0
+        places: list[InLog] = []
+        rows = Pieces([], 0)
         for data in tuples:
             self._lsns[replica_id] += 1
             head = encode_run(
@@ -377,14 +380,16 @@ class Group:
                 prefix=prefix,
                 group_id=GROUP_LOCAL if space.is_local else 0,
             )
-            parts += (head, data)
-            size += len(head) + len(data)
-            if size >= BLOCK_TARGET_BYTES:
-                self._blocks.append(Pieces(parts, size))
-                parts, size = [], 0
-        if parts:
-            self._blocks.append(Pieces(parts, size))
+            places.append(InLog(rows, len(rows.parts) + 1, rows.size_bytes + len(head)))
+            rows.parts = (*rows.parts, head, *data)
+            rows.size_bytes += len(head) + data.size
+            if rows.size_bytes >= BLOCK_TARGET_BYTES:
+                self._blocks.append(rows)
+                rows = Pieces([], 0)
+        if rows.parts:
+            self._blocks.append(rows)
         self.touched = True
+        return places
 
     def defer(self, work: Callable[[], None], size: int) -> None:
         """Have `work` on the state done while the log is being synced: nothing may refuse it.

@@ -564,6 +564,8 @@ class Log(statements.Statements):
             with self._grown:
                 self._views -= 1
                 here.views -= 1
+                if not self._views and self._state.files.has_retired:
+                    self._state.files.close_retired()
                 self._grown.notify_all()
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
@@ -694,6 +696,7 @@ class Log(statements.Statements):
         """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does
         this by itself."""
         self._check_open()
+        self._check_not_inside()
         return self._checkpoints.collect()
 
     def pinned_bytes(self) -> dict[str, int]:

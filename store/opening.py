@@ -37,6 +37,7 @@ from logweir.recovery import (
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Plans
 from logweir.store.loading import Source, load
+from logweir.store.references import LogFiles
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
 from logweir.wal.failpoint import failpoint
@@ -89,7 +90,7 @@ def open_folder(
     with contextlib.ExitStack() as stack:
         _prepare_folder(path, create, filesystem)
         stack.enter_context(_locked(path, filesystem))
-        state = State(path / STATE_NAME)
+        state = State(path / STATE_NAME, LogFiles(path, filesystem))
         stack.callback(state.close, clean=False)
         position = _trusted_position(state)
         report, position = _examined(path, state, position, filesystem)
@@ -209,6 +210,7 @@ def _trusted_position(state: State) -> Position | None:
             state.open()
             with state.read() as txn:
                 position = txn.position()
+                state.files.check(txn.log_files())
         except LogweirError:
             position = None
         if position is not None:

@@ -11,8 +11,9 @@ Layout of the folder `state/`:
   after a power cut it may hold anything; then it is thrown away **before** it is opened. It is
   kept where it was closed in order or the machine has not been restarted since.
 * `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in
-  index 0 the key's memcomparable bytes (`store.keys`) give the tuple, in the others the index key
-  gives the primary key. `meta` holds the position.
+  index 0 the key's memcomparable bytes (`store.keys`) give the tuple, or say where in the log it
+  stands (`store.references`), in the others the index key gives the primary key. `meta` holds the
+  position, `references` where references were made.
 
 Keys longer than LMDB takes (511 bytes) share one entry for all keys with the same first
 `_LONG_PREFIX` bytes: that prefix gives the list of whole keys and values, in order.
@@ -27,7 +28,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,7 @@ from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
+from logweir.store.references import REFERENCE, LogFiles, file_of
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
@@ -50,6 +52,11 @@ _DATABASES_MAX: Final = 65_000
 _READERS_MAX: Final = 1024
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
+_REFERRING: Final = b"referring/"
+_REFERENCES: Final = b"references"
+_PLACE: Final = struct.Struct(">QI")  # file, space
+_MOVED_BYTES: Final = 16 * 1024 * 1024
+_MOVED_ENTRIES: Final = 10_000
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _STEP_VALUES: Final = 16
@@ -73,7 +80,7 @@ class Position:
 
 def state_format() -> str:
     """What must be the same for a state to be used again: its layout, and how keys are made."""
-    return f"1/{KEY_VERSION}/{collation.version()}"
+    return f"2/{KEY_VERSION}/{collation.version()}"
 
 
 def boot_id() -> str:
@@ -91,12 +98,14 @@ class Spoiled(Exception):
 class State:
     """LMDB of one store. One at a time in a process, not to be used across a fork.
 
-    `directory`: the folder `state`. `usable` tells before `open` whether what is there may be
-    trusted; `open` makes an empty one where there is none.
+    `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
+    beside it. `is_usable` tells before `open` whether what is there may be trusted; `open` makes an
+    empty one where there is none.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: LogFiles | None = None) -> None:
         self.directory = directory
+        self.files = files or LogFiles(directory.parent)
         self._env: lmdb.Environment | None = None
         self._databases: dict[bytes, Any] = {}
         self._map_bytes = STATE_MAP_START_BYTES
@@ -165,6 +174,7 @@ class State:
 
     def close(self, *, clean: bool) -> None:
         """Close; `clean`: sync first and note that the state can be trusted after a power cut."""
+        self.files.close()
         if self._env is None:
             return
         if clean:
@@ -275,6 +285,7 @@ class Txn:
         self._opened: dict[bytes, Any] = {}
         self._undo: list[tuple[Any, bytes, bytes | None]] = []
         self._irreversible = 0
+        self._referring: dict[bytes, bool] = {}
 
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
@@ -356,12 +367,96 @@ class Txn:
         handle = self._meta()
         return handle is not None and self.raw.get(_LONG + name, db=handle) is not None
 
+    # --- references -------------------------------------------------------------------------------
+
+    def refer(self, space_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Add entries to a primary index, ascending, none of which is there, with references.
+
+        Only undone with the whole transaction.
+        """
+        tree = self.tree(space_id, 0)
+        assert tree is not None
+        tree.insert(pairs)
+        name = b"%d/0" % space_id
+        if not self.is_referring(name):
+            self.raw.put(_REFERRING + name, b"", db=self._meta())
+            self._referring[name] = True
+        places = sorted((_PLACE.pack(file_of(ref), space_id) + key, b"") for key, ref in pairs)
+        with self.raw.cursor(self._named(_REFERENCES)) as cursor:
+            cursor.putmulti(places)
+
+    def is_referring(self, name: bytes) -> bool:
+        """Whether entries of an index may hold references."""
+        found = self._referring.get(name)
+        if found is None:
+            handle = self._meta()
+            found = handle is not None and self.raw.get(_REFERRING + name, db=handle) is not None
+            self._referring[name] = found
+        return found
+
+    def resolve(self, value: bytes) -> bytes:
+        """The tuple of an entry that may hold a reference to it."""
+        return self._state.files.read(value) if value[0] == REFERENCE else value
+
+    def log_files(self) -> list[int]:
+        """The numbers of the log files that references were made to."""
+        handle = self._named(_REFERENCES)
+        numbers: list[int] = []
+        if handle is not None:
+            with self.raw.cursor(handle) as cursor:
+                found = cursor.first()
+                while found:
+                    numbers.append(_PLACE.unpack_from(cursor.key())[0])
+                    found = cursor.set_range((numbers[-1] + 1).to_bytes(8, "big"))
+        return numbers
+
+    def move_in(self, number: int) -> bool:
+        """Put tuples that are referred to in a log file into the state; False: there are more.
+
+        When it is done the file is kept open only for views that are in use.
+        """
+        places: list[bytes] = []
+        size = 0
+        with self.raw.cursor(self._named(_REFERENCES)) as cursor:
+            if cursor.set_range(number.to_bytes(8, "big")):
+                for place in cursor.iternext(values=False):
+                    file, space_id = _PLACE.unpack_from(place)
+                    if file != number:
+                        break
+                    if len(places) == _MOVED_ENTRIES or size > _MOVED_BYTES:
+                        self._forget(places)
+                        return False
+                    self._state.files.hold(number)
+                    places.append(place)
+                    size += self._move_one(number, space_id, place[_PLACE.size :])
+        self._forget(places)
+        self._state.files.retire(number)
+        return True
+
+    def _move_one(self, number: int, space_id: int, key: bytes) -> int:
+        """Returns how many bytes were moved: none where the entry is another one by now."""
+        tree = self.tree(space_id, 0)
+        assert tree is not None
+        value = self.raw.get(key, db=tree.handle)
+        if value is None or value[0] != REFERENCE or file_of(value) != number:
+            return 0
+        data = self.resolve(value)
+        self.raw.put(key, data, db=tree.handle)
+        return len(data)
+
+    def _forget(self, places: list[bytes]) -> None:
+        for place in places:
+            self.raw.delete(place, db=self._named(_REFERENCES))
+
     def _meta(self) -> Any | None:
-        handle = self._opened.get(b"meta")
+        return self._named(b"meta")
+
+    def _named(self, name: bytes) -> Any | None:
+        handle = self._opened.get(name)
         if handle is None:
-            handle = self._state.database(b"meta", self.raw, write=self.is_write)
+            handle = self._state.database(name, self.raw, write=self.is_write)
             if self.is_write:
-                self._opened[b"meta"] = handle
+                self._opened[name] = handle
         return handle
 
     def commit(self) -> None:
@@ -396,6 +491,8 @@ class Tree:
         """The value under `key`."""
         if len(key) < _LONG_PREFIX:
             value: bytes | None = self._raw.get(key, db=self.handle)
+            if value is not None and value[0] == REFERENCE:
+                return self._txn.resolve(value)
             return value
         return dict(self._chain(_stored(key))).get(key)
 
@@ -498,9 +595,10 @@ class Tree:
                 cursor.set_range(_stored(start) if long else start) if start else cursor.first()
             ):
                 return
+            resolve = self._resolver()
             for stored, value in cursor.iternext():
                 if len(stored) <= _LONG_PREFIX - 1:
-                    yield stored, value
+                    yield stored, value if resolve is None else resolve(value)
                 else:
                     for pair in _split(value):
                         if pair[0] >= start:
@@ -513,7 +611,7 @@ class Tree:
         """
         found: list[bytes] = []
         size = 0
-        if self._txn.has_long(self._name):
+        if self._txn.has_long(self._name) or self._txn.is_referring(self._name):
             for _, value in self.ascending(start):
                 found.append(value)
                 size += len(value)
@@ -549,13 +647,18 @@ class Tree:
                     found = cursor.prev()
             if not found:
                 return
+            resolve = self._resolver()
             for stored, value in cursor.iterprev():
                 if len(stored) <= _LONG_PREFIX - 1:
-                    yield stored, value
+                    yield stored, value if resolve is None else resolve(value)
                 else:
                     for pair in reversed(_split(value)):
                         if stop is None or pair[0] < stop:
                             yield pair
+
+    def _resolver(self) -> Callable[[bytes], bytes] | None:
+        """What makes tuples of values, where they may be references."""
+        return self._txn.resolve if self._txn.is_referring(self._name) else None
 
     def _chain(self, stored: bytes) -> list[tuple[bytes, bytes]]:
         value = self._raw.get(stored, db=self.handle)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 import zstandard
@@ -58,17 +59,27 @@ MAGIC_ZSTD: Final = bytes.fromhex("d5ba0bba")
 EOF_MARKER: Final = bytes.fromhex("d510aded")
 _SECTOR_BYTES: Final = 512
 _LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
-_SAMPLE_BYTES: Final = 4096
-_SAMPLED_BYTES: Final = 16 * _SAMPLE_BYTES  # smaller blocks are just compressed
+_LONG_RUN: Final = _SECTOR_BYTES - 8  # of zeros, in one part; the next may begin with some
+_SAMPLE_BYTES: Final = 2048
+_SAMPLED_BYTES: Final = 32 * _SAMPLE_BYTES  # smaller blocks are just compressed
+_SAMPLED_PIECE_BYTES: Final = 4 * _SAMPLE_BYTES  # the same of what would have to be joined first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pieces:
-    """The rows of one block in several buffers, one behind the other, none of which begins with a
-    zero."""
+    """The rows of one block in several buffers, one behind the other.
+
+    None may end with more than a few zeros if the next one begins with a zero. Once written as
+    they are: `checksums`: of the rows up to the end of each part; `file`, `offset`: the number in
+    the name of the file, and where the first part stands in it. Where they were joined or
+    compressed these stay empty.
+    """
 
     parts: Sequence[Buffer]
     size_bytes: int
+    checksums: Sequence[int] = ()
+    file: int | None = None
+    offset: int = 0
 
     def __len__(self) -> int:
         return self.size_bytes
@@ -160,15 +171,15 @@ def _compress(rows: Buffer, level: int, *, with_checksum: bool = False) -> bytes
     return packed
 
 
-def _is_dense(rows: Buffer, level: int) -> bool:
-    """Whether compressing would be for nothing, as two samples of `rows` tell."""
-    if len(rows) < _SAMPLED_BYTES:
+def _is_dense(rows: Buffer, level: int, least_bytes: int = _SAMPLED_BYTES) -> bool:
+    """Whether compressing would be for nothing, as two samples of `rows` tell; not asked of less
+    than `least_bytes`."""
+    if len(rows) < least_bytes:
         return False
     view = memoryview(rows)
-    for at in (len(rows) // 4, len(rows) // 4 * 3):
-        if len(_compress(view[at : at + _SAMPLE_BYTES], level)) < _SAMPLE_BYTES * 15 // 16:
-            return False
-    return True
+    quarter = len(rows) // 4
+    samples = b"".join(view[at : at + _SAMPLE_BYTES] for at in (quarter, 3 * quarter))
+    return len(_compress(samples, level)) >= len(samples) * 15 // 16
 
 
 def _packed_forms(rows: Buffer, level: int) -> Iterator[bytes]:
@@ -232,9 +243,9 @@ def encode_pieces(
     largest, last = max(rows.parts, key=len), rows.parts[-1]
     packs = threshold_bytes is not None and len(rows) >= threshold_bytes
     if (
-        (packs and not _is_dense(largest, level))
+        (packs and not _is_dense(largest, level, _SAMPLED_PIECE_BYTES))
         or _has_zero_sector(last, offset + len(rows) - len(last))
-        or any(kernel.has_zeros(part, _SECTOR_BYTES) for part in rows.parts)
+        or any(kernel.has_zeros(part, _LONG_RUN) for part in rows.parts)
     ):
         return encode_block(
             b"".join(rows.parts),
@@ -243,10 +254,13 @@ def encode_pieces(
             unsynced_bytes=unsynced_bytes,
             offset=offset,
         )
-    crc = 0
-    for part in rows.parts:
-        crc = checksum(part, crc)
-    return (encode_fixheader("plain", len(rows), crc, unsynced_bytes), *rows.parts)
+    rows.checksums = tuple(accumulate(rows.parts, _go_on, initial=0))[1:]
+    head = encode_fixheader("plain", len(rows), rows.checksums[-1], unsynced_bytes)
+    return (head, *rows.parts)
+
+
+def _go_on(before: int, part: Buffer) -> int:
+    return checksum(part, before)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

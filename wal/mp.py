@@ -38,6 +38,7 @@ __all__ = [
     "decode_ext",
     "decode_uint",
     "encode_array_header",
+    "encode_bin_header",
     "encode_uint",
     "map_of",
     "pack",
@@ -216,6 +217,15 @@ def encode_array_header(count: int) -> bytes:
     """What stands before the items of an array of `count` items (0 … 2^32-1)."""
     header: bytes = msgpack.Packer().pack_array_header(count)
     return header
+
+
+def encode_bin_header(size: int) -> bytes:
+    """What stands before `size` bytes of a bin, less than 2^32."""
+    if size < 1 << 8:
+        return bytes((0xC4, size))
+    return (
+        b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
+    )
 
 
 def decode_uint(data: bytes | memoryview, offset: int) -> tuple[int, int] | None:

@@ -21,13 +21,13 @@ from __future__ import annotations
 import errno
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
-from logweir.wal.block import EOF_MARKER, Pieces, encode_block, encode_pieces
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
@@ -87,12 +87,17 @@ class AppendPoint:
 
 @dataclass(slots=True)
 class _Current:
-    """The file being written. `synced`: bytes known to be on stable storage."""
+    """The file being written. `synced`: bytes known to be on stable storage; `number`: in its
+    name."""
 
     file: AppendFile
     path: Path
     start: VClock
     synced: int
+    number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.number = int(self.path.stem)
 
 
 class WalWriter:
@@ -176,6 +181,8 @@ class WalWriter:
                 unsynced_bytes=min(size - current.synced, _UNSYNCED_MAX),
                 offset=size,
             )
+            if isinstance(rows, Pieces) and rows.checksums:
+                rows.file, rows.offset = current.number, size + FIXHEADER_BYTES
             parts += block
             size += sum(map(len, block))
         failpoint("wal.before_write")

@@ -51,9 +51,10 @@ Source: Tank 4.0 (broker and tank-cli), the Java client 0.6 and a Go client, obs
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
@@ -105,6 +106,8 @@ _FRAME: Final = struct.Struct("<BI")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
+_VERSION_ID: Final = struct.Struct("<HI")
+_ACKS: Final = struct.Struct("<BIB")
 _ADDRESS: Final = struct.Struct("<4sH")
 _FETCH_PART: Final = struct.Struct("<HQI")
 _STATUS: Final = struct.Struct("<BBIIIIII")
@@ -112,16 +115,53 @@ _NO_TOPIC: Final = b"\xff\xff"
 _NO_CLUSTER: Final = 0xFFFF
 _VERSION_WITH_FLAGS: Final = 3
 _VIEWED_BYTES: Final = 16 * 1024  # smaller bundles are copied: a view keeps all that came with it
+_SCRATCH_BYTES: Final = 64 * 1024  # what is received at a time where no large frame is under way
+_HEAD_BYTES: Final = 4 * 1024  # the same behind a large frame: another one may follow
+_OWN_BYTES: Final = 256 * 1024
+_BUFFERS_KEPT: Final = 32
+_OWN_FRAME_BYTES: Final = 4 * 1024 * 1024  # larger frames are received in pieces
 _SMALL_BYTES: Final = 1024  # smaller parts of a frame are gathered: each would cost as much again
 Buffer = bytes | memoryview
 _Table = TypeVar("_Table", bound=IntEnum)
 
 
+class _Buffers(threading.local):
+    """Of one thread. `scratch`: what is received here is taken out before anything else is
+    received."""
+
+    def __init__(self) -> None:
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._used: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        """A buffer of at least `size` bytes; one of the usual size that nobody looks into any more
+        is used again."""
+        if size > _OWN_BYTES:
+            return memoryview(bytearray(size))
+        for at in range(len(self._used) - 1, -1, -1):
+            buffer = self._used[at]
+            try:
+                buffer.pop()  # refused while there is a view
+            except BufferError:
+                continue
+            buffer.append(0)
+            return memoryview(buffer)
+        buffer = bytearray(_OWN_BYTES)
+        if len(self._used) < _BUFFERS_KEPT:
+            self._used.append(buffer)
+        return memoryview(buffer)
+
+
+_buffers: Final = _Buffers()
+
+
 class FrameBuffer:
     """Bytes as they arrive → frames. Keeps at most one frame that is not complete.
 
-    A payload that lies whole in what arrived is a view of it; one that came in parts is joined
-    once, when its last byte is there.
+    Two ways in: `feed` takes what has arrived; or `room` gives the place to receive into and
+    `received` is told how much came. With the second a large frame is received into a buffer of
+    its own, where it stays: frames behind it follow in the same buffer. A payload that lies whole
+    in one buffer is a view of it; another one is joined once, when its last byte is there.
     """
 
     def __init__(self, limit_bytes: int = TANK_FRAME_BYTES) -> None:
@@ -129,14 +169,24 @@ class FrameBuffer:
         self._parts: list[Buffer | bytearray] = []
         self._size_bytes = 0
         self._needed_bytes = 0
+        self._room: memoryview | None = None  # that was given out
+        self._own: memoryview | None = None  # where the frame under way stands whole
+        self._own_start = self._own_end = 0
+        self._after_large = False
 
     def __len__(self) -> int:
         return self._size_bytes
 
-    def feed(self, data: bytes) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
+    @property
+    def held_bytes(self) -> int:
+        """Memory that is kept for the frame under way."""
+        return self._size_bytes if self._own is None else len(self._own)
+
+    def feed(self, data: Buffer) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
         """(type, payload) of each frame that is complete now, and what is wrong behind them.
 
-        A frame that is too long is seen at its header, before its bytes are kept.
+        `data` must not change any more. A frame that is too long is seen at its header, before its
+        bytes are kept.
         """
         frames: list[tuple[int, memoryview]] = []
         view = memoryview(data)
@@ -152,15 +202,60 @@ class FrameBuffer:
             problem = self._take(whole, 0, frames)
             if problem is not None:
                 return frames, problem
+        return frames, self._split(view, position, frames)[1]
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be received. Nothing but `received` may be called next."""
+        missing = self._needed_bytes - self._size_bytes if self._parts else 0
+        if self._own is not None:
+            self._room = self._own[self._own_end :]
+        elif missing < _VIEWED_BYTES:
+            self._room = _buffers.scratch[: _HEAD_BYTES if self._after_large else _SCRATCH_BYTES]
+        elif self._needed_bytes > _OWN_FRAME_BYTES:
+            self._room = memoryview(bytearray(min(missing, _OWN_BYTES)))
+        else:
+            self._own = _buffers.take(self._needed_bytes)
+            self._own_start, self._own_end = 0, self._size_bytes
+            self._own[: self._size_bytes] = b"".join(self._parts)
+            self._parts = []
+            self._room = self._own[self._own_end :]
+        return self._room
+
+    def received(self, count: int) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
+        """So many bytes stand in what `room` gave. Returns what `feed` does."""
+        room, self._room = self._room, None
+        assert room is not None
+        own = self._own
+        if own is None:
+            is_kept = 2 * count > len(room) and room.obj is not _buffers.scratch.obj
+            self._after_large = False
+            return self.feed(room[:count] if is_kept else bytes(room[:count]))
+        self._own_end += count
+        self._size_bytes = self._own_end - self._own_start
+        frames: list[tuple[int, memoryview]] = []
+        if self._size_bytes < self._needed_bytes:
+            return frames, None
+        rest, problem = self._split(own[: self._own_end], self._own_start, frames)
+        missing = self._needed_bytes - self._size_bytes if self._parts else 0
+        if missing >= _VIEWED_BYTES and rest + self._needed_bytes <= len(own):
+            self._own_start = rest
+            self._parts = []
+            return frames, problem
+        self._own = None
+        self._after_large = not self._parts
+        return frames, problem
+
+    def _split(
+        self, view: memoryview, position: int, frames: list[tuple[int, memoryview]]
+    ) -> tuple[int, LimitExceeded | None]:
+        """Take the frames from `position` on, keep the rest; returns where that begins."""
         while position < len(view):
             before = len(frames)
             problem = self._take(view, position, frames)
-            if problem is not None:
-                return frames, problem
-            if len(frames) == before:
-                break
+            if problem is not None or len(frames) == before:
+                return position, problem
             position += _FRAME.size + len(frames[-1][1])
-        return frames, None
+        return position, None
 
     def _add(self, part: memoryview) -> None:
         self._size_bytes += len(part)
@@ -213,17 +308,28 @@ class _Reader:
         self.position = stop
         return out
 
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        stop = self.position + form.size
+        if stop > len(self.data):
+            raise DecodeError("a field runs past the end of its frame", offset=self.position)
+        found = form.unpack_from(self.data, self.position)
+        self.position = stop
+        return found
+
     def u8(self) -> int:
-        return self.take(1)[0]
+        if self.position >= len(self.data):
+            raise DecodeError("a field runs past the end of its frame", offset=self.position)
+        self.position += 1
+        return self.data[self.position - 1]
 
     def u16(self) -> int:
-        return int(_U16.unpack(self.take(2))[0])
+        return int(self.unpack(_U16)[0])
 
     def u32(self) -> int:
-        return int(_U32.unpack(self.take(4))[0])
+        return int(self.unpack(_U32)[0])
 
     def u64(self) -> int:
-        return int(_U64.unpack(self.take(8))[0])
+        return int(self.unpack(_U64)[0])
 
     def varint(self) -> int:
         value, self.position = read_varint(self.data, self.position)
@@ -273,14 +379,15 @@ PING: Final = _frame(MessageType.PING, b"")
 
 
 def _decode_publish(reader: _Reader, at_numbers: bool) -> Publish:
-    version, request_id, client = reader.u16(), reader.u32(), reader.text()
-    acks, timeout_ms = reader.u8(), reader.u32()
+    version, request_id = reader.unpack(_VERSION_ID)
+    client = reader.text()
+    acks, timeout_ms, topic_count = reader.unpack(_ACKS)
     topics = []
-    for _ in range(reader.u8()):
+    for _ in range(topic_count):
         name = reader.text()
         parts = []
         for _ in range(reader.u8()):
-            partition = reader.u16()
+            (partition,) = reader.unpack(_U16)
             size = reader.varint()
             first = reader.u64() if at_numbers else None
             bundle = reader.view(size) if size >= _VIEWED_BYTES else reader.take(size)

@@ -10,7 +10,8 @@ Connections that never sent a byte: above `limits.TANK_SILENT_CONNECTIONS` the o
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -64,6 +65,9 @@ class TankService:
         self.budget = InputBudget()
         self._conversations: dict[ServerSession, _Conversation] = {}
         self._silent: dict[ServerSession, Link] = {}
+        self._unflushed: dict[Link, None] = {}
+        self._results: Counter[PublishResult] = Counter()
+        self._oldest = 0.0
         topics.on_published(self._published)
 
     def begin(self, link: Link) -> _Conversation:
@@ -84,6 +88,26 @@ class TankService:
         """A connection is gone."""
         self._conversations.pop(session, None)
         self._silent.pop(session, None)
+
+    def published(self, link: Link, results: Sequence[PublishResult], began: float) -> None:
+        """Bundles that came at `began` are stored, or not: tell so, with what else comes in this
+        turn of the loop."""
+        if not self._unflushed:
+            self._oldest = began
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unflushed[link] = None
+        self._results.update(results)
+        self._oldest = min(self._oldest, began)
+
+    def _flush(self) -> None:
+        links, self._unflushed = self._unflushed, {}
+        results, self._results = self._results, Counter()
+        stored = results[PublishResult.STORED]
+        self.metrics.answered("tank", stored, results.total() - stored)
+        for link in links:
+            with link.guarded():
+                link.flush()
+        self.metrics.committed(asyncio.get_running_loop().time() - self._oldest)
 
     def _close_silent(self) -> None:
         self._silent = {
@@ -201,15 +225,12 @@ class _Conversation:
 
         def done(results: Sequence[PublishResult]) -> None:
             self._unstored_bytes -= size
-            stored = sum(result is PublishResult.STORED for result in results)
-            self._service.metrics.answered("tank", stored, len(results) - stored)
-            self._service.metrics.committed(self._link.time() - began)
             for append, result in zip(appends, results, strict=True):
                 self._session.stored(append, result)
             if self._held and self._unstored_bytes <= TANK_UNSTORED_BYTES // 2:
                 self._held = False
                 self._link.resume_reading()
-            self._link.flush()
+            self._service.published(self._link, results, began)
 
         self._service.topics.append(appends, done)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = [
     "FROM_END",
@@ -116,8 +116,7 @@ class Ping:
     """Nothing but its type."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishPart:
+class PublishPart(NamedTuple):
     """One bundle. `first`: its explicit first number (message 05), or None."""
 
     topic: str

@@ -39,7 +39,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from logweir.errors import ConfigError, DecodeError, LimitExceeded
 from logweir.limits import (
@@ -157,8 +157,8 @@ class TopicReader(Protocol):
         """What a partition holds; None: it cannot be read."""
         ...
 
-    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
-        """The bundle that holds `start`, or the next one, and those behind it.
+    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk | None:
+        """The bundle that holds `start`, or the next one, and those behind it; None: damaged.
 
         The first bundle is given whatever its size, others while all stay within `limit_bytes`.
         """
@@ -177,8 +177,7 @@ class TopicReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """One sound bundle to be stored. `first`: the number asked for (message 05), or None.
 
     `time_ms`: of its first message; `ticket` and `slot` name the place of its result.
@@ -265,11 +264,24 @@ class ServerSession:
     # --- the contract of sessions -----------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Request]:
-        if self.close_reason:
-            return ()
+        return () if self.close_reason else self._received(*self._frames.feed(data), now)
+
+    def room(self) -> memoryview:
+        """See `logweir.replication.session.ReceivesInto`."""
+        return self._frames.room()
+
+    def received(self, count: int, now: float) -> Sequence[Request]:
+        """See `logweir.replication.session.ReceivesInto`."""
+        return () if self.close_reason else self._received(*self._frames.received(count), now)
+
+    def _received(
+        self,
+        frames: Sequence[tuple[int, memoryview]],
+        problem: LimitExceeded | None,
+        now: float,
+    ) -> Sequence[Request]:
         self.spoke = True
-        frames, problem = self._frames.feed(data)
-        self._keep(len(self._frames))
+        self._keep(self._frames.held_bytes)
         self._input_deadline = now + FRAME_SECONDS if len(self._frames) else None
         requests: list[Request] = []
         try:
@@ -529,6 +541,8 @@ class ServerSession:
             return _Fetched(part_now)
         limit_bytes = min(part.size_bytes, TANK_FETCH_BYTES, left_bytes)
         chunk = self._topics.read(topic, partition, start, limit_bytes)
+        if chunk is None:
+            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNREADABLE))
         status = FetchStatus.SPARSE if chunk.sparse else FetchStatus.FINE
         return _Fetched(FetchedPart(topic, partition, status, chunk.base, extent.last), chunk)
 
@@ -574,10 +588,13 @@ class ServerSession:
                 found[part] = _Fetched(self._lost(part))
                 continue
             topic, partition = part.topic, part.partition
-            chunk = _NOTHING
+            chunk: Chunk | None = _NOTHING
             if extent.last > before and left_bytes:
                 chunk = self._topics.read(topic, partition, before + 1, left_bytes)
-                left_bytes = max(0, left_bytes - chunk.size_bytes)
+            if chunk is None:
+                found[part] = _Fetched(self._lost(part))
+                continue
+            left_bytes = max(0, left_bytes - chunk.size_bytes)
             fine = FetchedPart(topic, partition, FetchStatus.FINE, chunk.base, extent.last)
             found[part] = _Fetched(fine, chunk)
         asked = [part for _, group in waiting.request.topics for part in group]

@@ -112,6 +112,10 @@ class Client:
         """Make a topic."""
         self._loop.run(self._client.create_topic(topic, partitions, config))
 
+    def reload(self, topic: str, partition: int = 0) -> None:
+        """Let the broker apply a changed configuration."""
+        self._loop.run(self._client.reload(topic, partition))
+
     def status(self) -> StatusAnswer:
         """How the broker is."""
         return self._loop.run(self._client.status())

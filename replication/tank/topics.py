@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -37,6 +38,15 @@ from logweir.replication.tank.messages import (
     ReloadError,
 )
 from logweir.replication.tank.messages import Request as WireRequest
+from logweir.replication.tank.publishing import (
+    FAILED,
+    Batch,
+    News,
+    Outcome,
+    Publication,
+    Run,
+    Writing,
+)
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
 from logweir.replication.tank.topicspaces import (
@@ -120,112 +130,6 @@ class _Kept:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What became of one append. `size_bytes`: of the stored bundle with its length; `data`: it."""
-
-    result: PublishResult
-    first: int = 0
-    last: int = 0
-    size_bytes: int = 0
-    data: bytes | memoryview = b""
-
-
-@dataclass(frozen=True, slots=True)
-class _News:
-    """Bundles that came just now to a partition whose last number was `before`."""
-
-    before: int
-    bundles: list[_Outcome]
-
-    def chunk(self, limit_bytes: int) -> Chunk:
-        """The first of them, and those behind it that fit too."""
-        out: list[bytes | memoryview] = []
-        size = 0
-        for each in self.bundles:
-            if out and size + each.size_bytes > limit_bytes:
-                break
-            out += (encode_varint(len(each.data)), each.data)
-            size += each.size_bytes
-        return Chunk(self.bundles[0].first, read_head(out[1]).sparse, out, size)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """New tuples of one space, and where the outcome of each stands."""
-
-    tuples: list[bytes]
-    places: list[tuple[list[_Outcome], int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Publish:
-    """The bundles of one request, with the topics as they were when it came."""
-
-    appends: Sequence[Append]
-    topics: Sequence[TopicDef | None]
-    done: Callable[[Sequence[PublishResult]], None]
-
-
-_FAILED: Final = _Outcome(PublishResult.FAILED)
-
-
-class _Writing:
-    """What the committing thread knows: last numbers, and how many rows of a commit are ours."""
-
-    def __init__(self, log: Log) -> None:
-        self._signature = log.vclock.signature
-        self._known: dict[tuple[int, int], int] = {}
-        self._pending: dict[tuple[int, int], int] = {}
-        self._group: Group | None = None
-        self._rows = 0
-
-    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int]:
-        """A job of ours runs in `group`. Returns what `rollback` takes."""
-        if group is not self._group:
-            self._group, self._pending, self._rows = group, {}, 0
-        return dict(self._pending), self._rows
-
-    def rollback(self, mark: tuple[dict[tuple[int, int], int], int]) -> None:
-        """The job failed and leaves nothing in its group."""
-        self._pending, self._rows = mark
-
-    def last(self, group: Group, space_id: int, partition: int) -> int:
-        """The last number of a partition as `group` sees it."""
-        key = (space_id, partition)
-        found = self._pending.get(key)
-        if found is None:
-            found = self._known.get(key)
-        if found is None:
-            bundle = last_bundle(group.engine, space_id, partition)
-            found = bundle.last if bundle else 0
-        return found
-
-    def wrote(self, space_id: int, partition: int, last: int) -> None:
-        """A row of ours went into the group."""
-        self._pending[space_id, partition] = last
-        self._rows += 1
-
-    def forget(self, space_id: int, rows: int) -> None:
-        """Rows of a space that were counted did not go into the group."""
-        self._rows -= rows
-        for known in (self._pending, self._known):
-            for key in [key for key in known if key[0] == space_id]:
-                del known[key]
-
-    def committed(self, vclock: VClock) -> bool:
-        """A group is durable. Returns whether all of its rows were ours."""
-        signature = vclock.signature
-        ours = signature - self._signature == self._rows
-        self._signature = signature
-        if ours:
-            self._known.update(self._pending)
-        else:
-            self._known.clear()
-        self._group, self._pending, self._rows = None, {}, 0
-        return ours
-
-
 class StoredTopics:
     """See the module's text. Implements `logweir.replication.tank.endpoint.TopicStore`.
 
@@ -248,17 +152,18 @@ class StoredTopics:
         self._generation = 0
         self._ahead: dict[tuple[str, int, int, int], _Read] = {}  # the oldest first
         self._ahead_bytes = 0
-        self._news: dict[PartitionKey, _News] = {}  # while those that wait are told
+        self._news: dict[PartitionKey, News] = {}  # while those that wait are told
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
         self._guard = threading.Lock()
-        self._arrived: deque[tuple[_Publish, Sequence[_Outcome]]] = deque()
-        self._gathered: list[_Publish] = []
+        self._arrived: deque[tuple[Publication, Sequence[Outcome]]] = deque()
+        self._gathered: list[Publication] = []
         self._gathered_bytes = 0
+        self._batch: Batch | None = None  # that was given to the log last
         self._foreign = False
         self._looked = -LOOK_SECONDS
         self._look_timer: asyncio.TimerHandle | None = None
         self._called = False
-        self._writing = _Writing(log)
+        self._writing = Writing(log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._views: dict[str, View] = {}
@@ -290,7 +195,13 @@ class StoredTopics:
                 )
         out: list[dict[str, object]] = []
         for name, partition in sorted({*self._tails, *places}):
-            extent = self.extent(name, partition) if name in self._topics else None
+            is_topic = name in self._topics
+            view = None if is_topic else self._views.get(name)
+            if not is_topic and is_view(name) and (view is None or not view.is_ready):
+                # Anybody may ask, from any thread: it is looked at, and told the next time.
+                self._loop.call_soon_threadsafe(self._prepare_view, name)
+                continue
+            extent = self.extent(name, partition) if is_topic or is_view(name) else None
             if extent is not None:
                 lag = {
                     group: max(0, extent.last + 1 - number)
@@ -365,13 +276,14 @@ class StoredTopics:
     def partitions(self, topic: str) -> int | None:
         if topic.startswith(CONSUMER_PREFIX) and not _is_group(topic):
             return None
-        if is_view(topic) and topic not in self._topics:
-            return 1 if self._view(topic) is not None else None
-        found = self._topics.get(_topic_of(topic))
+        name = _topic_of(topic)
+        if is_view(name) and name not in self._topics:
+            return 1 if self._view(name) is not None else None
+        found = self._topics.get(name)
         return None if found is None else found.partitions
 
     def writable(self, topic: str) -> bool:
-        return _topic_of(topic) in self._topics
+        return topic in self._topics or topic.startswith(CONSUMER_PREFIX)
 
     def _view(self, topic: str) -> View | None:
         """The view of that name, made when it is first asked for; None: no such space."""
@@ -394,17 +306,20 @@ class StoredTopics:
             names = (name for name, _ in request.topics)
         elif isinstance(request, Partitions):
             names = (request.topic,)
-        opening = []
-        for name in names:
-            view = self._view(name) if is_view(name) and name not in self._topics else None
-            if view is None or view.is_ready:
-                continue
-            task = self._opening.get(name)
-            if task is None:
-                task = self._opening[name] = self._loop.create_task(asyncio.to_thread(view.open))
-                task.add_done_callback(functools.partial(self._opened, name))
-            opening.append(task)
+        found = [self._prepare_view(name) for name in names if is_view(name)]
+        opening = [task for task in found if task is not None]
         return asyncio.wait(opening) if opening else None
+
+    def _prepare_view(self, name: str) -> asyncio.Task[None] | None:
+        """What opens that view; None where nothing has to be opened."""
+        view = self._view(name) if name not in self._topics else None
+        if view is None or view.is_ready:
+            return None
+        task = self._opening.get(name)
+        if task is None:
+            task = self._opening[name] = self._loop.create_task(asyncio.to_thread(view.open))
+            task.add_done_callback(functools.partial(self._opened, name))
+        return task
 
     def _opened(self, name: str, task: asyncio.Task[None]) -> None:
         del self._opening[name], task
@@ -440,7 +355,14 @@ class StoredTopics:
             return None
         return Extent(tail.first, tail.last, tail.written_bytes)
 
-    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
+    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk | None:
+        try:
+            return self._chunk(topic, partition, start, limit_bytes)
+        except LogweirError as error:
+            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            return None
+
+    def _chunk(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
         if topic.startswith(CONSUMER_PREFIX):
             return self._place_chunk(topic, partition)
         if topic not in self._topics:
@@ -491,7 +413,16 @@ class StoredTopics:
         base = 0
         following = 0
         with self._log.read_view() as view:
-            for first, data in views_from(view.engine, topic.space_id, partition, start):
+            found = views_from(view.engine, topic.space_id, partition, start)
+            while True:
+                try:
+                    first, data = next(found)
+                except StopIteration:
+                    break
+                except LogweirError:
+                    if out:
+                        break  # who asks for what is behind is told
+                    raise
                 length = encode_varint(len(data))
                 if out and size + len(length) + len(data) > limit_bytes:
                     following = first
@@ -539,18 +470,18 @@ class StoredTopics:
         framed = encode_varint(len(data)) + data
         return Chunk(place.first, True, (framed,), len(framed))
 
-    def _store_place(self, group: Group, append: Append) -> _Outcome:
+    def _store_place(self, group: Group, append: Append) -> Outcome:
         consumers, _, name = append.topic.removeprefix(CONSUMER_PREFIX).partition("/")
         space = group.schema.get(CONSUMER_SPACE)
         if space is None:
-            return _FAILED
+            return FAILED
         number = append.first or append.head.first
         if not number:
-            return _Outcome(PublishResult.BAD_NUMBERS)
+            return Outcome(PublishResult.BAD_NUMBERS)
         row = [consumers, name, append.partition, number, append.time_ms]
         group.execute(Request(RowType.REPLACE, space.id, tuple=pack(row)))
         self._writing.wrote(space.id, append.partition, number)
-        return _Outcome(PublishResult.STORED)
+        return Outcome(PublishResult.STORED)
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -562,38 +493,43 @@ class StoredTopics:
         spaces = [self._topics.get(append.topic) for append in appends]
         if not self._gathered:
             self._loop.call_soon(self._submit)
-        self._gathered.append(_Publish(appends, spaces, done))
+        self._gathered.append(Publication(appends, spaces, done))
         self._gathered_bytes += sum(len(append.bundle) + 64 for append in appends)
         if self._gathered_bytes > GROUP_BYTES // 2:
             self._submit()
 
     def _submit(self) -> None:
-        """Give the log what all connections have brought in this turn of the loop."""
+        """Give the log what all connections have brought in this turn of the loop.
+
+        What comes before the log takes it goes with it: one job costs less than two.
+        """
         publishes, size = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_bytes = [], 0
-        if not publishes:
+        if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
             return
+        batch = self._batch = Batch(publishes, size)
 
         def finished(job: Job) -> None:
+            done = batch.take()
             if job.error is not None:
-                self._arrive_failed(publishes, job.error)
+                self._arrive_failed(done, job.error)
             else:
-                self._arrive(zip(publishes, job.result, strict=True))
+                self._arrive(zip(done, job.result, strict=True))
 
         try:
-            job = Job(lambda group: self._apply(group, publishes), size, finished=finished)
+            job = Job(lambda group: self._apply(group, batch.take()), size, finished=finished)
             self._log.submit_jobs([job])
         except LogweirError as error:
-            self._arrive_failed(publishes, error)
+            self._arrive_failed(batch.take(), error)
 
-    def _apply(self, group: Group, publishes: Sequence[_Publish]) -> list[list[_Outcome]]:
+    def _apply(self, group: Group, publishes: Sequence[Publication]) -> list[list[Outcome]]:
         """Give every bundle its numbers and add them as one run per space; in the log's thread."""
         mark = self._writing.begin(group)
-        runs: dict[int, _Run] = {}
-        outcomes: list[list[_Outcome]] = []
+        runs: dict[int, Run] = {}
+        outcomes: list[list[Outcome]] = []
         try:
             for publish in publishes:
-                mine: list[_Outcome] = []
+                mine: list[Outcome] = []
                 outcomes.append(mine)
                 for append, topic in zip(publish.appends, publish.topics, strict=True):
                     mine.append(self._place_one(group, append, topic, runs, (mine, len(mine))))
@@ -604,20 +540,20 @@ class StoredTopics:
             raise
         return outcomes
 
-    def _add_run(self, group: Group, space_id: int, run: _Run) -> None:
+    def _add_run(self, group: Group, space_id: int, run: Run) -> None:
         """Add the bundles of one space; what it refuses fails them and no others."""
         mark = group.mark()
-        are_large = sum(map(len, run.tuples)) >= _LARGE_BYTES * len(run.tuples)
+        are_large = sum(data.size for data in run.tuples) >= _LARGE_BYTES * len(run.tuples)
         try:
             if are_large and append_tuples(group, space_id, run.tuples):
                 return
-            packed = b"".join(run.tuples)
+            packed = b"".join(chain.from_iterable(run.tuples))
             append_job(space_id, packed, one_transaction=False, is_array=False)(group)
         except RequestError as error:
             group.rollback(mark)
             self._writing.forget(space_id, len(run.places))
             for outcomes, index in run.places:
-                outcomes[index] = _FAILED
+                outcomes[index] = FAILED
             _log.error("publish.refused", space_id=space_id, error=str(error))
 
     def _place_one(
@@ -625,27 +561,27 @@ class StoredTopics:
         group: Group,
         append: Append,
         topic: TopicDef | None,
-        runs: dict[int, _Run],
-        place: tuple[list[_Outcome], int],
-    ) -> _Outcome:
+        runs: dict[int, Run],
+        place: tuple[list[Outcome], int],
+    ) -> Outcome:
         if append.topic.startswith(CONSUMER_PREFIX):
             return self._store_place(group, append)
         if topic is None or group.schema.get(topic.space_id) is None:
-            return _FAILED
+            return FAILED
         last = self._writing.last(group, topic.space_id, append.partition)
         placed = place_bundle(append.bundle, append.head, last, append.first)
         if isinstance(placed, PublishResult):
-            return _Outcome(placed)
+            return Outcome(placed)
         if len(placed.data) > TANK_BUNDLE_BYTES:
             error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))
             _log.error("publish.refused", topic=topic.name, error=str(error))
-            return _FAILED
-        run = runs.setdefault(topic.space_id, _Run([], []))
+            return FAILED
+        run = runs.setdefault(topic.space_id, Run([], []))
         run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
         run.places.append(place)
         self._writing.wrote(topic.space_id, append.partition, placed.last)
         size = _framed_bytes(placed.data)
-        return _Outcome(PublishResult.STORED, placed.first, placed.last, size, placed.data)
+        return Outcome(PublishResult.STORED, placed.first, placed.last, size, placed.data)
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -693,11 +629,11 @@ class StoredTopics:
         elif self._views:
             self._call()
 
-    def _arrive_failed(self, publishes: Sequence[_Publish], error: BaseException) -> None:
+    def _arrive_failed(self, publishes: Sequence[Publication], error: BaseException) -> None:
         _log.error("publish.failed", publishes=len(publishes), error=str(error))
-        self._arrive((each, [_FAILED] * len(each.appends)) for each in publishes)
+        self._arrive((each, [FAILED] * len(each.appends)) for each in publishes)
 
-    def _arrive(self, found: Iterable[tuple[_Publish, Sequence[_Outcome]]]) -> None:
+    def _arrive(self, found: Iterable[tuple[Publication, Sequence[Outcome]]]) -> None:
         with self._guard:
             self._arrived.extend(found)
         self._call()
@@ -738,10 +674,10 @@ class StoredTopics:
         finally:
             self._news.clear()
 
-    def _grow(self, topic: str, partition: int, outcome: _Outcome) -> None:
+    def _grow(self, topic: str, partition: int, outcome: Outcome) -> None:
         tail = self._tails.get((topic, partition))
         if tail is not None and tail.last < outcome.first:
-            news = self._news.setdefault((topic, partition), _News(tail.last, []))
+            news = self._news.setdefault((topic, partition), News(tail.last, []))
             news.bundles.append(outcome)
             tail.first = tail.first or outcome.first
             tail.last = outcome.last

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import TANK_BUNDLE_BYTES
@@ -38,9 +38,10 @@ from logweir.store import Log
 from logweir.store.definition import TOPIC_FIELDS
 from logweir.store.engine import Engine
 from logweir.store.group import Group
+from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.store.select import Select, select
-from logweir.wal.mp import decode_uint, encode_uint, unpack
+from logweir.wal.mp import decode_uint, encode_bin_header, encode_uint, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -106,8 +107,7 @@ class StoredBundle:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A bundle with the numbers it got, as it is to be stored."""
 
     first: int
@@ -273,15 +273,11 @@ def place_bundle(
     return Placed(begin, end, data)
 
 
-def bundle_tuple(partition: int, placed: Placed, time_ms: int) -> bytes:
+def bundle_tuple(partition: int, placed: Placed, time_ms: int) -> LargeTuple:
     """The tuple of a bundle in MsgPack."""
-    size = len(placed.data)
-    for first, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
-        if size < 1 << 8 * width:
-            head = bytes((first,)) + size.to_bytes(width, "big")
-            break
     fields = (partition, placed.first, placed.last, time_ms)
-    return b"".join((b"\x95", *map(encode_uint, fields), head, placed.data))
+    head = b"".join((b"\x95", *map(encode_uint, fields), encode_bin_header(len(placed.data))))
+    return LargeTuple(head, placed.data)
 
 
 def insert_bundle(
@@ -290,6 +286,6 @@ def insert_bundle(
     """Store a bundle that has its numbers."""
     if len(placed.data) > TANK_BUNDLE_BYTES:
         return PublishResult.FAILED
-    row = bundle_tuple(partition, placed, time_ms)
+    row = bundle_tuple(partition, placed, time_ms).joined()
     group.execute(Request(RowType.INSERT, space_id, tuple=row))
     return PublishResult.STORED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import decimal
+import os
 import shutil
 import uuid
 from pathlib import Path
@@ -14,6 +15,11 @@ from samples import damaged
 import logweir
 from interop.realtarantool import RealTarantool, TarantoolDied, TarantoolError
 from logweir.errors import DirectoryLocked
+from logweir.store.append import append_tuples
+from logweir.store.commit import Job
+from logweir.store.definition import TOPIC_FIELDS
+from logweir.store.references import LargeTuple
+from logweir.wal.mp import pack
 
 pytestmark = pytest.mark.tarantool
 
@@ -182,3 +188,28 @@ def test_tarantool_boots_where_rows_were_given_up(tmp_path: Path) -> None:
     with RealTarantool(copied(tmp_path / "data", tmp_path / "theirs")) as box:
         assert their_contents(box, sorted(kept)) == kept
         assert box.eval("return box.info.vclock") == [dict(vclock)]
+
+
+def test_tarantool_reads_tuples_that_the_state_refers_to(tmp_path: Path) -> None:
+    """Large tuples are in the log like all others: a Tarantool has them byte for byte, without our
+    state, and what it writes behind them is taken over by a store whose state refers to them."""
+    rows = [[0, n, n, 7, os.urandom(30_000)] for n in range(1, 20)]
+    with logweir.open(tmp_path / "ours") as log:
+        log.create_space("t", TOPIC_FIELDS, primary=["partition", "first"])
+        tuples = [LargeTuple(pack(row)[:-30_000], row[4]) for row in rows]  # type: ignore[arg-type]
+        space_id = log.schema.space("t").id
+        log.run_job(Job(lambda group: append_tuples(group, space_id, tuples)))
+        before = contents(log)
+        assert len(before["t"]) == 19
+    theirs = copied(tmp_path / "ours", tmp_path / "theirs")
+    with RealTarantool(theirs) as box:
+        assert their_contents(box, ["t"])["t"] == before["t"]
+        box.eval("box.space.t:delete({0, 3}) box.space.t:update({0, 5}, {{'=', 4, 8}})")
+        after = their_contents(box, ["t"])["t"]
+    for path in (tmp_path / "ours").glob("*.xlog"):
+        path.unlink()
+    for path in theirs.iterdir():
+        if path.suffix in (".xlog", ".snap"):
+            shutil.copy(path, tmp_path / "ours")
+    with logweir.open(tmp_path / "ours") as log:
+        assert contents(log)["t"] == after

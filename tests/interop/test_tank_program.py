@@ -159,3 +159,34 @@ def test_one_server_follows_the_other(tmp_path: Path) -> None:
     ]
     for one, other in zip(*both, strict=True):
         assert one["partitions"] == other["partitions"]
+
+
+def test_status_command_tells_the_lag_of_groups(tmp_path: Path) -> None:
+    """`logweir status` of a server: what each partition holds and how far a group is behind."""
+    tarantool = ("--listen", "tarantool://127.0.0.1:0", "--allow-guest", "all")
+    command = [*PROGRAM, "--json", "serve", str(tmp_path / "s"), *tarantool]
+    command += ["--listen", "tank://127.0.0.1:0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    try:
+        url, tank = json.loads(process.stdout.readline())["listen"]
+        with Client(tank) as client:
+            client.create_topic("t")
+            with client.producer() as producer:
+                for number in range(7):
+                    producer.send("t", b"%d" % number)
+            with client.consumer("t", group="g") as consumer:
+                for _ in range(3):
+                    consumer.get()
+                consumer.commit()
+        done = logweir("--json", "status", url)
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)["topics"]
+        assert (found["topic"], found["last"], found["consumer_lag"]) == ("t", 7, {"g": 4})
+        assert "consumer_lag" in logweir("status", url).stdout
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        process.stdout.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from interop.tankmodel import captures, frames
@@ -303,6 +305,54 @@ def test_frames_come_out_the_same_in_any_portions() -> None:
             found += frames_now
         assert found == whole
         assert len(buffer) == 0
+
+
+def through_room(buffer: FrameBuffer, data: bytes, most: int) -> list[tuple[int, memoryview]]:
+    """Receive `data` where the buffer wants it, at most so many bytes at a time."""
+    found = []
+    while data:
+        room = buffer.room()
+        assert len(room) > 0
+        size = min(len(room), most, len(data))
+        room[:size] = data[:size]
+        data = data[size:]
+        frames_now, problem = buffer.received(size)
+        assert problem is None
+        found += frames_now
+    return found
+
+
+@pytest.mark.parametrize("most", [7000, 65_536, 250_000, 10_000_000])
+def test_frames_received_in_place_are_those_that_were_sent(most: int) -> None:
+    """Small and large frames mixed, some larger than any buffer: what was given out stays as it is
+    while more is received, and in the end nothing is held."""
+    random = Random(5)
+    sizes = [random.choice((0, 10, 900, 20_000, 104_000, 104_000, 300_000)) for _ in range(60)]
+    sizes.insert(30, 5_000_000)
+    sent = [(3, random.randbytes(size)) for size in sizes]
+    data = b"".join(bytes((kind,)) + len(body).to_bytes(4, "little") + body for kind, body in sent)
+    for _ in range(2):  # with buffers that were used before
+        buffer = FrameBuffer()
+        found = through_room(buffer, data, most)
+        assert found == sent
+        assert len(buffer) == buffer.held_bytes == 0
+    cut = FrameBuffer()
+    assert through_room(cut, data[:-1], most) == sent[:-1]
+    assert len(cut) == 5 + sizes[-1] - 1
+    assert cut.held_bytes >= len(cut)
+
+
+def test_frame_that_only_says_that_it_is_large_holds_little() -> None:
+    """256 MiB are announced: memory is taken as they come."""
+    buffer = FrameBuffer()
+    through_room(buffer, b"\x01" + TANK_FRAME_BYTES.to_bytes(4, "little") + bytes(100), 105)
+    assert len(buffer.room()) <= 1 << 20
+    assert buffer.held_bytes == 105
+    assert isinstance(buffer.received(0)[1], type(None))
+    over = FrameBuffer()
+    room = over.room()
+    room[:5] = b"\x01" + (TANK_FRAME_BYTES + 1).to_bytes(4, "little")
+    assert isinstance(over.received(5)[1], LimitExceeded)
 
 
 def test_frame_above_the_limit_is_seen_at_its_header() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import logweir
 from logweir.errors import RequestError
-from logweir.limits import TANK_BUNDLE_BYTES, TUPLE_BYTES
+from logweir.limits import TANK_BUNDLE_BYTES, TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank import topics
 from logweir.replication.tank.bundle import Message, encode_bundle
@@ -21,6 +21,7 @@ from logweir.replication.tank.messages import (
     Create,
     Fetch,
     FetchPart,
+    FetchStatus,
     Publish,
     PublishPart,
     PublishResult,
@@ -29,6 +30,7 @@ from logweir.replication.urls import parse_listen_url
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
+from logweir.store.references import LargeTuple
 from logweir.wal.mp import pack
 
 FIELDS = (
@@ -194,9 +196,39 @@ def test_reading_in_order_sees_what_comes_and_what_goes(tmp_path: Path) -> None:
     run(tmp_path / "s", test)
 
 
+def test_damaged_bundle_is_unreadable_and_all_others_are_served(tmp_path: Path) -> None:
+    """One flipped bit in the log under a running server: the bundles before it come, then status
+    fb, and the connection stays."""
+
+    async def test(connection: Connection) -> None:
+        sent = [bundle(50_000) for _ in range(4)]
+        for data in sent:
+            await publish(connection, PublishPart("t", 0, data))
+        path = max((tmp_path / "s").glob("*.xlog"))
+        log = path.read_bytes()
+        at = log.index(sent[2]) + 1000
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes((log[at] ^ 4,)))
+        assert (await fetch(connection, 0, 1, 1_000_000)).endswith(sent[1])
+        request = Fetch(0, (("t", (FetchPart("t", 0, 3, 1), FetchPart("t", 0, 4, 1))),))
+        damaged, whole = (await connection.fetch(request)).parts
+        assert damaged.status is FetchStatus.UNREADABLE
+        assert whole.chunk.endswith(sent[3])
+
+    run(tmp_path / "s", test)
+
+
+def large(row: list[object]) -> LargeTuple:
+    """A tuple whose last field is a bin, in two parts."""
+    data, payload = pack(row), row[-1]
+    assert isinstance(payload, bytes)
+    return LargeTuple(data[: len(data) - len(payload)], payload)
+
+
 def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None:
     """The rows of `append_tuples` are those of `append_job`, and it refuses what that refuses."""
-    rows = [pack([n % 3, n, n, 0, os.urandom(20_000)]) for n in range(1, 20)]
+    rows = [large([n % 3, n, n, 0, os.urandom(20_000)]) for n in range(1, 20)]
     found = []
     for name, together in (("one", True), ("two", False)):
         with logweir.open(tmp_path / name, durability="write") as log:
@@ -206,12 +238,19 @@ def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None
             def apply(group: Group, together: bool = together, space: int = space) -> object:
                 if together:
                     return append_tuples(group, space, rows)
-                job = append_job(space, b"".join(rows), one_transaction=False, is_array=False)
+                job = append_job(
+                    space,
+                    b"".join(map(LargeTuple.joined, rows)),
+                    one_transaction=False,
+                    is_array=False,
+                )
                 return job(group)
 
             log.run_job(Job(apply))
-            new = pack([9, 9, 9, 9, b"z"])
-            for bad in ([rows[3]], [pack([1, 2, 3])], [pack([0, "x", 1, 1, b"y"])], [new, new]):
+            new = large([9, 9, 9, 9, b"z"])
+            huge = large([9, 9, 9, 9, bytes(TOPIC_TUPLE_BYTES)])
+            bad_rows = (rows[3], large([1, 2, b"y"]), large([0, "x", 1, 1, b"y"]), huge)
+            for bad in ([new, new], *([row] for row in bad_rows)):
                 with pytest.raises(RequestError):
                     log.run_job(Job(functools.partial(append_tuples, space_id=space, tuples=bad)))
             assert log.vclock.signature == log.vclock.lsn(1)
@@ -235,7 +274,7 @@ def test_space_with_more_indexes_is_left_to_the_ordinary_way(tmp_path: Path) -> 
             "t", FIELDS, primary=["partition", "first"], indexes={"by_time": ["time", "first"]}
         )
         space = log.schema.space("t").id
-        job = Job(lambda group: append_tuples(group, space, [pack([0, 1, 1, 0, b""])]))
+        job = Job(lambda group: append_tuples(group, space, [large([0, 1, 1, 0, b""])]))
         log.run_job(job)
         assert job.result is False
         assert log.select("t") == []

@@ -549,3 +549,24 @@ def test_unfinished_frames_of_all_clients_are_bounded() -> None:
     first.receive_data(encode_request(Status(1)) * 60, 0.0)
     assert first.close_reason
     assert budget.used_bytes == 0
+
+
+def test_buffers_of_frames_under_way_count_as_unfinished() -> None:
+    """What a frame is received into counts whole from its header on, and no more once it ended."""
+    budget = InputBudget(1_000_000)
+    sessions = [ServerSession(MemoryTopics(), WaitIndex(), 0.0, budget=budget) for _ in range(4)]
+    frame = b"\x0a" + (300_000).to_bytes(4, "little") + bytes(300_000)
+    for count, session in enumerate(sessions, 1):
+        for part in (frame[:5], frame[5:100]):
+            room = session.room()
+            room[: len(part)] = part
+            session.received(len(part), 1.0)
+        assert session.close_reason.startswith("unfinished frames") == (count == 4)
+    assert budget.used_bytes >= 900_000
+    rest = frame[100:]
+    room = sessions[0].room()
+    assert len(room) >= len(rest)
+    room[: len(rest)] = rest
+    sessions[0].received(len(rest), 2.0)
+    assert sessions[0].close_reason.startswith("malformed")
+    assert budget.used_bytes < 700_000

@@ -1,0 +1,192 @@
+"""Large tuples that the state does not hold: it says where they stand in the log.
+
+A tuple that was written to the log as it is need not be written a second time. The entry of the
+primary index then holds, instead of the tuple, a *reference* of 33 bytes, big-endian:
+
+======  ======  ====================================================================================
+at      type    holds
+======  ======  ====================================================================================
+0       u8      c1, which begins no MsgPack value and no entry of another index
+1       u64     the log file: the number in its name
+9       u64     the byte of that file where the tuple begins
+17      u64     the length of the tuple
+25      u32     the checksum (`wal.crc32c`) of the block's rows before the tuple
+29      u32     the same behind it
+======  ======  ====================================================================================
+
+Who reads gets the tuple, checked. The named database `references` of the state has a key without a
+value for each reference that was made: file u64, space id u32, key of the entry. That of an entry
+which was changed or removed since stays until the file goes, and says nothing.
+
+References are made by `store.append` alone, behind the write of the log and in the LMDB transaction
+of the same commit; what is loaded from snapshots and logs stands in the state itself. Before a log
+file is removed `move_in` puts what is still referred to into the state; the file stays open while a
+view of the state from before that may be in use. If a file that is referred to is missing when a
+folder is opened, the state is thrown away and made anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from logweir.errors import CorruptBlock, WalError
+from logweir.wal.block import Pieces
+from logweir.wal.crc32c import checksum
+from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
+
+if TYPE_CHECKING:
+    from logweir.store.log import Log
+
+__all__ = ["REFERENCE", "InLog", "LargeTuple", "LogFiles", "file_of", "move_in"]
+
+REFERENCE: Final = 0xC1
+_FORM: Final = struct.Struct(">BQQQII")
+
+Buffer = bytes | memoryview
+
+
+class LargeTuple(NamedTuple):
+    """A tuple in MsgPack, in two parts: `payload` is the data of its last field, a bin."""
+
+    head: bytes
+    payload: Buffer
+
+    @property
+    def size(self) -> int:
+        """Bytes of both."""
+        return len(self.head) + len(self.payload)
+
+    def joined(self) -> bytes:
+        """The tuple in one piece."""
+        return b"".join(self)
+
+
+class InLog(NamedTuple):
+    """Where a tuple stands in the log: parts `part` and the next of `rows`, from byte `at` of
+    them on."""
+
+    rows: Pieces
+    part: int
+    at: int
+
+    def reference(self) -> bytes | None:
+        """The reference; None where it is not written as it is, or not yet."""
+        rows, part = self.rows, self.part
+        if rows.file is None:
+            return None
+        size = len(rows.parts[part]) + len(rows.parts[part + 1])
+        before, behind = rows.checksums[part - 1], rows.checksums[part + 1]
+        return _FORM.pack(REFERENCE, rows.file, rows.offset + self.at, size, before, behind)
+
+
+def file_of(reference: bytes) -> int:
+    """The number of the file that a reference is about."""
+    return int(_FORM.unpack(reference)[1])
+
+
+class LogFiles:
+    """The log files that references are about, open. For all threads of a store."""
+
+    def __init__(self, directory: Path, filesystem: FileSystem = OS) -> None:
+        self._directory = directory
+        self._filesystem = filesystem
+        self._open: dict[int, ReadFile] = {}
+        self._retired: list[int] = []
+
+    def hold(self, number: int) -> ReadFile:
+        """The file, opened if it is not yet. Raises `WalError`."""
+        file = self._open.get(number)
+        if file is None:
+            path = self._directory / f"{number:020d}.xlog"
+            try:
+                opened = self._filesystem.open_read(path)
+            except OSError as error:
+                raise explain(error, str(path)) from error
+            file = self._open.setdefault(number, opened)
+            if file is not opened:
+                opened.close()
+        return file
+
+    def check(self, numbers: Iterable[int]) -> None:
+        """Raise `WalError` where one of these files is not there."""
+        wanted = {f"{number:020d}.xlog" for number in numbers}
+        if not wanted:
+            return
+        try:
+            missing = wanted.difference(self._filesystem.list_directory(self._directory))
+        except OSError as error:
+            raise explain(error, str(self._directory)) from error
+        if missing:
+            raise WalError(
+                "the state refers to this log, which is not there.",
+                path=str(self._directory / min(missing)),
+            )
+
+    def read(self, reference: bytes) -> bytes:
+        """The tuple. Raises `WalError`, `CorruptBlock`."""
+        _, number, offset, size, before, behind = _FORM.unpack(reference)
+        file = self.hold(number)
+        try:
+            data = file.read(size, offset)
+        except OSError as error:
+            raise explain(error, str(file.path), offset) from error
+        if len(data) != size or checksum(data, before) != behind:
+            raise CorruptBlock(
+                f"the {size} bytes of a tuple that stood here are no longer the same.",
+                path=str(file.path),
+                offset=offset,
+                hint="the log was changed or damaged; `logweir verify` tells more",
+            )
+        return data
+
+    def retire(self, number: int) -> None:
+        """Nobody asks for the file any more, but for those who have a view already."""
+        if number in self._open:
+            self._retired.append(number)
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether there is something to be closed once there is no view."""
+        return bool(self._retired)
+
+    def close_retired(self) -> None:
+        """There is no view."""
+        while self._retired:
+            self._open.pop(self._retired.pop()).close()
+
+    def close(self) -> None:
+        """Close all."""
+        self._retired.clear()
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def move_in(log: Log, paths: Sequence[Path]) -> None:
+    """Put into the state what it refers to in log files, so that these may be removed.
+
+    In steps, between which others commit. Raises `WalError`.
+    """
+    from logweir.store.state import MapFull
+
+    numbers = [int(path.stem) for path in paths]
+    while numbers:
+        log.enter_exclusive()
+        try:
+            txn = log.begin_group().engine.txn
+            try:
+                is_done = txn.move_in(numbers[0])
+                txn.commit()
+            except MapFull:
+                txn.abort()
+                log.grow_state()
+                continue
+            except BaseException:
+                txn.abort()
+                raise
+        finally:
+            log.leave_exclusive()
+        if is_done:
+            del numbers[0]
