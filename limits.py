@@ -74,6 +74,9 @@ STATE_KEY_BYTES: Final = 511
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Largest group of requests that shares one sync; what is over goes into the next group."""
 
+LOG_FILES_OPEN: Final = 64
+"""Log files that a store keeps open to read the large tuples that its state refers to."""
+
 # --- connections ----------------------------------------------------------------------------------
 CONNECTIONS: Final = 4096
 """Connections that one server keeps open at a time; one more is refused."""

@@ -28,11 +28,13 @@ folder is opened, the state is thrown away and made anew.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import CorruptBlock, WalError
+from logweir.limits import LOG_FILES_OPEN
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
@@ -88,26 +90,37 @@ def file_of(reference: bytes) -> int:
 
 
 class LogFiles:
-    """The log files that references are about, open. For all threads of a store."""
+    """The log files that references are about; those that were read last are open. For all threads
+    of a store."""
 
     def __init__(self, directory: Path, filesystem: FileSystem = OS) -> None:
         self._directory = directory
         self._filesystem = filesystem
-        self._open: dict[int, ReadFile] = {}
+        self._lock = threading.Lock()
+        self._open: dict[int, ReadFile] = {}  # the one read last stands last
+        self._held: dict[int, ReadFile] = {}
         self._retired: list[int] = []
 
-    def hold(self, number: int) -> ReadFile:
-        """The file, opened if it is not yet. Raises `WalError`."""
-        file = self._open.get(number)
+    def hold(self, number: int) -> None:
+        """Keep the file open, as it is about to be removed. Raises `WalError`."""
+        with self._lock:
+            if number not in self._held:
+                self._held[number] = self._open.pop(number, None) or self._opened(number)
+
+    def _opened(self, number: int) -> ReadFile:
+        path = self._directory / f"{number:020d}.xlog"
+        try:
+            return self._filesystem.open_read(path)
+        except OSError as error:
+            raise explain(error, str(path)) from error
+
+    def _find(self, number: int) -> ReadFile:
+        file = self._held.get(number)
         if file is None:
-            path = self._directory / f"{number:020d}.xlog"
-            try:
-                opened = self._filesystem.open_read(path)
-            except OSError as error:
-                raise explain(error, str(path)) from error
-            file = self._open.setdefault(number, opened)
-            if file is not opened:
-                opened.close()
+            file = self._open.pop(number, None) or self._opened(number)
+            self._open[number] = file
+            if len(self._open) > LOG_FILES_OPEN:
+                self._open.pop(next(iter(self._open))).close()
         return file
 
     def check(self, numbers: Iterable[int]) -> None:
@@ -128,11 +141,12 @@ class LogFiles:
     def read(self, reference: bytes) -> bytes:
         """The tuple. Raises `WalError`, `CorruptBlock`."""
         _, number, offset, size, before, behind = _FORM.unpack(reference)
-        file = self.hold(number)
-        try:
-            data = file.read(size, offset)
-        except OSError as error:
-            raise explain(error, str(file.path), offset) from error
+        with self._lock:  # so that nobody closes it meanwhile
+            file = self._find(number)
+            try:
+                data = file.read(size, offset)
+            except OSError as error:
+                raise explain(error, str(file.path), offset) from error
         if len(data) != size or checksum(data, before) != behind:
             raise CorruptBlock(
                 f"the {size} bytes of a tuple that stood here are no longer the same.",
@@ -144,7 +158,7 @@ class LogFiles:
 
     def retire(self, number: int) -> None:
         """Nobody asks for the file any more, but for those who have a view already."""
-        if number in self._open:
+        if number in self._held:
             self._retired.append(number)
 
     @property
@@ -154,14 +168,17 @@ class LogFiles:
 
     def close_retired(self) -> None:
         """There is no view."""
-        while self._retired:
-            self._open.pop(self._retired.pop()).close()
+        with self._lock:
+            while self._retired:
+                self._held.pop(self._retired.pop()).close()
 
     def close(self) -> None:
         """Close all."""
-        self._retired.clear()
-        while self._open:
-            self._open.popitem()[1].close()
+        with self._lock:
+            self._retired.clear()
+            for files in (self._open, self._held):
+                while files:
+                    files.popitem()[1].close()
 
 
 def move_in(log: Log, paths: Sequence[Path]) -> None:

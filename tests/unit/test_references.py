@@ -10,6 +10,7 @@ import pytest
 
 import logweir
 from logweir.errors import CorruptBlock
+from logweir.store import references as references_module
 from logweir.store import state as state_module
 from logweir.store.append import append_tuples
 from logweir.store.commit import Job
@@ -158,6 +159,22 @@ def test_log_that_is_removed_leaves_its_tuples_in_the_state(tmp_path: Path) -> N
         assert log.select("t")[:-1] == kept
     with topic(tmp_path) as log:
         assert log.select("t")[:-1] == kept
+
+
+def test_few_log_files_are_open_however_many_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read longest ago is closed, and opened again when it is asked for."""
+    monkeypatch.setattr(references_module, "LOG_FILES_OPEN", 3)
+    rows = rows_of(12)
+    with topic(tmp_path, wal_max_size=2) as log:
+        for row in rows:
+            append(log, [row])
+        assert len(files_referred_to(log)) == 12
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(2):
+            assert log.select("t") == rows
+        assert len(os.listdir("/proc/self/fd")) == before + 3
 
 
 def test_log_that_a_follower_needs_stays_and_is_referred_to(tmp_path: Path) -> None:
