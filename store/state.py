@@ -14,19 +14,17 @@ Layout of the folder `state/`:
   index 0 the key's memcomparable bytes (`store.keys`) give the tuple, in the others the index key
   gives the primary key. `meta` holds the position.
 
-Keys longer than LMDB takes (511 bytes) share one entry for all keys with the same first
-`_LONG_PREFIX` bytes: that prefix gives the list of whole keys and values, in order.
+Keys longer than LMDB takes (511 bytes) are kept in pieces, the further ones in a second database of
+the index (`store.longkeys`).
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
 import json
 import os
 import shutil
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -36,20 +34,22 @@ from typing import Any, Final
 import lmdb
 
 from logweir.errors import WalError, WriteFailed
-from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
+from logweir.limits import STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
+from logweir.store.longkeys import PIECE_BYTES, LongKeys
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
 __all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "takes_length"]
 
-_LONG_PREFIX: Final = STATE_KEY_BYTES - 1
 _DATABASES_MAX: Final = 65_000
 _READERS_MAX: Final = 1024
+_META: Final = b"meta"
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
+_LONG_NAME: Final = b"/long"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _STEP_VALUES: Final = 16
@@ -73,7 +73,7 @@ class Position:
 
 def state_format() -> str:
     """What must be the same for a state to be used again: its layout, and how keys are made."""
-    return f"1/{KEY_VERSION}/{collation.version()}"
+    return f"2/{KEY_VERSION}/{collation.version()}"
 
 
 def boot_id() -> str:
@@ -279,21 +279,24 @@ class Txn:
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
         name = b"%d/%d" % (space_id, index_id)
+        handle = self.database(name)
+        return None if handle is None else Tree(self, name, handle, self._undo)
+
+    def database(self, name: bytes) -> Any | None:
+        """The handle of a database; None where a reader finds none."""
         handle = self._opened.get(name)
         if handle is None:
             handle = self._state.database(name, self.raw, write=self.is_write)
-            if handle is None:
-                return None
-            if self.is_write:
+            if handle is not None and self.is_write:
                 self._opened[name] = handle
-        return Tree(self, name, handle, self._undo)
+        return handle
 
     def drop(self, space_id: int, index_id: int) -> None:
         """Remove all entries of an index. Only undone with the whole transaction."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
         self.spoil()
-        self.raw.drop(tree.handle, delete=False)
+        tree.clear()
 
     def load(self, space_id: int, index_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries. Only undone with the whole transaction."""
@@ -335,7 +338,7 @@ class Txn:
 
     def position(self) -> Position | None:
         """Up to where the state is applied; None in an empty one."""
-        handle = self._meta()
+        handle = self.database(_META)
         data = None if handle is None else self.raw.get(_POSITION, db=handle)
         if data is None:
             return None
@@ -345,24 +348,16 @@ class Txn:
     def set_position(self, position: Position) -> None:
         """Note up to where this transaction applies the log."""
         data = pack([dict(position.vclock), position.file, position.offset, position.unlogged])
-        self.raw.put(_POSITION, data, db=self._meta())
+        self.raw.put(_POSITION, data, db=self.database(_META))
 
     def note_long(self, name: bytes) -> None:
-        """Remember that an index has had keys that share an entry, so that counting must look."""
-        self.raw.put(_LONG + name, b"", db=self._meta())
+        """Remember that an index has had keys that are kept in pieces."""
+        self.raw.put(_LONG + name, b"", db=self.database(_META))
 
     def has_long(self, name: bytes) -> bool:
         """Whether `note_long` was ever said of that index."""
-        handle = self._meta()
+        handle = self.database(_META)
         return handle is not None and self.raw.get(_LONG + name, db=handle) is not None
-
-    def _meta(self) -> Any | None:
-        handle = self._opened.get(b"meta")
-        if handle is None:
-            handle = self._state.database(b"meta", self.raw, write=self.is_write)
-            if self.is_write:
-                self._opened[b"meta"] = handle
-        return handle
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""
@@ -394,37 +389,42 @@ class Tree:
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
-        if len(key) < _LONG_PREFIX:
+        if len(key) < PIECE_BYTES:
             value: bytes | None = self._raw.get(key, db=self.handle)
             return value
-        return dict(self._chain(_stored(key))).get(key)
+        return self._long().get(key) if self._txn.has_long(self._name) else None
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
-        stored = key
-        if len(key) >= _LONG_PREFIX:
+        if len(key) < PIECE_BYTES:
+            self._keep(self.handle, key)
+            self._raw.put(key, value, db=self.handle)
+        else:
             self._txn.note_long(self._name)
-            stored = _stored(key)
-            chain = self._chain(stored)
-            at = bisect.bisect_left(chain, (key,))
-            end = at + 1 if at < len(chain) and chain[at][0] == key else at
-            chain[at:end] = [(key, value)]
-            value = _join(chain)
-        self._undo.append((self.handle, stored, self._raw.get(stored, db=self.handle)))
-        self._raw.put(stored, value, db=self.handle)
+            self._long().put(key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove `key`, which is there."""
-        stored = key
-        rest: list[tuple[bytes, bytes]] = []
-        if len(key) >= _LONG_PREFIX:
-            stored = _stored(key)
-            rest = [pair for pair in self._chain(stored) if pair[0] != key]
-        self._undo.append((self.handle, stored, self._raw.get(stored, db=self.handle)))
-        if rest:
-            self._raw.put(stored, _join(rest), db=self.handle)
+        if len(key) < PIECE_BYTES:
+            self._keep(self.handle, key)
+            self._raw.delete(key, db=self.handle)
         else:
-            self._raw.delete(stored, db=self.handle)
+            self._long().delete(key)
+
+    def clear(self) -> None:
+        """Remove all entries. Not undone by `rollback`."""
+        self._raw.drop(self.handle, delete=False)
+        if self._txn.has_long(self._name):
+            self._long().clear()
+
+    def _keep(self, handle: Any, key: bytes) -> None:
+        """Note what is under `key`, for a rollback."""
+        self._undo.append((handle, key, self._raw.get(key, db=handle)))
+
+    def _long(self) -> LongKeys:
+        """The keys in pieces; a reader asks only where there are some."""
+        below = self._txn.database(self._name + _LONG_NAME)
+        return LongKeys(self._raw, self.handle, below, self._keep)
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
@@ -485,26 +485,21 @@ class Tree:
 
     def count(self) -> int:
         """How many entries there are."""
-        if self._txn.has_long(self._name):
-            return sum(1 for _ in self.ascending(b""))
         count: int = self._raw.stat(self.handle)["entries"]
+        if self._txn.has_long(self._name):
+            count += self._long().surplus()
         return count
 
     def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries from `start` on, in order of keys."""
         with self._raw.cursor(self.handle) as cursor:
-            long = len(start) >= _LONG_PREFIX
-            if not (
-                cursor.set_range(_stored(start) if long else start) if start else cursor.first()
-            ):
+            if not (cursor.set_range(start[:PIECE_BYTES]) if start else cursor.first()):
                 return
             for stored, value in cursor.iternext():
-                if len(stored) <= _LONG_PREFIX - 1:
+                if len(stored) < PIECE_BYTES:
                     yield stored, value
                 else:
-                    for pair in _split(value):
-                        if pair[0] >= start:
-                            yield pair
+                    yield from self._long().ascending(stored, value, start)
 
     def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
         """Values of entries from `start` on, in order of keys, and whether these were the last.
@@ -541,25 +536,19 @@ class Tree:
             if stop is None:
                 found = cursor.last()
             else:
-                bound = _stored(stop) if len(stop) >= _LONG_PREFIX else stop
+                bound = stop[:PIECE_BYTES]
                 found = cursor.set_range(bound)
                 if not found:
                     found = cursor.last()
-                elif bytes(cursor.key()) != bound or len(stop) < _LONG_PREFIX:
+                elif bytes(cursor.key()) != bound or len(stop) < PIECE_BYTES:
                     found = cursor.prev()
             if not found:
                 return
             for stored, value in cursor.iterprev():
-                if len(stored) <= _LONG_PREFIX - 1:
+                if len(stored) < PIECE_BYTES:
                     yield stored, value
                 else:
-                    for pair in reversed(_split(value)):
-                        if stop is None or pair[0] < stop:
-                            yield pair
-
-    def _chain(self, stored: bytes) -> list[tuple[bytes, bytes]]:
-        value = self._raw.get(stored, db=self.handle)
-        return [] if value is None else _split(value)
+                    yield from self._long().descending(stored, value, stop)
 
 
 def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
@@ -568,28 +557,8 @@ def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
 
 def takes_length(key_bytes: int) -> bool:
     """Whether LMDB takes keys of that length, which is not negative, as they are."""
-    return 0 <= key_bytes < _LONG_PREFIX
+    return 0 <= key_bytes < PIECE_BYTES
 
 
 def _is_short(keys: list[bytes]) -> bool:
     return takes_length(max(map(len, keys), default=0))
-
-
-def _stored(key: bytes) -> bytes:
-    """The LMDB key that `key`, at least `_LONG_PREFIX` bytes, shares with its like."""
-    return key[:_LONG_PREFIX]
-
-
-def _join(chain: list[tuple[bytes, bytes]]) -> bytes:
-    return b"".join(struct.pack(">II", len(key), len(value)) + key + value for key, value in chain)
-
-
-def _split(data: bytes) -> list[tuple[bytes, bytes]]:
-    chain = []
-    at = 0
-    while at < len(data):
-        key_size, value_size = struct.unpack_from(">II", data, at)
-        at += 8
-        chain.append((data[at : at + key_size], data[at + key_size : at + key_size + value_size]))
-        at += key_size + value_size
-    return chain
