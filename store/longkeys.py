@@ -1,8 +1,8 @@
 """Keys longer than LMDB takes, in pieces that many keys share.
 
-An index's database holds a key of fewer than `PIECE_BYTES` bytes as it is. Of a longer one it holds
-the first `PIECE_BYTES` bytes, and as value the number of a *branch*, 8 bytes, big-endian. What comes
-behind them is in a second database, `<space id>/<index id>/long`:
+An index's database holds a key of fewer than `PIECE_BYTES` bytes as it is. Of a longer one it
+holds the first `PIECE_BYTES` bytes, and as value the number of a *branch*, 8 bytes, big-endian.
+What comes behind them is in a second database, `<space id>/<index id>/long`:
 
 ======================  ==================================================  ====================
 entry                   key                                                 value
