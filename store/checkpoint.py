@@ -143,7 +143,6 @@ class Checkpoints:
 
     def collect(self) -> list[Path]:
         """Remove what nobody needs any more. Returns the files removed."""
-        log = self._log
         with self._guard:
             index = self._index()
             snaps = index.snaps
