@@ -135,7 +135,7 @@ class State:
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
             self._env = lmdb.open(
-                str(self.directory),
+                os.fsencode(self.directory),  # its name need not be text
                 map_size=self._map_bytes,
                 max_dbs=_DATABASES_MAX,
                 max_readers=_READERS_MAX,
