@@ -190,7 +190,7 @@ class _Examination:
         previous = newer.log.meta.prev_vclock
         order = reached.compare(begin)
         missing_file = previous is not None and previous != older.log.vclock
-        known = order == "<" and Hole.before_log(newer.log.meta, reached)
+        known = order == "<" and Hole.before_log(newer.log.meta, reached) is not None
         if (order == "=" or known) and not missing_file:
             return []
         name = newer.log.path

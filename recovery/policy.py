@@ -51,8 +51,8 @@ class RecoveryPlan:
     `snapshot`: to load, None for a fresh folder (or where reading began at `start`); `xlogs`: to
     replay, oldest first; `start`: the vclock before the first row to replay; `vclock`: the state
     after the last; `append_point`: for `WalWriter`; `renames`: files that `prepare` moves away;
-    `lost`: what is given up, one sentence each; `lsn_reserve`: the bytes lost behind the last row,
-    so more than the rows there: a writer that skips as many lsns never uses one twice.
+    `lost`: what is given up, one sentence each; `lsn_reserve`: as in the report, 0 where nothing
+    is given up.
     """
 
     report: RecoveryReport
@@ -117,7 +117,7 @@ def plan(report: RecoveryReport, *, force: bool = False) -> RecoveryPlan:
         append_point=append_point,
         renames=renames,
         lost=tuple(_loss(damage) for damage in report.blocking),
-        lsn_reserve=sum(report.damaged_bytes(damage) for damage in report.lost_at_end),
+        lsn_reserve=report.lsn_reserve,
     )
 
 

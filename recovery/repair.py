@@ -9,8 +9,11 @@
   is kept.
 * **Holes**: where rows are missing a new log begins that says so in its header
   (`recovery.rewrite`). The vclock of the result is the one that the damaged folder had, so lsns of
-  lost rows in the middle are never used again. Of rows lost at the end nobody knows the lsns: the
-  last log then says ``Hole: {1: 110} ?``; a follower that had got such rows must be joined anew.
+  lost rows in the middle are never used again. Of rows lost at the end nobody knows the lsns; a
+  row is longer than a byte, so as many lsns of this instance as bytes are lost are left out: the
+  last log says ``Hole: {1: 110} {1: 361} ?`` and goes on behind it. Where the instance's number is
+  not to be found in `_cluster` it says ``Hole: {1: 110} ?`` and leaves out nothing. A follower that
+  had got such rows must be joined anew.
 
 A real Tarantool opens the result, and `examine` finds no damage in it but names the holes.
 Not carried over: older snapshots and the logs before the one that was used.
@@ -23,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.errors import RecoveryRefused
+from logweir.errors import DecodeError, LimitExceeded, RecoveryRefused
+from logweir.limits import VCLOCK_COMPONENTS
 from logweir.recovery.examine import Progress, examine
 from logweir.recovery.policy import RecoveryPlan, plan_from
 from logweir.recovery.replay import Batch, walk
@@ -37,13 +41,16 @@ from logweir.recovery.report import (
     words,
 )
 from logweir.recovery.rewrite import copy_file, make_target, names_in, rewrite, salvage_snapshot
+from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import Row, RowType
 
 __all__ = ["RepairResult", "repair"]
 
+_CLUSTER_ID: Final = 320
 _SYSTEM_SPACES: Final = frozenset({272, 276, 280, 288, 296, 304, 312, 320})
 """Spaces without whose rows nothing starts: schema, spaces, indexes, functions, users, rights."""
 
@@ -71,9 +78,8 @@ class RepairResult:
     @property
     def rows_lost(self) -> int | None:
         """Rows that are lost, None where nobody can know."""
-        if any(hole.before is None for hole in self.holes) or not self.snapshot_is_whole:
-            return None
-        return sum(h.before.signature - h.after.signature for h in self.holes if h.before)
+        known = [hole.rows for hole in self.holes if hole.rows is not None]
+        return sum(known) if self.snapshot_is_whole and len(known) == len(self.holes) else None
 
     @property
     def summary(self) -> str:
@@ -126,7 +132,8 @@ def repair(
     source = plan_from(report, snapshot.log_file, force=True)
     if not dry_run:
         make_target(to, filesystem)
-    saved = rewrite(_items(source), None if dry_run else to, instance, source.start, filesystem)
+    items = _items(source, _OwnNumber(str(instance), snapshot))
+    saved = rewrite(items, None if dry_run else to, instance, source.start, filesystem)
     if not dry_run:
         copy = salvage_snapshot if snapshot.damage else copy_file
         copy(snapshot.path, to / snapshot.path.name, filesystem)
@@ -175,14 +182,65 @@ def _is_enough(path: Path, filesystem: FileSystem) -> bool:
     return False
 
 
-def _items(source: RecoveryPlan) -> Generator[Batch | Hole]:
+def _items(source: RecoveryPlan, own: _OwnNumber) -> Generator[Batch | Hole]:
     """The rows and the holes, the one of unknown size at the end included."""
     vclock = source.start
+    lost_at_end = bool(source.report.lost_at_end)
+    if lost_at_end:
+        own.learn_snapshot(source.report.filesystem)
     for item in walk(source):
         vclock = item.vclock if isinstance(item, Batch) else item.before or vclock
+        if lost_at_end and isinstance(item, Batch):
+            own.learn(item.block.columns, range(item.first, item.last))
         yield item
-    if source.report.lost_at_end:
-        yield Hole(vclock, None)
+    if lost_at_end:
+        yield _hole_at_end(vclock, own.number, source.report.lsn_reserve)
+
+
+def _hole_at_end(vclock: VClock, number: int | None, reserve: int) -> Hole:
+    if number is None or not reserve:
+        return Hole(vclock, None)
+    try:
+        behind = vclock.with_lsn(number, vclock.lsn(number) + reserve)
+    except ValueError:  # there are not that many lsns
+        return Hole(vclock, None)
+    return Hole(vclock, behind, is_bound=True)
+
+
+class _OwnNumber:
+    """The replica id of the instance, by the rows of `_cluster`; None where they do not say it."""
+
+    def __init__(self, instance: str, snapshot: FileReport) -> None:
+        self._instance = instance
+        self._snapshot = snapshot.path
+        self.number: int | None = None
+
+    def learn_snapshot(self, filesystem: FileSystem) -> None:
+        """Take what the whole blocks of the snapshot say."""
+        with WalReader(self._snapshot, filesystem=filesystem, skip_damage=True) as reader:
+            for item in reader.blocks():
+                if not isinstance(item, Damage):
+                    self.learn(item.columns, range(len(item.columns)))
+
+    def learn(self, columns: RowColumns, rows: range) -> None:
+        """Take what some rows of a block say."""
+        if _CLUSTER_ID in columns.space_id:
+            for at in rows:
+                if columns.space_id[at] == _CLUSTER_ID:
+                    self._learn_row(columns.row(at))
+
+    def _learn_row(self, row: Row) -> None:
+        try:
+            body = row.decoded()
+            number, *rest = body.get("tuple") or body["key"]
+        except (DecodeError, LimitExceeded, KeyError, TypeError, ValueError):
+            return
+        names_it = [str(one).lower() for one in rest[:1]] == [self._instance]
+        is_own = names_it and row.type in (RowType.INSERT, RowType.REPLACE)
+        if is_own and isinstance(number, int) and 0 < number < VCLOCK_COMPONENTS:
+            self.number = number
+        elif number == self.number:
+            self.number = None  # another one has the number now
 
 
 def _refusal(report: RecoveryReport, why: str) -> RecoveryRefused:

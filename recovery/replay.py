@@ -110,7 +110,8 @@ def walk(
         if not vclock.covers(log.vclock):
             if _is_there(vclock, until):
                 return
-            if not plan.force and not Hole.before_log(log.meta, vclock):
+            recorded = Hole.before_log(log.meta, vclock)
+            if not plan.force and recorded is None:
                 raise ChainGap(
                     f"the log begins at {log.vclock}, what is before it ends at {vclock}.",
                     path=str(log.path),
@@ -118,7 +119,7 @@ def walk(
                     found=log.vclock,
                     hint="rows are missing: `logweir verify` shows where",
                 )
-            hole = Hole(vclock, vclock.merge(log.vclock))
+            hole = recorded or Hole(vclock, vclock.merge(log.vclock))
             vclock = vclock.merge(log.vclock)
             yield hole
         yield from (hole for hole in Hole.in_header(log.meta) if hole.before is None)

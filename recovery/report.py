@@ -5,11 +5,13 @@
     {"ok": true, "files": [{"file", "kind", "size", "vclock", "end_vclock", "rows", "blocks",
      "transactions", "end", "end_offset"}, …],
      "damage": [{"kind", "file", "offset", "lsn_before", "lsn_after", "rows_lost", "message",
-     "hint"}, …], "vclock": {"1": 115}, "warnings": ["…"], "holes": [{"after", "before"}, …]}
+     "hint"}, …], "vclock": {"1": 115}, "warnings": ["…"],
+     "holes": [{"after", "before", "rows"}, …]}
 
 Keys are only ever added. A hole is a record, in the header of a log that a repair wrote, of rows
 that were lost before: the header item ``Hole: {1: 39} {1: 41}`` says that after the first vclock
-nothing is known until the second, ``Hole: {1: 110} ?`` that what came after it is not known.
+nothing is known until the second, ``Hole: {1: 110} ?`` that what came after it is not known,
+``Hole: {1: 110} {1: 361} ?`` that it is not known but surely ended before the second.
 Readers other than logweir ignore header items that they do not know (Tarantool 2.6.0, observed).
 """
 
@@ -46,26 +48,36 @@ class LogPosition:
 @dataclass(frozen=True, slots=True)
 class Hole:
     """Rows that a repair could not save: behind `after`, up to and including `before` (None: their
-    number was not known)."""
+    number was not known). `is_bound`: so many at most, and no lsn in between is used again."""
 
     after: VClock
     before: VClock | None
+    is_bound: bool = False
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows are missing, None where that is not known."""
+        if self.before is None or self.is_bound:
+            return None
+        return self.before.signature - self.after.signature
 
     @property
     def sentence(self) -> str:
         """For people."""
-        if self.before is None:
-            return f"rows behind {self.after} were lost before a repair; how many is not known."
-        count = words(self.before.signature - self.after.signature, "row")
-        return f"{count} between {self.after} and {self.before} lost before a repair."
+        if self.rows is not None:
+            count = words(self.rows, "row")
+            return f"{count} between {self.after} and {self.before} lost before a repair."
+        text = f"rows behind {self.after} were lost before a repair; how many is not known"
+        return f"{text}." if self.before is None else f"{text}, none is behind {self.before}."
 
     def __str__(self) -> str:
-        return f"{self.after} {'?' if self.before is None else self.before}"
+        end = "" if self.before is None else f" {self.before}"
+        return f"{self.after}{end}{' ?' if self.rows is None else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """One element of `holes`."""
         before = None if self.before is None else vclock_json(self.before)
-        return {"after": vclock_json(self.after), "before": before}
+        return {"after": vclock_json(self.after), "before": before, "rows": self.rows}
 
     @classmethod
     def parse(cls, text: str) -> Hole:
@@ -73,8 +85,11 @@ class Hole:
         after, brace, before = text.partition("}")
         if not brace:
             raise DecodeError(f"hole {text[:80]!r} is not two vclocks")
-        end = None if before.strip() == "?" else VClock.parse(before.strip())
-        return cls(VClock.parse(after + brace), end)
+        end, brace_of_end, mark = before.strip().rpartition("}")
+        if mark.strip() not in ("", "?") or not (mark or end):
+            raise DecodeError(f"hole {text[:80]!r} does not end with a vclock or a question mark")
+        known = VClock.parse(end + brace_of_end) if end else None
+        return cls(VClock.parse(after + brace), known, known is not None and bool(mark))
 
     @classmethod
     def in_header(cls, meta: Meta) -> list[Hole]:
@@ -82,9 +97,10 @@ class Hole:
         return [cls.parse(value) for key, value in meta.unknown if key == HOLE_ITEM]
 
     @classmethod
-    def before_log(cls, meta: Meta, reached: VClock) -> bool:
-        """Whether the header `meta` says that the rows between `reached` and its begin are lost."""
-        return (HOLE_ITEM, str(cls(reached, meta.vclock))) in meta.unknown
+    def before_log(cls, meta: Meta, reached: VClock) -> Hole | None:
+        """What the header `meta` says of rows lost between `reached` and its begin, if it does."""
+        holes = cls(reached, meta.vclock), cls(reached, meta.vclock, is_bound=True)
+        return next((hole for hole in holes if (HOLE_ITEM, str(hole)) in meta.unknown), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +213,12 @@ class RecoveryReport:
     def lost_at_end(self) -> tuple[Damage, ...]:
         """The part of `blocking` that may have cost rows behind the last one that was found."""
         return tuple(one for one in self.blocking if self._is_at_end(one))
+
+    @property
+    def lsn_reserve(self) -> int:
+        """The bytes lost behind the last row, so more than the rows there: a writer that skips as
+        many lsns never uses one twice."""
+        return sum(self.damaged_bytes(one) for one in self.lost_at_end)
 
     def _is_at_end(self, damage: Damage) -> bool:
         if damage.rows_lost is not None or not damage.file.endswith(".xlog"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from logweir.errors import LogweirError
 from logweir.limits import RETENTION_SECONDS
@@ -52,6 +52,7 @@ class Retention:
         self._departed = departed
         self._forgotten = forgotten
         self._positions: dict[str, VClock] = {}
+        self._gone: set[str] = set()
         self._pinned: Mapping[str, int] = {}
         self._warned: set[str] = set()
         self._busy = asyncio.Lock()
@@ -64,11 +65,21 @@ class Retention:
     def keep(self, name: str, position: VClock) -> None:
         """Everything behind `position` stays for `name`; older logs may go soon."""
         self._positions[name] = position
+        self._gone.discard(name)
+
+    def forget(self, name: str) -> None:
+        """Nothing needs to stay for `name` any more."""
+        self._positions.pop(name, None)
+        self._gone.add(name)
 
     async def keep_now(self, name: str, position: VClock) -> None:
-        """`keep`, durable when it returns."""
+        """`keep`, durable when it returns. Who is cancelled here may `forget` the name at once."""
+        await asyncio.shield(self._keep_now(name, position))
+
+    async def _keep_now(self, name: str, position: VClock) -> None:
         async with self._busy:
             self._positions.pop(name, None)
+            self._gone.discard(name)
             await asyncio.to_thread(self._log.retain, name, position)
 
     async def run(self) -> None:
@@ -84,7 +95,14 @@ class Retention:
         """Make positions durable, measure, warn and evict, once."""
         async with self._busy:
             noted, self._positions = self._positions, {}
-            self._pinned, gone = await asyncio.to_thread(self._store, noted)
+            unwanted, self._gone = self._gone, set()
+            try:
+                self._pinned, gone = await asyncio.to_thread(self._store, noted, unwanted)
+            except BaseException:  # again the next time, but for what is newer
+                self._gone |= unwanted - self._positions.keys()
+                kept = {name: at for name, at in noted.items() if name not in self._gone}
+                self._positions = {**kept, **self._positions}
+                raise
             for name in gone:
                 self._positions.pop(name, None)
                 self._forgotten(name)
@@ -104,8 +122,12 @@ class Retention:
         with contextlib.suppress(LogweirError, OSError):
             await self.look()
 
-    def _store(self, noted: Mapping[str, VClock]) -> tuple[Mapping[str, int], Sequence[str]]:
+    def _store(
+        self, noted: Mapping[str, VClock], unwanted: Iterable[str]
+    ) -> tuple[Mapping[str, int], Sequence[str]]:
         self._log.retain_all(noted)
+        for name in unwanted:
+            self._log.release(name)
         pinned = self._log.pinned_bytes()
         gone = self._departed(tuple(pinned))
         if gone:

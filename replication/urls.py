@@ -8,10 +8,10 @@ scheme             port    path
 `tarantool`        3301    none
 `tank`             11011   `/topic` or `/topic/partition`; none when listening
 `tap`              11210   `/bucket`, may be missing
-`memcached`        11210   `/bucket`, may be missing
+`memcached`        11210   `/bucket`, may be missing; for listeners only
 `greenstack`       11210   `/bucket`, may be missing
 `synapse`          9092    none
-`synapse+redis`    6379    `/server_name`
+`synapse+redis`    6379    `/server_name`; for upstreams only
 =================  ======  =========================================================================
 
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
@@ -40,13 +40,16 @@ __all__ = ["SCHEMES", "Scheme", "Url", "option_seconds", "parse_listen_url", "pa
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """One kind of address. `path_names`: what the path holds; `required`: how many parts;
-    `listens_with_path`: whether a listener may have one."""
+    `listens_with_path`: whether a listener may have one; `listens`, `follows`: whether it is one of
+    listeners, of upstreams."""
 
     name: str
     port: int
     path_names: tuple[str, ...] = ()
     required: int = 0
     listens_with_path: bool = False
+    listens: bool = True
+    follows: bool = True
 
 
 SCHEMES: Final[Mapping[str, Scheme]] = {
@@ -55,10 +58,10 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
         Scheme("tarantool", 3301),
         Scheme("tank", 11011, ("topic", "partition")),
         Scheme("tap", 11210, ("bucket",), listens_with_path=True),
-        Scheme("memcached", 11210, ("bucket",), listens_with_path=True),
+        Scheme("memcached", 11210, ("bucket",), listens_with_path=True, follows=False),
         Scheme("greenstack", 11210, ("bucket",)),
         Scheme("synapse", 9092),
-        Scheme("synapse+redis", 6379, ("server_name",), 1),
+        Scheme("synapse+redis", 6379, ("server_name",), 1, listens=False),
     )
 }
 
@@ -125,16 +128,35 @@ def option_seconds(url: Url, name: str, default: float, *, may_be_zero: bool = F
 
 
 def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:
-    shown = text if "@" not in text else text.split("://")[0] + "://…@" + text.rsplit("@", 1)[1]
+    shown = text
+    if "@" in text:
+        before, host = text.rsplit("@", 1)
+        scheme, separator, _ = before.partition("://")
+        shown = f"{scheme}://…@{host}" if separator and "@" not in scheme else f"…@{host}"
     return ConfigError(f"address {shown!r}", message, origin=origin, hint=hint)
 
 
-def _parse(text: str, origin: str, default_host: str, path_required: bool) -> Url:
+def _scheme(text: str, origin: str, is_listener: bool) -> Scheme:
+    """The scheme of an address. Raises `ConfigError` where it has none, or an unsuitable one."""
     name, separator, _ = text.partition("://")
+    fitting = [one for one in SCHEMES.values() if (one.listens if is_listener else one.follows)]
+    known = ", ".join(one.name for one in fitting)
+    if not separator:
+        example = text.rsplit("@", 1)[-1] or "host"
+        hint = f"write tarantool://{example}, or another scheme: {known}"
+        raise _refuse(text, origin, "it does not begin with a scheme", hint)
     scheme = SCHEMES.get(name)
-    if not separator or scheme is None:
-        known = ", ".join(SCHEMES)
-        raise _refuse(text, origin, "the scheme is not known", f"begin it with one of {known}, ://")
+    what = "listened on" if is_listener else "followed"
+    if scheme is None:
+        hint = f"those that can be {what}: {known}"
+        raise _refuse(text, origin, "the scheme is not known", hint)
+    if scheme not in fitting:
+        raise _refuse(text, origin, f"{name} cannot be {what}", f"these can: {known}")
+    return scheme
+
+
+def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
+    scheme = _scheme(text, origin, is_listener)
     form = f"write {scheme.name}://host:{scheme.port}" + "".join(
         f"/{part}" for part in scheme.path_names
     )
@@ -154,7 +176,7 @@ def _parse(text: str, origin: str, default_host: str, path_required: bool) -> Ur
     path = tuple(urllib.parse.unquote(part) for part in parts.path.split("/")[1:])
     if path and path[-1] == "":
         path = path[:-1]
-    least = scheme.required if path_required else 0
+    least = 0 if is_listener else scheme.required
     if not least <= len(path) <= len(scheme.path_names) or "" in path:
         raise _refuse(text, origin, "its path does not fit", form)
     unknown = sorted({key for key, _ in options} - OPTIONS)
@@ -177,7 +199,7 @@ def parse_url(text: str, *, origin: str = "argument") -> Url:
 
     Raises `ConfigError`, in which a password is not shown.
     """
-    url = _parse(text, origin, "", path_required=True)
+    url = _parse(text, origin, "", is_listener=False)
     if url.port == 0:
         raise _refuse(text, origin, "port 0 cannot be connected to", "name the port")
     return url
@@ -189,14 +211,18 @@ def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
 
     Raises `ConfigError`.
     """
-    url = _parse(text, origin, "127.0.0.1", path_required=False)
-    has_path = bool(url.path) and not SCHEMES[url.scheme].listens_with_path
-    refused = {key for key, _ in url.options} - LISTEN_OPTIONS.get(url.scheme, frozenset())
-    if url.user or url.password or has_path or refused:
-        raise _refuse(
-            text,
-            origin,
-            "a listener has only a scheme, a host and a port",
-            f"write {url.scheme}://{url.host}:{url.port}",
-        )
+    url = _parse(text, origin, "127.0.0.1", is_listener=True)
+    allowed = LISTEN_OPTIONS.get(url.scheme, frozenset())
+    refused = sorted({key for key, _ in url.options} - allowed)
+    plain = f"write {url.scheme}://{url.host}:{url.port}"
+    if url.user or url.password:
+        raise _refuse(text, origin, "a listener has no user and no password", plain)
+    if url.path and not SCHEMES[url.scheme].listens_with_path:
+        raise _refuse(text, origin, f"a listener of {url.scheme} has no path", plain)
+    if refused:
+        known = f"it has {', '.join(sorted(allowed))}" if allowed else plain
+        if refused[0] == "tls":
+            known = "give --tls-certificate and --tls-key: they are for every listener"
+        message = f"a listener of {url.scheme} has no option {refused[0]!r}"
+        raise _refuse(text, origin, message, known)
     return url

@@ -65,6 +65,8 @@ class Checkpoints:
         self._guard = threading.Lock()  # of what follows
         self._pins: dict[int, VClock] = {}
         self._followers = self._load_followers()
+        self._removals = 0
+        self._oldest: tuple[int, VClock] = (-1, VClock())
         self._bytes = 0
         self._last_time = time.monotonic()
         self._thread: threading.Thread | None = None
@@ -142,28 +144,31 @@ class Checkpoints:
 
     def collect(self) -> list[Path]:
         """Remove what nobody needs any more. Returns the files removed."""
-        log = self._log
         with self._guard:
             superfluous = self._superfluous()
         # Not under the guard: who has it never waits for a commit.
-        move_in(log, [file.path for file in superfluous if file.path.suffix == ".xlog"])
+        move_in(self._log, [file.path for file in superfluous if file.path.suffix == ".xlog"])
         with self._guard:
             still = {file.path for file in self._superfluous()}
-            removed = []
-            for file in superfluous:
-                if file.path not in still:
-                    continue
-                failpoint("checkpoint.before_remove")
-                try:
-                    log.filesystem.remove(file.path)
-                    # Oldest first, also after a power cut: one that came back alone leaves a gap.
-                    log.filesystem.sync_directory(log.path)
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise explain(error, str(file.path)) from error
-                removed.append(file.path)
-        return removed
+            try:
+                return list(self._removed([file for file in superfluous if file.path in still]))
+            finally:
+                self._removals += 1
+
+    def _removed(self, files: list[LogFile]) -> Iterator[Path]:
+        """Remove files, oldest first, also after a power cut: one that came back alone would leave
+        a gap."""
+        log = self._log
+        for file in files:
+            failpoint("checkpoint.before_remove")
+            try:
+                log.filesystem.remove(file.path)
+                log.filesystem.sync_directory(log.path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise explain(error, str(file.path)) from error
+            yield file.path
 
     def _superfluous(self) -> list[LogFile]:
         """Files that nobody needs any more, the oldest first: snapshots, then logs."""
@@ -198,9 +203,17 @@ class Checkpoints:
         }
 
     def oldest_row(self) -> VClock:
-        """Where the oldest log begins: rows behind it can be read."""
-        xlogs = self._index().xlogs
-        return xlogs[0].vclock if xlogs else self._log.vclock
+        """Where the oldest log begins: rows behind it can be read. The folder is only looked at
+        where logs were removed since the last time."""
+        removals, oldest = self._oldest
+        if removals != self._removals:
+            removals = self._removals
+            xlogs = self._index().xlogs
+            if not xlogs:
+                return self._log.vclock
+            oldest = xlogs[0].vclock
+            self._oldest = (removals, oldest)
+        return oldest
 
     def _index(self) -> DirectoryIndex:
         return scan_directory(self._log.path, self._log.filesystem)

@@ -15,13 +15,12 @@ Layout of the folder `state/`:
   stands (`store.references`), in the others the index key gives the primary key. `meta` holds the
   position, `references` where references were made.
 
-Keys longer than LMDB takes (511 bytes) share one entry for all keys with the same first
-`_LONG_PREFIX` bytes: that prefix gives the list of whole keys and values, in order.
+Keys longer than LMDB takes (511 bytes) are kept in pieces, the further ones in a second database of
+the index (`store.longkeys`).
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
 import json
@@ -37,9 +36,10 @@ from typing import Any, Final
 import lmdb
 
 from logweir.errors import WalError, WriteFailed
-from logweir.limits import STATE_KEY_BYTES, STATE_MAP_START_BYTES
+from logweir.limits import STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
+from logweir.store.longkeys import PIECE_BYTES, LongKeys
 from logweir.store.references import REFERENCE, LogFiles, file_of
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
@@ -47,9 +47,9 @@ from logweir.wal.vclock import VClock
 
 __all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "takes_length"]
 
-_LONG_PREFIX: Final = STATE_KEY_BYTES - 1
 _DATABASES_MAX: Final = 65_000
 _READERS_MAX: Final = 1024
+_META: Final = b"meta"
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
 _REFERRING: Final = b"referring/"
@@ -57,6 +57,7 @@ _REFERENCES: Final = b"references"
 _PLACE: Final = struct.Struct(">QI")  # file, space
 _MOVED_BYTES: Final = 16 * 1024 * 1024
 _MOVED_ENTRIES: Final = 10_000
+_LONG_NAME: Final = b"/long"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _STEP_VALUES: Final = 16
@@ -144,7 +145,7 @@ class State:
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
             self._env = lmdb.open(
-                str(self.directory),
+                os.fsencode(self.directory),  # its name need not be text
                 map_size=self._map_bytes,
                 max_dbs=_DATABASES_MAX,
                 max_readers=_READERS_MAX,
@@ -290,21 +291,24 @@ class Txn:
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
         name = b"%d/%d" % (space_id, index_id)
+        handle = self.database(name)
+        return None if handle is None else Tree(self, name, handle, self._undo)
+
+    def database(self, name: bytes) -> Any | None:
+        """The handle of a database; None where a reader finds none."""
         handle = self._opened.get(name)
         if handle is None:
             handle = self._state.database(name, self.raw, write=self.is_write)
-            if handle is None:
-                return None
-            if self.is_write:
+            if handle is not None and self.is_write:
                 self._opened[name] = handle
-        return Tree(self, name, handle, self._undo)
+        return handle
 
     def drop(self, space_id: int, index_id: int) -> None:
         """Remove all entries of an index. Only undone with the whole transaction."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
         self.spoil()
-        self.raw.drop(tree.handle, delete=False)
+        tree.clear()
 
     def load(self, space_id: int, index_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries. Only undone with the whole transaction."""
@@ -346,7 +350,7 @@ class Txn:
 
     def position(self) -> Position | None:
         """Up to where the state is applied; None in an empty one."""
-        handle = self._meta()
+        handle = self.database(_META)
         data = None if handle is None else self.raw.get(_POSITION, db=handle)
         if data is None:
             return None
@@ -356,15 +360,15 @@ class Txn:
     def set_position(self, position: Position) -> None:
         """Note up to where this transaction applies the log."""
         data = pack([dict(position.vclock), position.file, position.offset, position.unlogged])
-        self.raw.put(_POSITION, data, db=self._meta())
+        self.raw.put(_POSITION, data, db=self.database(_META))
 
     def note_long(self, name: bytes) -> None:
-        """Remember that an index has had keys that share an entry, so that counting must look."""
-        self.raw.put(_LONG + name, b"", db=self._meta())
+        """Remember that an index has had keys that are kept in pieces."""
+        self.raw.put(_LONG + name, b"", db=self.database(_META))
 
     def has_long(self, name: bytes) -> bool:
         """Whether `note_long` was ever said of that index."""
-        handle = self._meta()
+        handle = self.database(_META)
         return handle is not None and self.raw.get(_LONG + name, db=handle) is not None
 
     # --- references -------------------------------------------------------------------------------
@@ -379,17 +383,17 @@ class Txn:
         tree.insert(pairs)
         name = b"%d/0" % space_id
         if not self.is_referring(name):
-            self.raw.put(_REFERRING + name, b"", db=self._meta())
+            self.raw.put(_REFERRING + name, b"", db=self.database(_META))
             self._referring[name] = True
         places = sorted((_PLACE.pack(file_of(ref), space_id) + key, b"") for key, ref in pairs)
-        with self.raw.cursor(self._named(_REFERENCES)) as cursor:
+        with self.raw.cursor(self.database(_REFERENCES)) as cursor:
             cursor.putmulti(places)
 
     def is_referring(self, name: bytes) -> bool:
         """Whether entries of an index may hold references."""
         found = self._referring.get(name)
         if found is None:
-            handle = self._meta()
+            handle = self.database(_META)
             found = handle is not None and self.raw.get(_REFERRING + name, db=handle) is not None
             self._referring[name] = found
         return found
@@ -400,7 +404,7 @@ class Txn:
 
     def log_files(self) -> list[int]:
         """The numbers of the log files that references were made to."""
-        handle = self._named(_REFERENCES)
+        handle = self.database(_REFERENCES)
         numbers: list[int] = []
         if handle is not None:
             with self.raw.cursor(handle) as cursor:
@@ -417,7 +421,7 @@ class Txn:
         """
         places: list[bytes] = []
         size = 0
-        with self.raw.cursor(self._named(_REFERENCES)) as cursor:
+        with self.raw.cursor(self.database(_REFERENCES)) as cursor:
             if cursor.set_range(number.to_bytes(8, "big")):
                 for place in cursor.iternext(values=False):
                     file, space_id = _PLACE.unpack_from(place)
@@ -446,18 +450,7 @@ class Txn:
 
     def _forget(self, places: list[bytes]) -> None:
         for place in places:
-            self.raw.delete(place, db=self._named(_REFERENCES))
-
-    def _meta(self) -> Any | None:
-        return self._named(b"meta")
-
-    def _named(self, name: bytes) -> Any | None:
-        handle = self._opened.get(name)
-        if handle is None:
-            handle = self._state.database(name, self.raw, write=self.is_write)
-            if self.is_write:
-                self._opened[name] = handle
-        return handle
+            self.raw.delete(place, db=self.database(_REFERENCES))
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""
@@ -489,39 +482,44 @@ class Tree:
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
-        if len(key) < _LONG_PREFIX:
+        if len(key) < PIECE_BYTES:
             value: bytes | None = self._raw.get(key, db=self.handle)
             if value is not None and value[0] == REFERENCE:
                 return self._txn.resolve(value)
             return value
-        return dict(self._chain(_stored(key))).get(key)
+        return self._long().get(key) if self._txn.has_long(self._name) else None
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
-        stored = key
-        if len(key) >= _LONG_PREFIX:
+        if len(key) < PIECE_BYTES:
+            self._keep(self.handle, key)
+            self._raw.put(key, value, db=self.handle)
+        else:
             self._txn.note_long(self._name)
-            stored = _stored(key)
-            chain = self._chain(stored)
-            at = bisect.bisect_left(chain, (key,))
-            end = at + 1 if at < len(chain) and chain[at][0] == key else at
-            chain[at:end] = [(key, value)]
-            value = _join(chain)
-        self._undo.append((self.handle, stored, self._raw.get(stored, db=self.handle)))
-        self._raw.put(stored, value, db=self.handle)
+            self._long().put(key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove `key`, which is there."""
-        stored = key
-        rest: list[tuple[bytes, bytes]] = []
-        if len(key) >= _LONG_PREFIX:
-            stored = _stored(key)
-            rest = [pair for pair in self._chain(stored) if pair[0] != key]
-        self._undo.append((self.handle, stored, self._raw.get(stored, db=self.handle)))
-        if rest:
-            self._raw.put(stored, _join(rest), db=self.handle)
+        if len(key) < PIECE_BYTES:
+            self._keep(self.handle, key)
+            self._raw.delete(key, db=self.handle)
         else:
-            self._raw.delete(stored, db=self.handle)
+            self._long().delete(key)
+
+    def clear(self) -> None:
+        """Remove all entries. Not undone by `rollback`."""
+        self._raw.drop(self.handle, delete=False)
+        if self._txn.has_long(self._name):
+            self._long().clear()
+
+    def _keep(self, handle: Any, key: bytes) -> None:
+        """Note what is under `key`, for a rollback."""
+        self._undo.append((handle, key, self._raw.get(key, db=handle)))
+
+    def _long(self) -> LongKeys:
+        """The keys in pieces; a reader asks only where there are some."""
+        below = self._txn.database(self._name + _LONG_NAME)
+        return LongKeys(self._raw, self.handle, below, self._keep)
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
@@ -582,27 +580,22 @@ class Tree:
 
     def count(self) -> int:
         """How many entries there are."""
-        if self._txn.has_long(self._name):
-            return sum(1 for _ in self.ascending(b""))
         count: int = self._raw.stat(self.handle)["entries"]
+        if self._txn.has_long(self._name):
+            count += self._long().surplus()
         return count
 
     def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries from `start` on, in order of keys."""
         with self._raw.cursor(self.handle) as cursor:
-            long = len(start) >= _LONG_PREFIX
-            if not (
-                cursor.set_range(_stored(start) if long else start) if start else cursor.first()
-            ):
+            if not (cursor.set_range(start[:PIECE_BYTES]) if start else cursor.first()):
                 return
             resolve = self._resolver()
             for stored, value in cursor.iternext():
-                if len(stored) <= _LONG_PREFIX - 1:
+                if len(stored) < PIECE_BYTES:
                     yield stored, value if resolve is None else resolve(value)
                 else:
-                    for pair in _split(value):
-                        if pair[0] >= start:
-                            yield pair
+                    yield from self._long().ascending(stored, value, start)
 
     def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
         """Values of entries from `start` on, in order of keys, and whether these were the last.
@@ -639,30 +632,24 @@ class Tree:
             if stop is None:
                 found = cursor.last()
             else:
-                bound = _stored(stop) if len(stop) >= _LONG_PREFIX else stop
+                bound = stop[:PIECE_BYTES]
                 found = cursor.set_range(bound)
                 if not found:
                     found = cursor.last()
-                elif bytes(cursor.key()) != bound or len(stop) < _LONG_PREFIX:
+                elif bytes(cursor.key()) != bound or len(stop) < PIECE_BYTES:
                     found = cursor.prev()
             if not found:
                 return
             resolve = self._resolver()
             for stored, value in cursor.iterprev():
-                if len(stored) <= _LONG_PREFIX - 1:
+                if len(stored) < PIECE_BYTES:
                     yield stored, value if resolve is None else resolve(value)
                 else:
-                    for pair in reversed(_split(value)):
-                        if stop is None or pair[0] < stop:
-                            yield pair
+                    yield from self._long().descending(stored, value, stop)
 
     def _resolver(self) -> Callable[[bytes], bytes] | None:
         """What makes tuples of values, where they may be references."""
         return self._txn.resolve if self._txn.is_referring(self._name) else None
-
-    def _chain(self, stored: bytes) -> list[tuple[bytes, bytes]]:
-        value = self._raw.get(stored, db=self.handle)
-        return [] if value is None else _split(value)
 
 
 def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
@@ -671,28 +658,8 @@ def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
 
 def takes_length(key_bytes: int) -> bool:
     """Whether LMDB takes keys of that length, which is not negative, as they are."""
-    return 0 <= key_bytes < _LONG_PREFIX
+    return 0 <= key_bytes < PIECE_BYTES
 
 
 def _is_short(keys: list[bytes]) -> bool:
     return takes_length(max(map(len, keys), default=0))
-
-
-def _stored(key: bytes) -> bytes:
-    """The LMDB key that `key`, at least `_LONG_PREFIX` bytes, shares with its like."""
-    return key[:_LONG_PREFIX]
-
-
-def _join(chain: list[tuple[bytes, bytes]]) -> bytes:
-    return b"".join(struct.pack(">II", len(key), len(value)) + key + value for key, value in chain)
-
-
-def _split(data: bytes) -> list[tuple[bytes, bytes]]:
-    chain = []
-    at = 0
-    while at < len(data):
-        key_size, value_size = struct.unpack_from(">II", data, at)
-        at += 8
-        chain.append((data[at : at + key_size], data[at + key_size : at + key_size + value_size]))
-        at += key_size + value_size
-    return chain

@@ -32,6 +32,7 @@ _PARTS_MAX: Final = 512  # of one writev call; the system allows 1024
 
 _HINTS: Final = {
     errno.ENOENT: "look at the path: there is nothing of that name",
+    errno.EEXIST: "something of that name is there already: look at the path",
     errno.EACCES: "give this user the right to it, or run as the user who owns it",
     errno.EPERM: "give this user the right to it, or run as the user who owns it",
     errno.ENOTDIR: "look at the path: a part of it is a file, not a folder",

@@ -20,15 +20,17 @@ space                what is needed, on which object
 ===================  ==============================================================================
 
 An object's owner needs no privilege but usage, except to create it; of an altered space the owner
-is the new one, of an altered sequence the old one. Rows of `_user` and `_priv` are
+is the new one, of an altered sequence the old one. Rows of `_func`, `_user` and `_priv` are
 checked for sense, too, by whomever they are written: 43, 84 a user or role that cannot be; 44 one
 of the system's is dropped, or one that still has objects; 45, 82 nobody has that id; 49 unknown
-type; 56 too many users; 71 a function that has grants; 87 roles in a loop; 88 nothing is granted.
+type; 50, 100 a function that cannot be; 56 too many users; 71 a function that has grants; 87 roles
+in a loop; 88 nothing is granted.
 Source: Tarantool 2.6.0, `alter.cc`, `user.cc`, observed.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -43,9 +45,11 @@ from logweir.replication.iproto.access import (
 )
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Engine
+from logweir.store.fieldtype import FieldType
 from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.select import Select, select
+from logweir.store.update import apply_update
 from logweir.store.view import get
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
@@ -54,6 +58,16 @@ __all__ = ["check_row", "execute_checked"]
 
 _USERS_MAX: Final = 32
 _FUNCTION_FIELDS: Final = 17  # behind them are times
+_FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {
+    6: (frozenset({"FUNCTION"}), "unsupported routine_type value"),
+    7: (frozenset(one.name for one in FieldType), "invalid argument type"),
+    8: (frozenset(one.name for one in FieldType), "invalid returns value"),
+    9: (frozenset({"NONE", "GROUP"}), "invalid aggregate value"),
+    10: (frozenset({"NONE"}), "unsupported sql_data_access value"),
+    13: (frozenset({"TRUE"}), "unsupported is_null_call value"),
+    14: (frozenset({"LUA", "SQL"}), "invalid exports value"),
+}
+"""What may stand in a field of `_func`, or in its array, and what is said of anything else."""
 _VERIFIER_CHARACTERS: Final = 28
 _METHOD: Final = "chap-sha1"
 _OBJECT_SPACES: Final[Mapping[str, SystemSpace]] = {
@@ -80,6 +94,11 @@ _LATE: Final = frozenset(
         ErrorCode.DROP_PRIMARY_KEY,
         ErrorCode.DROP_SEQUENCE,
         ErrorCode.NO_SUCH_INDEX_ID,
+        ErrorCode.INDEX_TYPE,
+        ErrorCode.MODIFY_INDEX,
+        ErrorCode.WRONG_INDEX_RECORD,
+        ErrorCode.WRONG_INDEX_PARTS,
+        ErrorCode.WRONG_INDEX_OPTIONS,
     )
 )
 """What is found out only after the rights were looked at."""
@@ -107,8 +126,8 @@ def execute_checked(
 
 
 def _check_refused(engine: Engine, request: Request, access: Access) -> None:
-    """The rights to what could not be done. The tuple an UPDATE would have made is not known: the
-    right to alter the one that is there is looked at."""
+    """The rights to what could not be done. Where an UPDATE makes no tuple at all, the right to
+    alter the one that is there is looked at."""
     space = engine.schema.space(request.space_id)
     key = request.key
     if request.tuple is not None:
@@ -116,8 +135,14 @@ def _check_refused(engine: Engine, request: Request, access: Access) -> None:
         primary = engine.schema.index(space, 0)
         key = pack([row[part.field_no] for part in primary.parts])
     old = get(engine, space.id, unpack(key or b"\x90"), index=request.index_id)
-    is_delete = request.type == RowType.DELETE
-    check_row(engine, access, space.id, old, None if is_delete else request.tuple or old)
+    new = request.tuple or old
+    if request.type == RowType.DELETE:
+        new = None
+    elif request.ops is not None and old is not None:
+        with contextlib.suppress(RequestError):
+            base = request.index_base
+            new = apply_update(old, request.ops, index_base=base, space=space)
+    check_row(engine, access, space.id, old, new)
 
 
 def check_row(
@@ -171,8 +196,10 @@ class _Rows:
     # --- definitions ------------------------------------------------------------------------------
 
     def definition(self, space_id: int, before: Row | None, after: Row | None) -> None:
+        if space_id == SystemSpace.FUNC and after is not None:
+            _check_function(after)
         if space_id == SystemSpace.FUNC and before is not None and after is not None:
-            if before[:_FUNCTION_FIELDS] != after[:_FUNCTION_FIELDS]:
+            if _function(before) != _function(after):
                 raise RequestError(ErrorCode.UNSUPPORTED, "function does not support alter")
             return
         row = after or before or []
@@ -314,6 +341,34 @@ def _no_object(kind: str, object_id: int) -> RequestError:
         "role": (ErrorCode.NO_SUCH_ROLE, "Role '{}' is not found"),
     }[kind]
     return RequestError(code, text.format(object_id))
+
+
+def _function(row: Row) -> Row:
+    """What of a row of `_func` cannot be altered, in one spelling."""
+    known = row[:_FUNCTION_FIELDS]
+    known[3:5] = [bool(known[3]), *(str(one).upper() for one in known[4:5])]
+    return known
+
+
+def _check_function(row: Row) -> None:
+    """What a row of `_func` holds, as far as a real one looks at it. Raises 50, 100."""
+    name, language = row[2], str(row[4]).upper() if len(row) > 4 else "LUA"
+    if language not in ("LUA", "C", "SQL_BUILTIN"):
+        text = f"Unsupported language '{row[4]}' specified for function '{name}'"
+        raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
+    reason = ""
+    if language == "SQL_BUILTIN":
+        reason = "given built-in is not predefined"
+    elif language == "C" and len(row) > 5 and row[5]:
+        reason = "function body is not supported for language C"
+    for field_no, (known, text) in _FUNCTION_VALUES.items():
+        value = row[field_no] if len(row) > field_no else ()
+        found = value if isinstance(value, list | tuple) else [value]
+        if not all(str(one).upper() in known for one in found):
+            reason = reason or text
+    if reason:
+        text = f"Failed to create function '{name}': {reason}"
+        raise RequestError(ErrorCode.CREATE_FUNCTION, text)
 
 
 def _check_user(row: Row) -> None:

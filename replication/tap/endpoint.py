@@ -152,7 +152,7 @@ class TapService:
         self.changes = Changes()
         self._has_own_names = names is None
         if names is None:  # an empty one is false
-            names = NamedStreams(shared.log, shared.options.clock)
+            names = NamedStreams(shared.log, shared.retention, shared.options.clock)
         self.names = names
         make_space(shared.log)
         self.settings = Settings(

@@ -19,15 +19,19 @@ from typing import Final
 
 from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
 from logweir.replication.logs import get_logger
+from logweir.replication.retention import Retention
 from logweir.store.log import Log
 from logweir.store.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["STREAMS_SPACE", "NamedStream", "NamedStreams"]
+__all__ = ["LABEL", "STREAMS_SPACE", "NamedStream", "NamedStreams"]
 
 STREAMS_SPACE: Final = "logweir_tap_stream"
+LABEL: Final = "tap:"
+"""So begins the name of whatever logs are kept for."""
+
 _FORMAT: Final = (
     ("bucket", "string"),
     ("name", "varbinary"),
@@ -64,14 +68,16 @@ class NamedStream:
     @property
     def label(self) -> str:
         """The name under which its logs are kept."""
-        return f"tap:{self.bucket}:{self.name.hex()}"
+        return f"{LABEL}{self.bucket}:{self.name.hex()}"
 
 
 class NamedStreams:
-    """All names of one store. `clock`: Unix seconds."""
+    """All names of one store. `retention`: keeps the logs behind their positions; `clock`: Unix
+    seconds."""
 
-    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
+    def __init__(self, log: Log, retention: Retention, clock: Callable[[], float]) -> None:
         self._log = log
+        self._retention = retention
         self._clock = clock
         self._streams: dict[tuple[str, bytes], NamedStream] = {}
         log.create_space(
@@ -81,6 +87,10 @@ class NamedStreams:
             known = NamedStream(bucket, name, VClock(position), is_registered, seen_at)
             known.vbuckets = frozenset(rest[0]) if rest else None
             self._streams[bucket, name] = known
+        labels = {stream.label for stream in self._streams.values()}
+        for label in log.pinned_bytes():
+            if label.startswith(LABEL) and label not in labels:  # of a process that was killed
+                log.release(label)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -120,7 +130,7 @@ class NamedStreams:
         if not at_once and now - stream.saved_at < _SAVE_SECONDS:
             return
         stream.saved, stream.saved_at = position, now
-        self._log.retain(stream.label, position)
+        self._retention.keep(stream.label, position)
         place = (stream.bucket, stream.name, dict(position), stream.is_registered, now)
         row = place if stream.vbuckets is None else (*place, sorted(stream.vbuckets))
         self._change(Request(RowType.REPLACE, self._space_id, tuple=pack(row)))
@@ -129,7 +139,7 @@ class NamedStreams:
         """There is no such stream any more; nothing where there was none."""
         stream = self._streams.pop((bucket, name), None)
         if stream is not None and stream.position is not None:
-            self._log.release(stream.label)
+            self._retention.forget(stream.label)
             self._change(Request(RowType.DELETE, self._space_id, key=pack((bucket, name))))
 
     def sweep(self) -> None:

@@ -41,7 +41,7 @@ from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
 from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, TapMessage
 from logweir.replication.tap.history import position_at_signature, position_at_time
-from logweir.replication.tap.names import NamedStream
+from logweir.replication.tap.names import LABEL, NamedStream
 from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
 from logweir.store.group import Group
@@ -273,20 +273,20 @@ class Streaming:
         while backfill.end is None:
             if isinstance(backfill, Backfill):
                 tuples = backfill.take_tuples()
-                self._keep_log(backfill)
+                await self._keep_log(backfill)
                 await self._put_tuples(tuples, wanted, self._service.now())
             else:
                 items = backfill.take()
-                self._keep_log(backfill)
+                await self._keep_log(backfill)
                 for item in items:
                     await self._put(mutation_of(item), None)
 
-    def _keep_log(self, backfill: Chunks) -> None:
+    async def _keep_log(self, backfill: Chunks) -> None:
         """Keep the log from where it is to be followed, while there is more to be given."""
         if backfill.end is None and not self._pin:
             assert self._reader is not None
-            self._pin = f"tap:backfill:{id(self):x}"
-            self._log.retain(self._pin, self._reader.vclock)
+            self._pin = f"{LABEL}backfill:{id(self):x}"
+            await self._service.shared.retention.keep_now(self._pin, self._reader.vclock)
 
     async def _catch_up(
         self,
@@ -334,7 +334,7 @@ class Streaming:
 
     def _unpin(self) -> None:
         if self._pin:
-            self._log.release(self._pin)
+            self._service.shared.retention.forget(self._pin)
             self._pin = ""
 
     # --- what changes -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from logweir.replication.tap.codec import (
     encode_tap,
 )
 from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.wal.failpoint import arm, disarm
 
 FUTURE = 2**64 - 1
 ACK = Option.SUPPORT_ACK
@@ -304,6 +305,48 @@ def test_a_named_stream_goes_on_where_it_was_acknowledged(tmp_path: Path) -> Non
         with KvClient(server.port) as consumer:
             again = take_until(consumer.stream(connect), b"four")
         assert [key for _, key in data(again)] == [b"two", b"three", b"four"]
+
+
+def test_logs_are_kept_for_streams_beside_the_event_loop(tmp_path: Path) -> None:
+    """Its thread never waits for the disk with it: not in a backfill, not for a position."""
+    threads: set[str] = set()
+    arm("followers.before_rename", lambda: threads.add(threading.current_thread().name))
+    try:
+        with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+            client.ask(*(store(b"k%d" % number, bytes(20_000)) for number in range(300)))
+            with KvClient(server.port) as consumer:
+                stream = consumer.stream(Connect(b"n", ACK))
+                take_until(stream, b"k0")
+                server.wait(lambda: any(":backfill:" in one for one in pinned(server)))
+                take_until(stream, b"k99")  # the last one by key
+                client.ask(store(b"more"))
+                take_until(stream, b"more")
+            server.wait(lambda: pinned(server) == ["tap:b:6e"])
+    finally:
+        disarm()
+    assert threads
+    assert "serving" not in threads
+
+
+def test_what_a_killed_process_kept_for_a_backfill_goes_at_the_start(tmp_path: Path) -> None:
+    """Else its logs would stay for ever; those of a named stream do stay."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(*(store(b"k%d" % number, bytes(20_000)) for number in range(300)))
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"n", ACK))
+            take_until(stream, b"k99")  # the last one by key
+            client.ask(store(b"more"))
+            take_until(stream, b"more")
+        server.wait(lambda: pinned(server) == ["tap:b:6e"])
+        server.log.retain("tap:backfill:1234", {1: 1})
+        server.log.retain("somebody", {1: 1})
+    with serve(tmp_path / "s") as server:
+        assert pinned(server) == ["somebody", "tap:b:6e"]
+
+
+def pinned(server: Serving) -> list[str]:
+    """Who keeps logs."""
+    return sorted(server.log.pinned_bytes())
 
 
 def test_checkpoint_ids_bring_an_old_client_back(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import DAMAGED, damaged
+from support.logs import INSTANCE, SPACE_ROW, insert, write_log, write_snapshot
 
 import logweir
 from logweir.errors import RecoveryRefused
-from logweir.recovery import examine, plan
+from logweir.recovery import Hole, examine, plan, repair
 from logweir.wal.failpoint import arm, disarm
+from logweir.wal.vclock import VClock
 
 
 def names_of_cases() -> list[str]:
@@ -45,6 +48,67 @@ def test_lsns_go_on_behind_all_that_may_be_lost(name: str, tmp_path: Path) -> No
     with logweir.open(folder) as log:
         assert log.vclock == written
         assert log.select("after") == [(1,)]
+
+
+@pytest.mark.parametrize("name", names_of_cases())
+def test_a_repaired_folder_goes_on_where_a_forced_opening_would(name: str, tmp_path: Path) -> None:
+    """Repair, then open without force: the same lsns are left out, also by a second repair.
+
+    Where repair saves the rows, since a log lost its header alone, none is left out.
+    """
+    folder = damaged(name).folder
+    decided = plan(examine(folder, headerless=True), force=True)
+    done = repair(folder, tmp_path / "new")
+    least = decided.vclock.with_lsn(1, decided.vclock.lsn(1) + decided.lsn_reserve)
+    assert done.vclock == least
+    assert done.holes == (
+        (Hole(decided.vclock, least, is_bound=True),) if decided.lsn_reserve else ()
+    )
+    assert done.rows_lost == (None if decided.lsn_reserve else 0)
+    again = repair(tmp_path / "new", tmp_path / "again")
+    assert (again.vclock, again.holes) == (least, done.holes)
+    for one in ("new", "again"):
+        with logweir.open(tmp_path / one) as log:
+            assert log.vclock == least
+            log.create_space("after", [("id", "unsigned")])
+            log.insert("after", [1])
+            assert log.vclock.lsn(1) == least.lsn(1) + 4
+        assert examine(tmp_path / one).ok
+
+
+@pytest.mark.parametrize(
+    ("rows", "number"),
+    [
+        ([], None),
+        ([[1, str(INSTANCE)]], 1),
+        ([[3, str(INSTANCE).upper()]], 3),
+        ([[1, str(INSTANCE)], [1, "another"]], None),
+        ([[1, "another"], [1, str(INSTANCE)]], 1),
+        ([[40, str(INSTANCE)]], None),
+        ([[]], None),
+    ],
+)
+def test_the_number_is_what_the_rows_of_cluster_say(
+    rows: list[Any], number: int | None, tmp_path: Path
+) -> None:
+    """The last row with our UUID counts; where none has it nothing is left out."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    write_snapshot(folder, {space: [SPACE_ROW] for space in (272, 276, 280, 288)})
+    write_log(folder, [*([insert(320, one)] for one in rows), [insert(512, [1])]])
+    (path,) = folder.glob("*.xlog")
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1
+    path.write_bytes(data)
+    report = examine(folder)
+    (hole,) = repair(folder, tmp_path / "new").holes
+    assert hole.after == report.vclock == VClock({1: len(rows)})
+    assert hole.before == (
+        None
+        if number is None
+        else report.vclock.with_lsn(number, report.vclock.lsn(number) + report.lsn_reserve)
+    )
+    assert report.lsn_reserve > 20
 
 
 def test_there_are_such_cases() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from samples import damaged, sample
+from support.icu import needs_icu
 
 import logweir
 from interop.realtarantool import RealTarantool
@@ -28,7 +29,6 @@ from logweir.pipeline.jobs.compact import STAGE
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.work import typed_errors
 from logweir.recovery import examine, restore
-from logweir.store import collation
 from logweir.store.compare import compare_states
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import unpack
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-needs_icu = pytest.mark.skipif(not collation.version(), reason="PyICU is not installed")
 OPTIONS: Any = {"checkpoint_interval": 0, "checkpoint_count": 9, "durability": "write"}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import logweir
 from logweir.errors import ConfigError, PositionUnavailable
+from logweir.wal.filesystem import OsFileSystem
 
 
 def names(folder: Path, suffix: str) -> list[str]:
@@ -134,3 +135,41 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, float], tmp_path
         logweir.open(tmp_path / "store", **options)  # type: ignore[arg-type]
     assert caught.value.key in options
     assert not (tmp_path / "store").exists()
+
+
+class Counting(OsFileSystem):
+    """The disk, with a count of the looks at the folder."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def list_directory(self, path: Path) -> list[str]:
+        self.looks += 1
+        return super().list_directory(path)
+
+
+def test_oldest_position_is_looked_for_only_after_a_removal(tmp_path: Path) -> None:
+    """A server tells it to whoever asks, as often as he likes; it is right all the same."""
+    disk = Counting()
+    with opened(tmp_path, checkpoint_count=1, filesystem=disk) as log:
+        fill(log, 0)
+        first = log.oldest_position
+        fill(log, 100)
+        before = disk.looks
+        assert all(log.oldest_position == first for _ in range(50))
+        assert disk.looks == before
+        log.snapshot()
+        assert log.oldest_position.signature > first.signature
+        assert log.oldest_position.signature == int(names(tmp_path, "xlog")[0][:20])
+        before = disk.looks
+        assert log.oldest_position.covers(first)
+        assert disk.looks == before
+
+
+def test_oldest_position_without_a_log_is_the_newest(tmp_path: Path) -> None:
+    """A fresh store, before and after its first row."""
+    with logweir.open(tmp_path) as log:
+        assert log.oldest_position == log.vclock
+        log.create_space("kv", [("id", "unsigned"), ("text", "string")])
+        assert log.oldest_position == {}
+        assert log.vclock.signature > 0

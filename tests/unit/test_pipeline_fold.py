@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 from samples import GOOD, sample
 from support.folding import folded_here, keyed_here, prepared_here, state_here
+from support.icu import needs_icu
 
 import logweir
 from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, RequestError
 from logweir.pipeline.jobs.keyed import FoldPlan
 from logweir.recovery import restore
-from logweir.store import collation
 from logweir.store.definition import IndexType
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 
-needs_icu = pytest.mark.skipif(not collation.version(), reason="PyICU is not installed")
 OPTIONS: Any = {"checkpoint_interval": 0, "checkpoint_count": 9, "durability": "write"}
 SAMPLES = [pytest.param(name, marks=[needs_icu] if name == "02-spaces" else []) for name in GOOD]
 

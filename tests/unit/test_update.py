@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from samples import sample
+from support.icu import needs_icu
 
 from logweir.errors import RequestError
 from logweir.limits import UPDATE_OPERATIONS
@@ -340,7 +341,10 @@ def _by_key(primary: IndexDef) -> IndexDef:
     return IndexDef(primary.space_id, 0, "key", primary.type, parts)
 
 
-@pytest.mark.parametrize("name", ["02-spaces", "03-replicaset/instance-1", "04-crashed"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("02-spaces", marks=needs_icu), "03-replicaset/instance-1", "04-crashed"],
+)
 def test_replaying_a_real_log_gives_the_real_state(name: str) -> None:
     """The first snapshot and all log files of a real store, applied row by row, leave the exact
     tuples that the real program held at its end."""

@@ -66,11 +66,14 @@ _REPLICA: Final = """
 local clock = require('clock')
 local line = io.read('*l')
 print(0) io.flush()
-line = io.read('*l')
+local port, rows = io.read('*l'):match('(%d+) (%d+)')
 local start = clock.monotonic()
-box.cfg{replication = '127.0.0.1:' .. line, log = 'peer.log', memtx_memory = 2^30,
+box.cfg{replication = '127.0.0.1:' .. port, log = 'peer.log', memtx_memory = 2^30,
         replication_connect_timeout = 30}
-print(clock.monotonic() - start)
+local seconds = clock.monotonic() - start
+local found = box.space.bench:len()
+if found ~= tonumber(rows) then error('it has ' .. found .. ' rows of ' .. rows) end
+print(seconds)
 io.flush()
 os.exit(0)
 """
@@ -158,7 +161,7 @@ def run_join(directory: Path, *, rows: int, rounds: int = 3) -> list[Result]:
             replica = directory / f"replica-{next(numbers)}"
             replica.mkdir()
             with TarantoolPeer(replica, _REPLICA) as process:
-                return process.ask(str(port))
+                return process.ask(f"{port} {rows}")
 
         cases = [Case(name, lambda port=port: join(port), rows) for name, port in ports.items()]  # type: ignore[misc]
         return compare(cases, rounds=rounds)

@@ -45,7 +45,7 @@ def command(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Log files, snapshots, or folders. Of a folder the logs are shown, in order.",
         ),
     ],

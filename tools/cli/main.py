@@ -224,7 +224,20 @@ def _main(
 
 def run() -> None:
     """The program `logweir`: reads sys.argv and exits."""
+    for name in ("stdin", "stdout", "stderr"):
+        # One that the caller closed: what the program opens next must not take its number.
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A letter that the terminal cannot show must not end the program.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    before = ""
+    for argument in sys.argv[1:]:
+        if not argument and not before.startswith("--"):
+            # As a path it would be the folder that we are in.
+            text = "an argument is empty: perhaps a variable of the shell is not set"
+            sys.stderr.write(f"logweir: error: {text}\n")
+            raise SystemExit(2)
+        before = argument
     app(prog_name="logweir")

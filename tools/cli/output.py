@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -95,8 +95,10 @@ class Output:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for name in columns:
-            table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        for number, name in enumerate(columns):
+            justify: Literal["left", "right"] = "right" if name in right else "left"
+            # The first column names what the row is about: it stays in one piece.
+            table.add_column(name, justify=justify, overflow="fold", no_wrap=number == 0)
         for row in rows:
             table.add_row(*("" if value is None else Text(str(value)) for value in row))
         self.show(table)

@@ -53,7 +53,7 @@ def command(
     out: Output,
     job: Annotated[Job, typer.Argument(metavar="JOB", help="What to do.")],
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH…", help="Folders or files; local or URLs.")
+        list[str], typer.Argument(metavar="PATH", help="Folders or files; local or URLs.")
     ],
     to: Annotated[
         Path | None, typer.Option("--to", metavar="NEW", help="The folder to write.")

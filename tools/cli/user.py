@@ -63,7 +63,13 @@ def command(
 
 def _password(from_stdin: bool) -> str:
     if from_stdin:
-        return sys.stdin.readline().rstrip("\r\n")
+        line = sys.stdin.readline()
+        if not line:
+            raise ConfigError("password", "is missing: stdin ended before it", origin="stdin")
+        return line.rstrip("\r\n")
+    if not sys.stdin.isatty():
+        hint = "give --password-stdin, and the password as one line on stdin"
+        raise ConfigError("password", "there is no terminal to ask for it", hint=hint)
     password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     return password
 
