@@ -40,7 +40,7 @@ from logweir.pipeline.jobs.survey import (
     wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Source, Split, plan
 from logweir.pipeline.storage import open_storage
 from logweir.wal.reader import read_meta
@@ -89,7 +89,7 @@ def prepare(
     """
     if isinstance(until, Mapping) and not isinstance(until, VClock):
         until = VClock(until)
-    options = ScanOptions(paths=tuple(str(path) for path in paths), columns=SCAN_COLUMNS)
+    options = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), columns=SCAN_COLUMNS)
     if split_bytes is not None:
         options = replace(options, split_bytes=split_bytes)
     snaps = _snapshots(options, snapshot)
