@@ -101,8 +101,8 @@ def quick_check(
     """Checksums of all blocks and ends of all files. Reads each byte once.
 
     Finds flipped bits, torn ends, and a log that is missing between two others by their headers;
-    not what only rows tell (an lsn twice, rows missing at a border): that is `verify`. Raises `WalError` and its kinds for
-    headers.
+    not what only rows tell (an lsn twice, rows missing at a border): that is `verify`. Raises
+    `WalError` and its kinds for headers.
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
     wanted = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), **given)

@@ -38,14 +38,14 @@ def keyed_rows(
         if keyed is None:
             continue
         if keyed.column("file")[0].as_py() == 0:
-            yield keyed  # of a snapshot, where a key stands once
+            yield keyer.parted(keyed)  # of a snapshot, where a key stands once
             continue
         pending.append(keyed)
         size += keyed.nbytes
         if size >= stretch_bytes:
-            yield from narrowed(pending)
+            yield from map(keyer.parted, narrowed(pending))
             pending, size = [], 0
-    yield from narrowed(pending)
+    yield from map(keyer.parted, narrowed(pending))
 
 
 def narrowed(pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
