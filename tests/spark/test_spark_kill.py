@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from samples import sample
+from spark.driver_job import follow
 from spark.feeding import fill
 
 import logweir
+from logweir import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -50,27 +58,31 @@ def below(pid: int) -> list[int]:
     return found
 
 
-def run(words: Sequence[str], folder: Path, place: str) -> str:
-    """Run the job; kill it and all its processes at `place`, or let it end where that is ""."""
+def killed(words: Sequence[str], folder: Path, place: str) -> None:
+    """Run the job, and kill it and all its processes at `place`."""
     fifo = folder / f"told-{place}"
     os.mkfifo(fifo)
     (folder / "sitecustomize.py").write_text(STOPPER)
     environ = {**os.environ, "PYTHONPATH": str(folder), "STOP_AT": place, "STOP_TELL": str(fifo)}
     with open(folder / f"log-{place}", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(JOB), *words], env=environ, stdout=subprocess.PIPE, stderr=log
-        )
+        process = subprocess.Popen([sys.executable, str(JOB), *words], env=environ, stderr=log)
+        watch = threading.Thread(target=_tell_end, args=(process, fifo), daemon=True)
+        watch.start()
         try:
-            if place:
-                # Opened for both, so that it does not hang where the job ends by itself.
-                with open(os.open(fifo, os.O_RDWR), "rb", buffering=0) as told:
-                    assert told.read(4) == b"here"
+            with open(os.open(fifo, os.O_RDWR), "rb", buffering=0) as told:
+                assert told.read(4) == b"here", (folder / f"log-{place}").read_text()[-2000:]
         finally:
-            if place:
-                for pid in below(process.pid):
+            for pid in below(process.pid):
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            output = process.communicate(timeout=200)[0].decode()
-    return output
+            process.wait(60)
+
+
+def _tell_end(process: subprocess.Popen[bytes], fifo: Path) -> None:
+    """Tell where the program ended by itself, so that nobody waits for it."""
+    process.wait()
+    with contextlib.suppress(OSError), open(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "wb") as to:
+        to.write(b"over")
 
 
 def ids(folder: Path) -> list[int]:
@@ -82,7 +94,9 @@ def ids(folder: Path) -> list[int]:
     return found
 
 
-def test_a_stream_survives_a_killed_driver_at_every_step(tmp_path: Path) -> None:
+def test_a_stream_survives_a_killed_driver_at_every_step(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Killed behind a task's part, before and after the rename, after the publishing and after the
     commit, one after the other with the same checkpoint: at each moment the target holds whole
     batches in order, in the end every row once, and nothing else."""
@@ -91,35 +105,35 @@ def test_a_stream_survives_a_killed_driver_at_every_step(tmp_path: Path) -> None
     words = [str(tmp_path / "from"), str(target), str(tmp_path / "checkpoint")]
     seen = []
     for place in ("after_stage", "before_rename", "after_rename", "after_publish", "after_commit"):
-        assert run(words, tmp_path, f"pipeline.{place}") == ""
+        killed(words, tmp_path, f"pipeline.{place}")
         found = ids(target) if target.exists() else []
         assert found == list(range(len(found)))
         seen.append(len(found))
     assert seen[:2] == [0, 0]
     assert 0 < seen[2] <= seen[3] <= seen[4] < 60
-    assert run(words, tmp_path, "") == "done\n"
+    follow(spark, *words)
     assert ids(target) == list(range(60))
     assert not [path.name for path in target.iterdir() if path.suffix not in (".xlog", ".lock")]
 
 
-@pytest.mark.parametrize("place", ["compact.before_end", "compact.before_rename"])
-def test_a_killed_compaction_shows_nothing(tmp_path: Path, place: str) -> None:
+def test_a_killed_compaction_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Killed while it puts the snapshot together: none is there under its name; done again, it is,
     and what was left is gone."""
     folder, target = sample("04-crashed").folder, tmp_path / "to"
     words = ["compact", str(folder), "--to", str(target), "--master", "local[1]"]
     program = "from logweir.tools.cli.main import run; run()"
-    for killed in (True, False):
-        environ = {**os.environ, **({"LOGWEIR_FAILPOINTS": f"{place}=kill"} if killed else {})}
+    for place in ("compact.before_end", "compact.before_rename"):
         ran = subprocess.run(
             [sys.executable, "-c", program, "pipeline", *words],
-            env=environ,
+            env={**os.environ, "LOGWEIR_FAILPOINTS": f"{place}=kill"},
             cwd=tmp_path,
             capture_output=True,
             timeout=200,
         )
-        assert ran.returncode == (-signal.SIGKILL if killed else 0), ran.stderr[-2000:]
-        assert len(list(target.glob("*.snap"))) == (0 if killed else 1)
-    assert [path.suffix for path in target.iterdir()] == [".snap"]
+        assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
+        assert not list(target.glob("*.snap"))
+        assert list(target.iterdir())
+    done = pipeline.compact(spark, folder, target)
+    assert [path.name for path in target.iterdir()] == [done.path.name]
     with logweir.open(target, create=False) as log:
         assert log.vclock.lsn(1) == 174
