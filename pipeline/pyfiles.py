@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import logweir
+from logweir import errors
 from logweir.errors import ConfigError
 from logweir.wal.filesystem import explain
 
@@ -32,7 +32,7 @@ def py_files(path: str | Path) -> Path:
     target = Path(path)
     if target.suffix != ".zip":
         raise ConfigError("path", f"{target} does not end in .zip, by which Python knows it.")
-    root = Path(str(logweir.__file__)).parent
+    root = Path(str(errors.__file__)).parent
     found = {f"logweir/{name}": root / name for name in _MODULES}
     for room in _ROOMS:
         for file in sorted((root / room).rglob("*")):
