@@ -28,7 +28,7 @@ from logweir.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java", "register", "session"]
+__all__ = ["find_java", "has_module", "register", "session", "without_module"]
 
 JAVA_MIN: Final = 17
 _SETTINGS: Final = {
@@ -94,7 +94,7 @@ def find_java() -> Path:
     )
 
 
-def _has_modules(home: Path) -> bool:
+def has_module(home: Path) -> bool:
     """Whether that Java has the module that Spark asks for; it says so in the file `release`."""
     try:
         told = re.search(r'MODULES="([^"]*)"', (home / "release").read_text())
@@ -103,7 +103,7 @@ def _has_modules(home: Path) -> bool:
     return told is None or _MODULE in told[1].split()
 
 
-def _without_module(home: Path, folder: Path) -> Path:
+def without_module(home: Path, folder: Path) -> Path:
     """A home in `folder` whose `java` is that of `home`, started without the module."""
     program = folder / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
@@ -149,7 +149,9 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(
-            "pyspark", f"cannot be imported: {error}", hint="pip install 'logweir[spark]'"
+            "pyspark",
+            f"cannot be imported: {error}.",
+            hint="pip install 'logweir[spark]'; in a clone, ./tools/run pipeline … installs it",
         ) from error
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -171,7 +173,7 @@ def session(
 def _prepare(master: str) -> None:
     """The environment that the JVM and the workers start with."""
     home = find_java()
-    os.environ["JAVA_HOME"] = str(home if _has_modules(home) else _without_module(home, _folder()))
+    os.environ["JAVA_HOME"] = str(home if has_module(home) else without_module(home, _folder()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
