@@ -56,7 +56,7 @@ def environment(**changed: str | None) -> dict[str, str]:
 def run(program: list[str], folder: Path, environ: dict[str, str]) -> Any:
     """Run a program in `folder`; what its last line says."""
     ran = subprocess.run(
-        program, cwd=folder, env=environ, capture_output=True, text=True, timeout=240
+        program, cwd=folder, env=environ, capture_output=True, text=True, timeout=500
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout.strip().splitlines()[-1])
