@@ -398,6 +398,9 @@ PIPELINE_BATCH_BYTES: Final = 1024 * 1024
 PIPELINE_BATCH_ROWS: Final = 16_384
 """Most rows of one batch."""
 
+PIPELINE_NARROW_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of rows among which a compaction's task looks for those that a later one makes void."""
+
 PIPELINE_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """A task asks the disk for this much at a time."""
 

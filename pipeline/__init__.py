@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from logweir.pipeline.jobs.exports import cdc, changes, export
     from logweir.pipeline.jobs.imports import import_frame, import_rows
     from logweir.pipeline.jobs.states import diff, state, stats, table
+    from logweir.pipeline.pyfiles import py_files
     from logweir.pipeline.sessions import find_java, register, session
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "find_java",
     "import_frame",
     "import_rows",
+    "py_files",
     "quick_check",
     "register",
     "scan",
@@ -55,6 +57,7 @@ _HOMES: Final = {
     "find_java": "logweir.pipeline.sessions",
     "import_frame": "logweir.pipeline.jobs.imports",
     "import_rows": "logweir.pipeline.jobs.imports",
+    "py_files": "logweir.pipeline.pyfiles",
     "quick_check": "logweir.pipeline.jobs.checks",
     "register": "logweir.pipeline.sessions",
     "scan": "logweir.pipeline.frames",

@@ -15,6 +15,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError, DecodeError
@@ -28,7 +29,16 @@ from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns
 from logweir.wal.selection import parse_time, parse_type
 from logweir.wal.vclock import VClock
 
-__all__ = ["ORIGIN", "ScanOptions", "SinkOptions", "parse_boolean", "parse_count", "parse_vclock"]
+__all__ = [
+    "ORIGIN",
+    "ScanOptions",
+    "SinkOptions",
+    "absolute",
+    "parse_boolean",
+    "parse_count",
+    "parse_vclock",
+    "target_folder",
+]
 
 ORIGIN: Final = "option"
 
@@ -206,7 +216,7 @@ class ScanOptions:
                 known = ", ".join(["path", *_READERS])
                 raise _refuse(given, "is no option of the format logweir.", f"options are {known}")
             values["start" if key == "from" else key] = _READERS[key](key, text)
-        values["paths"] = tuple(map(_absolute, values.get("paths", ())))
+        values["paths"] = tuple(map(absolute, values.get("paths", ())))
         parsed = cls(**values)
         parsed._check()
         return parsed
@@ -283,12 +293,10 @@ class SinkOptions:
         values.setdefault("query", _query_name(options))
         for key in ("path", "staging"):
             if values.get(key):
-                values[key] = _absolute(values[key])
+                values[key] = str(target_folder(key, values[key]))
         parsed = cls(**values)
         if bool(parsed.path) == bool(parsed.url):
             raise _refuse("path", "give either a path or a url", "save(PATH) or option url")
-        if parsed.path and is_url(parsed.path):
-            raise _refuse("path", f"{parsed.path!r} is no local folder: logs are written to one")
         return parsed
 
 
@@ -343,9 +351,29 @@ _SINK_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """The path from the root: a worker's current folder may be another one."""
     return path if is_url(path) else os.path.abspath(path)
+
+
+def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
+    """The folder that is to be written, from the root: of a local path or a `file://` URL.
+
+    Raises `ConfigError` for any other URL.
+    """
+    text = os.fspath(to)
+    if not is_url(text):
+        return Path(os.path.abspath(text))
+    parts = urllib.parse.urlsplit(text)
+    if parts.scheme != "file":
+        raise _refuse(
+            key,
+            f"{text!r} is no local folder: what is written is renamed into its place, which "
+            f"{parts.scheme}:// does not promise.",
+            "name a folder that the driver and all workers see, then copy what is in it; or write "
+            "the DataFrame of `scan`, `changes` or `state` with Spark's own formats",
+        )
+    return Path(urllib.parse.unquote(parts.path))
 
 
 def is_url(path: str) -> bool:

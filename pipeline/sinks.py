@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 
 from logweir.errors import ConfigError
 from logweir.pipeline.options import ORIGIN, SinkOptions
+from logweir.wal.failpoint import failpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +103,9 @@ class _Writing:
         try:
             for batch in batches:
                 writer.add(batch)
-            return PartMessage(writer.finish())
+            message = PartMessage(writer.finish())
+            failpoint("pipeline.after_stage")
+            return message
         except BaseException:
             writer.abandon()
             raise
@@ -117,6 +120,7 @@ class _Writing:
             land(self.options, query, batch or 0, parts)
         else:
             self._publish(parts, "" if batch is None else f"{self.options.query}/{batch}")
+        failpoint("pipeline.after_publish")
         stages = {Path(part.path).parent for part in parts}
         for stage in stages:
             shutil.rmtree(stage, ignore_errors=True)
@@ -124,6 +128,7 @@ class _Writing:
             from logweir.pipeline.publish import remove_stale_stages
 
             remove_stale_stages(self._folder(parts), query=self.options.query)
+        failpoint("pipeline.after_commit")
 
     def _publish(self, parts: Sequence[Part], batch: str) -> None:
         from logweir.pipeline.publish import Target, publish

@@ -114,7 +114,7 @@ logweir_setup() {
     fi
     make_venv
     extras="$*"
-    for want in test check; do
+    for want in test check spark; do
         if stamp_has "extra:$want"; then
             case " $extras " in *" $want "*) ;; *) extras="${extras:+$extras }$want" ;; esac
         fi
@@ -125,6 +125,9 @@ logweir_setup() {
     target="."
     if [ -n "$extras" ]; then target=".[$(printf '%s' "$extras" | tr ' ' ,)]"; fi
     say "Installing logweir and what it needs${extras:+ (with: $extras)} …"
+    case " $extras " in
+        *" spark "* | *" test "*) say "(Spark is among it: some 500 MB, which takes minutes, once.)" ;;
+    esac
     if ! pip_install -e "$target"; then
         tail -n 20 "$LOGWEIR_LOG" >&2
         fail "pip could not install logweir (all of its output: $LOGWEIR_LOG).

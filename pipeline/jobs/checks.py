@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from logweir.errors import WalError
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Range, Source, plan, walk_blocks
 from logweir.pipeline.storage import open_storage
 from logweir.recovery.examine import examine
@@ -41,11 +41,11 @@ def verify(spark: SparkSession, path: str | Path, *, told: Told | None = None) -
 
     Raises `WalError` if the folder cannot be listed.
     """
-    filesystem, folder = open_storage(str(path))
+    filesystem, folder = open_storage(absolute(str(path)))
 
     def every(snaps: Sequence[LogFile], logs: Sequence[LogFile]) -> list[LogScan]:
         files = [*snaps, *logs]
-        location = str(path)
+        location = absolute(str(path))
 
         def work(number: int) -> Iterator[pa.RecordBatch]:
             opened, _ = open_storage(location)
@@ -100,12 +100,12 @@ def quick_check(
 ) -> list[Checked]:
     """Checksums of all blocks and ends of all files. Reads each byte once.
 
-    Finds flipped bits and torn ends; not what only the rows or the chain of files tell (an lsn
-    twice, a snapshot's rows, a missing file): that is `verify`. Raises `WalError` and its kinds for
-    headers.
+    Finds flipped bits, torn ends, and a log that is missing between two others by their headers;
+    not what only rows tell (an lsn twice, rows missing at a border): that is `verify`. Raises
+    `WalError` and its kinds for headers.
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
-    wanted = ScanOptions(paths=tuple(map(str, paths)), split_mode="exact", **given)
+    wanted = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), **given)
     planned = plan(wanted)
     ranges = [one for split in planned.splits for one in split.ranges]
 
@@ -136,6 +136,8 @@ def _checked(source: Source, found: list[tuple[Any, ...]]) -> Checked:
     if bad is not None:
         return Checked(source.path, blocks, source.size, "", bad[2], bad[3])
     reached = max((one[1] for one in found), default=source.first_block)
+    if source.gap:
+        return Checked(source.path, blocks, source.size, "", 0, source.gap)
     if reached == source.size - len(EOF_MARKER):
         return Checked(source.path, blocks, source.size, "clean", None, "")
     if reached == source.size:

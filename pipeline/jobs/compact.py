@@ -30,6 +30,7 @@ from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.parts import encode_part, system_blocks
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.pipeline.options import target_folder
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain
@@ -126,13 +127,7 @@ def compact(
 
 
 def _target(to: str | Path) -> Path:
-    if "://" in str(to):
-        raise ConfigError(
-            "to",
-            f"{to} is a URL; a snapshot is renamed into its place, which needs a file system.",
-            hint="name a folder that driver and workers see, then copy the file",
-        )
-    target = Path(to)
+    target = target_folder("to", to)
     try:
         OS.make_directory(target)
     except OSError as error:

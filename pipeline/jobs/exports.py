@@ -31,6 +31,7 @@ from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns, json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.pipeline.options import absolute, target_folder
 from logweir.store.definition import SpaceDef
 from logweir.wal.filesystem import explain
 from logweir.wal.render import value_json
@@ -170,13 +171,7 @@ def export(
 
 
 def _new_folder(to: str | Path) -> Path:
-    if "://" in str(to):
-        raise ConfigError(
-            "to",
-            f"{to} is a URL: an export is renamed into its place.",
-            hint="name a folder, or write the DataFrame of `changes`, `state` or `table` yourself",
-        )
-    target = Path(to)
+    target = target_folder("to", to)
     if target.exists():
         raise ConfigError("to", f"{target} is there already.", hint="name a new folder")
     return target
@@ -300,27 +295,28 @@ def cdc(
         given |= {"columns": list(_TYPED_COLUMNS), "spaces": str(found.id)}
     texts = scan_options(path, **given).to_text()
     texts.pop("paths", None)
-    rows = spark.readStream.format("logweir").options(**texts).load(str(path))
+    rows = spark.readStream.format("logweir").options(**texts).load(absolute(str(path)))
     frame = rows if found is None else typed_changes(rows, found, integers)
-    writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
+    to, checkpoint = absolute(str(to)), absolute(str(checkpoint))
+    writer = frame.writeStream.option("checkpointLocation", checkpoint)
     if every_seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{every_seconds} seconds")
     if format == "delta":
-        return writer.foreachBatch(_delta_batches(str(to), str(checkpoint))).start()
+        return writer.foreachBatch(_delta_batches(to, checkpoint)).start()
     if format == "csv":
         binary = [name for name, kind in frame.dtypes if kind == "binary"]
         if binary:
             raise ConfigError("format", f"csv cannot hold {', '.join(binary)}", hint="use json")
         writer = writer.option("header", True)
-    return writer.format(format).start(str(to))
+    return writer.format(format).start(to)
 
 
 def _delta_batches(to: str, checkpoint: str) -> Any:
     """Writes a batch into a Delta table unless it is in it already."""
     deltalake = _delta()
-    name = hashlib.sha256(os.path.abspath(checkpoint).encode()).hexdigest()[:32]
+    name = hashlib.sha256(checkpoint.encode()).hexdigest()[:32]
 
     def write(batch: DataFrame, number: int) -> None:
         if deltalake.DeltaTable.is_deltatable(to):

@@ -2,7 +2,8 @@
 
 1. *Look* (`survey`): one task per split; rows of system spaces, how far lsns go, sampled keys.
 2. *Key* (`keyed`): one task per split; every wanted row gets its memcomparable key, and the number
-   of the part that the key belongs to. Parts are ranges of keys, cut from the samples.
+   of the part that the key belongs to. Parts are ranges of keys, cut from the samples. Rows that a
+   later one of the same task makes void are left out (`narrow`).
 3. *Shuffle* once: by part, sorted by space, key and place in the log.
 4. *Fold* (`fold`): one task per part, in constant memory.
 
@@ -25,6 +26,7 @@ from logweir.limits import PIPELINE_PART_BYTES
 from logweir.pipeline.jobs.fold import STATE_DDL, Folder
 from logweir.pipeline.jobs.history import History
 from logweir.pipeline.jobs.keyed import KEYED_DDL, SCAN_COLUMNS, FoldPlan, Keyer, keyer_of
+from logweir.pipeline.jobs.narrow import keyed_rows
 from logweir.pipeline.jobs.survey import (
     SURVEY_DDL,
     Found,
@@ -38,9 +40,8 @@ from logweir.pipeline.jobs.survey import (
     wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Source, Split, plan
-from logweir.pipeline.reading import scan
 from logweir.pipeline.storage import open_storage
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock
@@ -88,7 +89,7 @@ def prepare(
     """
     if isinstance(until, Mapping) and not isinstance(until, VClock):
         until = VClock(until)
-    options = ScanOptions(paths=tuple(str(path) for path in paths), columns=SCAN_COLUMNS)
+    options = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), columns=SCAN_COLUMNS)
     if split_bytes is not None:
         options = replace(options, split_bytes=split_bytes)
     snaps = _snapshots(options, snapshot)
@@ -232,11 +233,7 @@ def sorted_rows(spark: SparkSession, prepared: Prepared) -> DataFrame:
     options, parts = prepared.options, prepared.plan.parts
 
     def key(split: Split) -> Iterator[pa.RecordBatch]:
-        keyer = keyer_of(text)
-        for batch in scan(split, options):
-            keyed = keyer.keyed(batch)
-            if keyed is not None:
-                yield keyed
+        yield from keyed_rows(split, options, keyer_of(text))
 
     def fold_and_key(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)

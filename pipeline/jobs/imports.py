@@ -23,6 +23,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError
 from logweir.pipeline.jobs.typed import REST, TypedColumns
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.pipeline.options import absolute, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
 from logweir.store.definition import SpaceDef
@@ -86,7 +87,7 @@ def import_rows(
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    texts = [str(path) for path in paths]
+    texts = [absolute(str(path)) for path in paths]
     with watched(spark, told), typed_errors():
         if format == "parquet":
             frame = spark.read.parquet(*texts)
@@ -101,7 +102,7 @@ def import_frame(
     frame: DataFrame, to: str | Path, space: str, *, primary: Sequence[str] | None = None
 ) -> Imported:
     """Take a DataFrame. Arguments and errors as `import_rows`."""
-    target = Path(to)
+    target = target_folder("to", to)
     if any(target.glob("*.snap")) or any(target.glob("*.xlog")):
         with open_log(target, create=False) as log:
             return _import(log, frame, space, primary)

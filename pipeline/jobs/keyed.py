@@ -248,7 +248,7 @@ class Keyer:
     def keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """The wanted rows of one batch of a scan, which is of one file; None where there is none.
 
-        Raises `CorruptBlock` for a row that cannot be applied.
+        They have no part yet: see `parted`. Raises `CorruptBlock` for a row that cannot be applied.
         """
         if batch.num_rows == 0:
             return None
@@ -270,6 +270,18 @@ class Keyer:
             return None
         whole = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
         return pa.RecordBatch.from_arrays(whole, schema=KEYED_SCHEMA)
+
+    def parted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Keyed rows with the part that each belongs to."""
+        spaces = batch.column("space_id").to_numpy()
+        found = np.zeros(len(spaces), np.int32)
+        for space_id in np.unique(spaces).tolist():
+            where = np.flatnonzero(spaces == space_id)
+            keys = batch.column("key")
+            if len(where) < len(spaces):
+                keys = keys.take(pa.array(where))
+            found[where] = self._parts(space_id, keys).to_numpy()
+        return batch.set_column(0, KEYED_SCHEMA.field(0), pa.array(found))
 
     def sample_keys(
         self, samples: Sequence[tuple[Place, int, int, bytes]]
@@ -425,7 +437,7 @@ class Keyer:
         data = pa.nulls(count, pa.binary()) if rows.by_key else source
         ops = batch.column("ops").take(take)
         made = [
-            self._parts(space.id, key),
+            pa.nulls(count, pa.int32()),
             pa.array(np.full(count, self.history.level(rows.era), np.int32)),
             pa.array(np.full(count, space.id, np.int32)),
             key,
@@ -486,9 +498,8 @@ class Keyer:
         reader = self._readers.setdefault(era.number, _Reader.of(era))
         (key,) = reader.tuples.key(pack([sequence_id, 0]))
         count = len(found)
-        part = self.plan.part_of(SystemSpace.SEQUENCE_DATA, key)
         return [
-            pa.array(np.full(count, part, np.int32)),
+            pa.nulls(count, pa.int32()),
             pa.array(np.full(count, self.history.level(era), np.int32)),
             pa.array(np.full(count, int(SystemSpace.SEQUENCE_DATA), np.int32)),
             pa.array([key] * count, pa.binary()),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,10 +95,43 @@ def test_caps_and_other_protocols_are_refused() -> None:
     """What a server cannot do is refused by name before anything is read."""
     with pytest.raises(ConfigError, match="max_rows_per_batch"):
         PeerStream(ScanOptions.parse({"url": "tarantool://h", "max_rows_per_batch": "5"}))
-    with pytest.raises(ConfigError, match="synapse"):
-        PeerReader(ScanOptions.parse({"url": "synapse://h"}))
+    whys = {
+        "tap": "has none",
+        "memcached": "has none",
+        "greenstack": "only logweir serves",
+        "synapse": "live in memory",
+        "synapse+redis": "live in memory",
+    }
+    for scheme, why in whys.items():
+        path = "/x" if scheme == "synapse+redis" else ""
+        for made in (PeerReader, PeerStream):
+            with pytest.raises(ConfigError, match=rf"{re.escape(scheme)}://.*{why}.*--follow"):
+                made(ScanOptions.parse({"url": f"{scheme}://h{path}"}))
     with pytest.raises(ConfigError, match="spaces"):
         TopicReader(ScanOptions.parse({"url": "tank://h/t", "spaces": "512"}))
+
+
+def test_what_came_by_another_protocol_is_read_from_the_logweir_that_has_it(
+    tmp_path: Path,
+) -> None:
+    """A change that a memcached client wrote is a row of the server's log, as of any other."""
+    listen = [parse_listen_url("tarantool://:0"), parse_listen_url("memcached://:0")]
+    with Serving(tmp_path / "data", listen=listen, guest="all") as server:
+        key, value = b"k" * 250, b"text"
+        extras = bytes(8)
+        packet = struct.pack(
+            "!BBHBBHIIQ", 0x80, 1, len(key), 8, 0, 0, 8 + len(key) + len(value), 1, 0
+        )
+        with socket.create_connection(("127.0.0.1", server.urls[1].port), timeout=10) as client:
+            client.sendall(packet + extras + key + value)
+            assert client.recv(24)[6:8] == b"\0\0"
+        options = ScanOptions.parse({"url": f"tarantool://127.0.0.1:{server.urls[0].port}"})
+        stream = PeerStream(options)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ReadAllAvailable())
+        found = read_all(stream, stream.partitions(start, end))
+        tuples = [one for batch in found for one in batch.column("tuple").to_pylist()]
+        assert any(one is not None and key in one and value in one for one in tuples)
 
 
 def test_a_topic_is_read_with_a_task_per_partition(tmp_path: Path) -> None:

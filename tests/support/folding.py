@@ -10,10 +10,10 @@ import pyarrow as pa
 from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.folding import Prepared, prepare
 from logweir.pipeline.jobs.keyed import KEYED_SCHEMA, Keyer
+from logweir.pipeline.jobs.narrow import keyed_rows
 from logweir.pipeline.jobs.survey import Found, Until, survey
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Split
-from logweir.pipeline.reading import scan
 
 _ORDER = [(name, "ascending") for name in ("space_id", "key", "file", "position")]
 
@@ -33,22 +33,23 @@ def prepared_here(folder: Path, **options: object) -> Prepared:
     return prepare(look_here, [folder], **options)  # type: ignore[arg-type]
 
 
-def keyed_here(prepared: Prepared) -> pa.Table:
-    """The keyed rows of all splits."""
+def keyed_here(prepared: Prepared, stretch_bytes: int = 2000) -> pa.Table:
+    """The keyed rows of all splits that may count, looked for in stretches of so many bytes."""
     keyer = Keyer(prepared.plan)
     batches = [
         keyed
         for split in prepared.splits
-        for batch in scan(split, prepared.options)
-        if (keyed := keyer.keyed(batch)) is not None
+        for keyed in keyed_rows(split, prepared.options, keyer, stretch_bytes)
     ]
     return pa.Table.from_batches(batches, schema=KEYED_SCHEMA)
 
 
-def folded_here(prepared: Prepared, *, batch_rows: int = 1000) -> dict[int, list[bytes]]:
+def folded_here(
+    prepared: Prepared, *, batch_rows: int = 1000, stretch_bytes: int = 2000
+) -> dict[int, list[bytes]]:
     """The tuples that are left, by space, in the order of their keys."""
     keyer = Keyer(prepared.plan)
-    rows = keyed_here(prepared)
+    rows = keyed_here(prepared, stretch_bytes)
     carried: list[pa.RecordBatch] = []
     out: dict[int, list[bytes]] = {}
     for level in range(prepared.history.segments):
@@ -66,9 +67,11 @@ def folded_here(prepared: Prepared, *, batch_rows: int = 1000) -> dict[int, list
     return out
 
 
-def state_here(prepared: Prepared, *, batch_rows: int = 1000) -> dict[int, list[bytes]]:
+def state_here(
+    prepared: Prepared, *, batch_rows: int = 1000, stretch_bytes: int = 2000
+) -> dict[int, list[bytes]]:
     """All that a snapshot would hold: folded tuples and those of system spaces."""
-    out = folded_here(prepared, batch_rows=batch_rows)
+    out = folded_here(prepared, batch_rows=batch_rows, stretch_bytes=stretch_bytes)
     for space in prepared.history.system_spaces:
         tuples = prepared.history.tuples(space.id)
         if tuples:

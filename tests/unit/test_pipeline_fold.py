@@ -19,6 +19,7 @@ from logweir.recovery import restore
 from logweir.store.definition import IndexType
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
 
 OPTIONS: Any = {"checkpoint_interval": 0, "checkpoint_count": 9, "durability": "write"}
 SAMPLES = [pytest.param(name, marks=[needs_icu] if name == "02-spaces" else []) for name in GOOD]
@@ -197,6 +198,22 @@ def test_any_splits_and_parts_fold_to_what_a_store_holds(folder: Path, split_byt
     got = state_here(prepared, batch_rows=50)
     wanted = stored_state(folder)
     assert got == wanted
+
+
+@pytest.mark.parametrize("stretch_bytes", [1, 500, 10**9])
+def test_rows_that_are_void_are_left_out_early(folder: Path, stretch_bytes: int) -> None:
+    """Whatever stretch of rows is looked at together, the state is the same; all at once leaves
+    of each key at most one insert, replace or delete, and drops rows."""
+    prepared = prepared_here(folder, snapshot=min(path.name for path in folder.glob("*.snap")))
+    state = state_here(prepared, stretch_bytes=stretch_bytes)
+    rows = keyed_here(prepared, stretch_bytes).to_pylist()
+    if stretch_bytes == 10**9:
+        assert len(prepared.splits) == 2
+        assert len(rows) < keyed_here(prepared, 1).num_rows
+        full = (RowType.INSERT, RowType.REPLACE, RowType.DELETE)
+        kept = [row for row in rows if row["file"] and row["what"] & 31 in full]
+        assert len({(row["what"] >> 10, row["key"]) for row in kept}) == len(kept)
+    assert state == stored_state(folder)  # which removes the first snapshot
 
 
 def test_an_older_snapshot_folds_to_the_same(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from logweir import pipeline
 from logweir.errors import ConfigError
-from logweir.pipeline.sessions import find_java
+from logweir.pipeline.sessions import find_java, has_module, without_module
 
 
 def java(home: Path, version: str) -> Path:
@@ -68,3 +69,60 @@ def test_the_face_loads_neither_spark_nor_arrow() -> None:
     assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0
     with pytest.raises(AttributeError, match="nothing"):
         _ = pipeline.nothing
+
+
+def test_a_java_without_the_module_is_started_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Java whose `release` does not list what Spark asks for gets every word but that one."""
+    home = java(tmp_path / "jdk of mine", "21")
+    (home / "release").write_text('JAVA_VERSION="21"\nMODULES="java.base java.sql"\n')
+    (home / "bin" / "java").write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    assert not has_module(home)
+    started = without_module(home, tmp_path / "folder")
+    words = ["--add-modules=jdk.incubator.vector", "-cp", "a b", "", "--add-modules=java.sql"]
+    ran = subprocess.run([started / "bin" / "java", *words], capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["<-cp>", "<a b>", "<>", "<--add-modules=java.sql>"]
+    (home / "release").write_text('MODULES="java.base jdk.incubator.vector"\n')
+    assert has_module(home)
+    (home / "release").unlink()
+    assert has_module(home)
+
+
+def test_a_missing_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PySpark is not there, the error names the extra."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(ConfigError, match=r"logweir\[spark\].*tools/run pipeline"):
+        pipeline.session()
+
+
+@pytest.mark.parametrize(
+    ("words", "extras"),
+    [
+        (["pipeline", "verify", "data"], "<spark>"),
+        (["bench", "spark"], "<spark>"),
+        (["pipeline", "--help"], "<>"),
+        (["pipeline"], "<>"),
+        (["verify", "data"], "<>"),
+        ([], "<>"),
+    ],
+)
+def test_a_clone_installs_spark_when_a_job_asks(
+    words: list[str], extras: str, tmp_path: Path
+) -> None:
+    """`tools/run pipeline JOB` sets up the extra first; nothing else does."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    shutil.copy(Path(__file__).parents[2] / "tools" / "run", tools)
+    (tools / "setup.sh").write_text(
+        f'LOGWEIR_VENV={tmp_path}\nlogweir_setup() {{ echo "set up <$*>"; }}\n'
+    )
+    (tmp_path / "bin").mkdir()
+    for name in ("logweir", "python"):
+        program = tmp_path / "bin" / name
+        program.write_text('#!/bin/sh\necho "ran $*"\n')
+        program.chmod(0o755)
+    ran = subprocess.run(["bash", tools / "run", *words], capture_output=True, text=True)
+    first, second = ran.stdout.splitlines()
+    assert first == f"set up {extras}"
+    assert second == ("ran " + (" ".join(words) or "-P -m logweir.tools.tour"))

@@ -4,9 +4,10 @@ The rows are a mixed workload (of ten: 5 replace, 2 insert, 2 update or upsert, 
 that writes about 220 rows per block; the log is there several times over, as files of one archive.
 The same rows stand as Parquet (snappy) and as JSON lines (binary as base64, schema given).
 
-What is measured is processor time: of this process, the JVM and all Python workers, from /proc.
-Wall time of a shared machine says little. `scan` reads all default columns into Spark's `noop`
-sink.
+What is compared is processor time, of this process, the JVM and all Python workers, from /proc:
+wall time of a shared machine says little. Only splits and scaling are times of a clock, so they
+want an idle machine. `scan` reads all default columns into Spark's `noop` sink. Memory is what the
+largest resident set of a Python worker grows by while it scans, also with eight times the file.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,68 +28,97 @@ from logweir.pipeline.jobs.checks import check_blocks
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
 from logweir.store import open as open_log
-from logweir.tools.bench.harness import Case, Result, compare
+from logweir.tools.bench.harness import Case, compare
 from logweir.tools.bench.scan import make_log
 from logweir.wal.block import FIXHEADER_BYTES, decode_fixheader, decompress
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import file_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-__all__ = ["SparkFigures", "run_spark", "to_json"]
+__all__ = ["Figure", "cpu_seconds", "measure_spark"]
 
 _BLOCK_ROWS: Final = 220
 _KEYS: Final = 50_000
-_COPIES: Final = 4
+_COPIES: Final = 8
+_TIMES: Final = 2
+_EIGHT: Final = 8
+_CHECK_TIMES: Final = 5
+_MB: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class SparkFigures:
-    """Ratios. `scan`: rows per CPU-second, Parquet is the baseline; `checks`: bytes of file per
-    CPU-second of one core; `compaction_scans`: CPU of a compaction in scans of the same rows;
-    `splits`: wall time of one file in eight splits to that of eight files; `scaling`: of one core
-    to two; `rows`, `log_bytes`: what was scanned."""
+class Figure:
+    """One thing that was measured. `values`: of each round; `unit`: of them, "" for a ratio;
+    `least`, `most`: what it is to reach, None for no bound."""
 
-    rows: int
-    log_bytes: int
-    scan: list[Result]
-    checks: dict[str, float]
-    compaction_scans: list[float]
-    splits: list[float]
-    scaling: list[float]
+    name: str
+    values: list[float]
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def median(self) -> float:
+        """Of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def aim(self) -> str:
+        """What it is to reach, as text."""
+        if self.least is not None:
+            return f"at least {self.least:g}"
+        return "" if self.most is None else f"at most {self.most:g}"
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the median does; None where nothing is asked."""
+        if self.least is not None:
+            return self.median >= self.least
+        return None if self.most is None else self.median <= self.most
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "figure": self.name,
+            "unit": self.unit,
+            "median": round(self.median, 3),
+            "rounds": [round(value, 3) for value in self.values],
+            "aim": self.aim,
+            "reached": self.reached,
+        }
+
+    def to_text(self) -> str:
+        """As one line."""
+        unit = f" {self.unit}" if self.unit else ""
+        spread = f"{min(self.values):.2f} … {max(self.values):.2f}"
+        aim = f"; aim: {self.aim}, {'reached' if self.reached else 'missed'}" if self.aim else ""
+        return f"{self.name}: {self.median:.2f}{unit} ({spread}{aim})"
 
 
-def to_json(figures: SparkFigures) -> dict[str, Any]:
-    """For `--json`."""
-    return {
-        "rows": figures.rows,
-        "log_bytes": figures.log_bytes,
-        "scan": [one.to_json() for one in figures.scan],
-        "checks_bytes_per_second": figures.checks,
-        "compaction_scans": figures.compaction_scans,
-        "splits_wall_ratio": figures.splits,
-        "scaling_wall_ratio": figures.scaling,
-    }
+# --- processor time and memory --------------------------------------------------------------------
 
 
-# --- processor time -------------------------------------------------------------------------------
-
-
-def cpu_seconds() -> float:
-    """Of this process and everything below it, those that have ended and were waited for too."""
-    ticks: dict[int, tuple[int, int]] = {}
+def _processes() -> dict[int, tuple[int, int]]:
+    """Of this process and all below it: parent, and ticks with those of children waited for."""
+    every: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            ticks[int(name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+            every[int(name)] = (int(fields[1]), sum(map(int, fields[11:15])))
     mine = {os.getpid()}
-    while more := {pid for pid, (parent, _) in ticks.items() if parent in mine} - mine:
+    while more := {pid for pid, (parent, _) in every.items() if parent in mine} - mine:
         mine |= more
-    return sum(ticks[pid][1] for pid in mine) / os.sysconf("SC_CLK_TCK")
+    return {pid: every[pid] for pid in mine if pid in every}
+
+
+def cpu_seconds() -> float:
+    """Of this process and everything below it, those that have ended and were waited for too."""
+    return sum(ticks for _, ticks in _processes().values()) / os.sysconf("SC_CLK_TCK")
 
 
 def _spent(run: Callable[[], object]) -> float:
@@ -102,10 +133,42 @@ def _wall(run: Callable[[], object]) -> float:
     return time.monotonic() - start
 
 
+def _memory(pid: int, name: str) -> int:
+    """A line of a process's status, in bytes."""
+    for line in Path("/proc", str(pid), "status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _workers() -> list[int]:
+    """The Python processes below this one."""
+    found = []
+    for pid in _processes():
+        try:
+            if pid != os.getpid() and "python" in os.readlink(f"/proc/{pid}/exe"):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def _grown(run: Callable[[], object]) -> float:
+    """By how many MB the resident set of a worker grows at most while `run` runs."""
+    resting = {}
+    for pid in _workers():
+        Path("/proc", str(pid), "clear_refs").write_text("5")
+        resting[pid] = _memory(pid, "VmRSS")
+    run()
+    grown = [_memory(pid, "VmHWM") - size for pid, size in resting.items()]
+    return max(grown, default=0) / _MB
+
+
 # --- what is read ---------------------------------------------------------------------------------
 
 
-def _make_store(path: Path, rows: int) -> None:
+def _make_store(path: Path, rows: int) -> Path:
+    """A store with a log of about `rows` rows. Returns that log."""
     pick = random.Random(5)  # noqa: S311 - a workload, no secret
     with open_log(path, durability="write", checkpoint_interval=0) as log:
         log.create_space("rows", format=[("id", "unsigned"), ("n", "unsigned"), ("s", "string")])
@@ -121,6 +184,7 @@ def _make_store(path: Path, rows: int) -> None:
                         tx.upsert("rows", [key, 1, "new"], [("+", 1, 1)])
                     else:
                         tx.delete("rows", key)
+    return max(path.glob("*.xlog"), key=lambda log: log.stat().st_size)
 
 
 def _copies(source: Path, folder: Path, count: int) -> list[str]:
@@ -135,132 +199,153 @@ def _copies(source: Path, folder: Path, count: int) -> list[str]:
     return paths
 
 
-def _noop(frame: DataFrame) -> None:
+def _eightfold(log: Path, folder: Path) -> tuple[Path, int]:
+    """One log with the blocks of `log` eight times. Returns it and the size of an eighth."""
+    header = plan(ScanOptions(paths=(str(log),))).sources[0].first_block
+    body = log.read_bytes()
+    folder.mkdir()
+    path = folder / file_name(VClock(), "xlog")
+    with open(path, "wb") as out:
+        out.write(body[:header])
+        for _ in range(_EIGHT):
+            out.write(body[header:-4])
+        out.write(body[-4:])
+    return path, len(body) - header + 1
+
+
+def _noop(spark: SparkSession, *paths: str | Path, **options: Any) -> None:
+    frame = pipeline.scan(spark, *paths, **options)
     frame.write.format("noop").mode("overwrite").save()
 
 
 # --- the suite ------------------------------------------------------------------------------------
 
 
-def run_spark(folder: Path, *, rows: int, rounds: int, master: str = "local[2]") -> SparkFigures:
-    """Measure. `folder`: empty, on the disk to measure; `rows`: of one copy of the log."""
+def measure_spark(
+    folder: Path, *, rows: int, rounds: int, master: str = "local[2]"
+) -> Iterator[Figure]:
+    """Measure, and yield each figure as soon as it is known.
+
+    `folder`: empty, on the disk to measure; `rows`: half of the rows of one log, of which an
+    archive has eight copies (of fewer, what a job costs by itself would be measured). Figures of
+    splits, memory and scaling want `master` to have two cores.
+    """
     store = folder / "store"
-    _make_store(store, rows)
+    log = _make_store(store, _TIMES * rows)
+    yield from _checks(folder, log)
     archive = _copies(store, folder / "archive", _COPIES)
+    step = log.stat().st_size
     spark = pipeline.session(master)
     try:
-        frame = pipeline.scan(spark, *archive)
-        count = frame.count()
-        scan = _scans(spark, folder, frame, archive, count, rounds)
-        compaction = _compaction(spark, store, folder, rounds)
-        splits = _splits(spark, folder, store, rounds)
-        two = [_wall(lambda: _noop(pipeline.scan(spark, *archive))) for _ in range(rounds)]
+        yield from _scans(spark, folder, archive, rounds)
+        yield from _compaction(spark, store, folder, rounds)
+        yield from _splits(spark, folder, log, archive, rounds)
+        two = _walls(spark, archive, step, rounds)
     finally:
         spark.stop()
-    one_core = pipeline.session("local[1]")
+    spark = pipeline.session("local[1]")
     try:
-        _noop(pipeline.scan(one_core, *archive))
-        one = [_wall(lambda: _noop(pipeline.scan(one_core, *archive))) for _ in range(rounds)]
+        one = _walls(spark, archive, step, rounds)
     finally:
-        one_core.stop()
-    size = sum(path.stat().st_size for path in (folder / "archive").rglob("*.xlog"))
-    return SparkFigures(
-        rows=count,
-        log_bytes=size,
-        scan=scan,
-        checks=_checks(folder, store),
-        compaction_scans=compaction,
-        splits=splits,
-        scaling=[slow / fast for slow, fast in zip(one, two, strict=True)],
-    )
+        spark.stop()
+    ratios = [slow / fast for slow, fast in zip(one, two, strict=True)]
+    yield Figure("scaling from one core to two, by the clock", ratios, least=1.7)
 
 
-def _scans(
-    spark: SparkSession,
-    folder: Path,
-    frame: DataFrame,
-    archive: list[str],
-    count: int,
-    rounds: int,
-) -> list[Result]:
+def _walls(spark: SparkSession, archive: list[str], step: int, rounds: int) -> list[float]:
+    """How long a scan of the archive takes, one task per log."""
+    return [_wall(lambda: _noop(spark, *archive, split_bytes=step)) for _ in range(rounds + 1)][1:]
+
+
+def _scans(spark: SparkSession, folder: Path, archive: list[str], rounds: int) -> Iterator[Figure]:
     parquet, lines = str(folder / "parquet"), str(folder / "json")
+    frame = pipeline.scan(spark, *archive)
     frame.write.parquet(parquet)
     frame.write.json(lines)
+    count = spark.read.parquet(parquet).count()
+    size = sum(path.stat().st_size for path in (folder / "archive").rglob("*.xlog")) / _MB
+    yield Figure("rows of the archive", [count / _MB], "million")
+    yield Figure("logs of the archive", [size], "MB")
     narrow = ["type", "lsn", "space_id"]
+
+    def peer(read: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: read().write.format("noop").mode("overwrite").save()
+
     cases: dict[str, Callable[[], None]] = {
-        "Parquet": lambda: _noop(spark.read.parquet(parquet)),
-        "JSON lines": lambda: _noop(spark.read.schema(frame.schema).json(lines)),
-        "logweir, all columns": lambda: _noop(pipeline.scan(spark, *archive)),
-        "logweir, 3 columns": lambda: _noop(pipeline.scan(spark, *archive, columns=narrow)),
+        "Parquet": peer(lambda: spark.read.parquet(parquet)),
+        "JSON lines": peer(lambda: spark.read.schema(frame.schema).json(lines)),
+        "all": lambda: _noop(spark, *archive),
+        "three": lambda: _noop(spark, *archive, columns=narrow),
     }
     for run in cases.values():
         run()  # warm
     listed = [Case(name, partial(_spent, run), count) for name, run in cases.items()]
-    return compare(listed, rounds=rounds)
+    found = {one.name: one for one in compare(listed, rounds=rounds)}
+    ours, peers = found["all"].rates, found["JSON lines"].rates
+    for name, one in found.items():
+        millions = [rate / _MB for rate in one.rates]
+        label = {"all": "scan of all columns", "three": "scan of three columns"}.get(name, name)
+        yield Figure(label, millions, "million rows per CPU s")
+    yield Figure("scan to Parquet", found["all"].ratios, least=0.4)
+    ratios = [mine / other for mine, other in zip(ours, peers, strict=True)]
+    yield Figure("scan to JSON lines", ratios, least=2.5)
+    yield Figure("three columns to all of Parquet", found["three"].ratios, least=0.8)
 
 
-def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> list[float]:
-    """CPU of a compaction in scans of the same rows."""
+def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> Iterator[Figure]:
     target = folder / "compacted"
 
     def run() -> None:
         shutil.rmtree(target, ignore_errors=True)
         pipeline.compact(spark, store, target)
 
-    def scan() -> None:
-        _noop(pipeline.scan(spark, store))
-
     run()
-    return [_spent(run) / _spent(scan) for _ in range(rounds)]
+    _noop(spark, store)
+    pairs = [(_spent(run), _spent(lambda: _noop(spark, store))) for _ in range(rounds)]
+    yield Figure("compaction", [whole for whole, _ in pairs], "CPU s")
+    yield Figure("compaction in scans", [whole / scan for whole, scan in pairs], most=4)
 
 
-def _splits(spark: SparkSession, folder: Path, store: Path, rounds: int) -> list[float]:
-    """Wall time of one file in eight splits to that of eight files of the same bytes."""
-    files = _copies(store, folder / "eight", 8)
-    whole = folder / "one"
-    whole.mkdir()
-    logs = sorted(store.glob("*.xlog"))
-    header = plan(ScanOptions(paths=(str(logs[-1]),))).sources[0].first_block
-    body = logs[-1].read_bytes()
-    with open(whole / file_name(VClock(), "xlog"), "wb") as out:
-        out.write(body[:header])
-        for _ in range(8):
-            out.write(body[header:-4])
-        out.write(body[-4:])
-    step = (len(body) - header) + 1
+def _splits(
+    spark: SparkSession, folder: Path, log: Path, archive: list[str], rounds: int
+) -> Iterator[Figure]:
+    whole, step = _eightfold(log, folder / "one")
+    files = [Path(path) / log.name for path in archive[:_EIGHT]]
 
     def one() -> None:
-        _noop(pipeline.scan(spark, whole, split_bytes=step))
+        _noop(spark, whole, split_bytes=step)
 
     def eight() -> None:
-        paths = [str(Path(path) / logs[-1].name) for path in files]
-        _noop(pipeline.scan(spark, *paths, split_bytes=step))
+        _noop(spark, *files, split_bytes=step)
 
     one()
     eight()
-    return [_wall(one) / _wall(eight) for _ in range(rounds)]
+    ratios = [_wall(one) / _wall(eight) for _ in range(rounds)]
+    yield Figure("eight splits of a file to eight files, by the clock", ratios, most=1.15)
+    small = _grown(lambda: _noop(spark, files[0], split_mode="none"))
+    large = _grown(lambda: _noop(spark, whole, split_mode="none"))
+    yield Figure("memory of a task", [small], "MB")
+    yield Figure("memory of a task, eight times the file", [large], "MB", most=64)
 
 
-def _checks(folder: Path, store: Path) -> dict[str, float]:
-    """Bytes of file per CPU-second of one core, in this process."""
+def _checks(folder: Path, log: Path) -> Iterator[Figure]:
+    """Bytes of file per CPU-second of one core, in this process: what a task does."""
     plain_folder = folder / "plain"
     plain_folder.mkdir()
-    plain = make_log(plain_folder, 300_000, compress=False)
-    packed = max(store.glob("*.xlog"), key=lambda path: path.stat().st_size)
-    return {
-        "checksums, plain": _rate(plain, _checksums),
-        "checksums, zstd": _rate(packed, _checksums),
-        "checksums and unpacking, zstd": _rate(packed, _unpacked),
-    }
+    plain = make_log(plain_folder, 500_000, compress=False)
+    yield _rate("verify, plain blocks", plain, _checksums, 1000)
+    yield _rate("verify, zstd blocks", log, _checksums, 150)
+    yield _rate("verify with unpacking, zstd blocks", log, _unpacked, 150)
 
 
-def _rate(path: Path, check: Callable[[Path], None]) -> float:
+def _rate(name: str, path: Path, check: Callable[[Path], None], least: float) -> Figure:
     check(path)
-    start = time.process_time()
-    times = 5
-    for _ in range(times):
+    rates = []
+    for _ in range(_CHECK_TIMES):
+        start = time.process_time()
         check(path)
-    return round(times * path.stat().st_size / max(time.process_time() - start, 1e-6))
+        rates.append(path.stat().st_size / _MB / max(time.process_time() - start, 1e-6))
+    return Figure(name, rates, "MB per CPU s", least=least)
 
 
 def _checksums(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -190,23 +191,14 @@ def _synapse(out: Output, folder: Path, rounds: int) -> None:
 
 
 def _spark(out: Output, folder: Path, rows: int, rounds: int) -> None:
-    from logweir.tools.bench import spark
+    from logweir.tools.bench.spark import measure_spark
 
-    figures = spark.run_spark(folder, rows=rows, rounds=rounds)
-    if out.as_json:
-        out.json({"suite": "spark", **spark.to_json(figures)})
-        return
-    title = {"rows": figures.rows, "log_bytes": figures.log_bytes}
-    _show(out, "scan", title, "rows/CPU s", figures.scan)
-    for name, rate in figures.checks.items():
-        out.line(f"{name}: {human_bytes(round(rate))}/CPU s")
-    lists = {
-        "compaction, in scans of CPU": figures.compaction_scans,
-        "one file in eight splits to eight files, wall": figures.splits,
-        "one core to two, wall": figures.scaling,
-    }
-    for name, values in lists.items():
-        out.line(f"{name}: " + ", ".join(f"{value:.2f}" for value in values))
+    for figure in measure_spark(folder, rows=rows, rounds=rounds):
+        if out.as_json:
+            out.json({"suite": "spark", **figure.to_json()})
+        else:
+            out.line(figure.to_text())
+        sys.stdout.flush()
 
 
 def _greenstack(out: Output, folder: Path, rounds: int) -> None:

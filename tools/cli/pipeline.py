@@ -32,7 +32,7 @@ class _Call:
 
     out: Output
     paths: list[str]
-    to: Path | None
+    to: str | None
     format: str
     what: str
     space: str | None
@@ -40,7 +40,7 @@ class _Call:
     options: dict[str, Any]
 
     @property
-    def target(self) -> Path:
+    def target(self) -> str:
         assert self.to is not None
         return self.to
 
@@ -56,7 +56,7 @@ def command(
         list[str], typer.Argument(metavar="PATH", help="Folders or files; local or URLs.")
     ],
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="NEW", help="The folder to write.")
+        str | None, typer.Option("--to", metavar="NEW", help="The folder to write.")
     ] = None,
     master: Annotated[
         str | None, typer.Option(help="Where Spark runs: local[4], spark://…, yarn, k8s://…")
@@ -87,7 +87,7 @@ def command(
         Literal["decimal", "long"], typer.Option(help="Columns of integers: exact, or BIGINT.")
     ] = "decimal",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="cdc: the folder that remembers how far it is.")
+        str | None, typer.Option(help="cdc: the folder that remembers how far it is.")
     ] = None,
     every: Annotated[
         float | None, typer.Option(help="cdc: go on, a batch every so many seconds.")
@@ -304,7 +304,7 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
         )
         query.awaitTermination()
     rows = sum(one.numInputRows for one in query.recentProgress)
-    told = {"to": str(call.target), "batches": len(query.recentProgress), "rows": rows}
+    told = {"to": call.target, "batches": len(query.recentProgress), "rows": rows}
     if call.out.as_json:
         call.out.json(told)
     else:
@@ -400,10 +400,13 @@ def _import_tank(call: _Call) -> int:
     """A broker's folder is read by one process: its order is that of its files."""
     from importlib import import_module
 
+    from logweir.pipeline.options import target_folder
+
     take = import_module("logweir.tools.cli.import").command
+    target = target_folder("--to", call.target)
     code = 0
     for path in call.paths:
-        code = max(code, take(call.out, "tank", Path(path), call.target, None))
+        code = max(code, take(call.out, "tank", Path(path), target, None))
     return code
 
 

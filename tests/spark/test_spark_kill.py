@@ -1,0 +1,139 @@
+"""Drivers that are killed, with all that they started, and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from samples import sample
+from spark.driver_job import follow
+from spark.feeding import fill
+
+import logweir
+from logweir import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+JOB = Path(__file__).with_name("driver_job.py")
+
+STOPPER = """
+import os, signal
+if os.environ.get("STOP_AT"):
+    from logweir.wal import failpoint
+
+    def stop():
+        with open(os.environ["STOP_TELL"], "w") as told:
+            told.write("here")
+        signal.pause()
+
+    failpoint.arm(os.environ["STOP_AT"], stop)
+"""
+"""What every Python process of a driver runs first: at one place it says so, and waits."""
+
+
+def below(pid: int) -> list[int]:
+    """A process and all that it started, and those started."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                told = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(name)] = int(told[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def killed(words: Sequence[str], folder: Path, place: str) -> None:
+    """Run the job, and kill it and all its processes at `place`."""
+    fifo = folder / f"told-{place}"
+    os.mkfifo(fifo)
+    (folder / "sitecustomize.py").write_text(STOPPER)
+    environ = {**os.environ, "PYTHONPATH": str(folder), "STOP_AT": place, "STOP_TELL": str(fifo)}
+    with open(folder / f"log-{place}", "w") as log:
+        process = subprocess.Popen([sys.executable, str(JOB), *words], env=environ, stderr=log)
+        watch = threading.Thread(target=_tell_end, args=(process, fifo), daemon=True)
+        watch.start()
+        try:
+            with open(os.open(fifo, os.O_RDWR), "rb", buffering=0) as told:
+                assert told.read(4) == b"here", (folder / f"log-{place}").read_text()[-2000:]
+        finally:
+            for pid in below(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait(60)
+
+
+def _tell_end(process: subprocess.Popen[bytes], fifo: Path) -> None:
+    """Tell where the program ended by itself, so that nobody waits for it."""
+    process.wait()
+    with contextlib.suppress(OSError), open(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK), "wb") as to:
+        to.write(b"over")
+
+
+def ids(folder: Path) -> list[int]:
+    """The first fields of all tuples, of files that are whole."""
+    found = []
+    for path in sorted(folder.glob("*.xlog")):
+        assert path.read_bytes().endswith(b"\xd5\x10\xad\xed")
+        found += [row.decoded()["tuple"][0] for row in logweir.read(path)]
+    return found
+
+
+def test_a_stream_survives_a_killed_driver_at_every_step(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Killed behind a task's part, before and after the rename, after the publishing and after the
+    commit, one after the other with the same checkpoint: at each moment the target holds whole
+    batches in order, in the end every row once, and nothing else."""
+    fill(tmp_path / "from", 0, 60)
+    target = tmp_path / "to"
+    words = [str(tmp_path / "from"), str(target), str(tmp_path / "checkpoint")]
+    seen = []
+    for place in ("after_stage", "before_rename", "after_rename", "after_publish", "after_commit"):
+        killed(words, tmp_path, f"pipeline.{place}")
+        found = ids(target) if target.exists() else []
+        assert found == list(range(len(found)))
+        seen.append(len(found))
+    assert seen[:2] == [0, 0]
+    assert 0 < seen[2] <= seen[3] <= seen[4] < 60
+    follow(spark, *words)
+    assert ids(target) == list(range(60))
+    assert not [path.name for path in target.iterdir() if path.suffix not in (".xlog", ".lock")]
+
+
+def test_a_killed_compaction_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Killed while it puts the snapshot together: none is there under its name; done again, it is,
+    and what was left is gone."""
+    folder, target = sample("04-crashed").folder, tmp_path / "to"
+    words = ["compact", str(folder), "--to", str(target), "--master", "local[1]"]
+    program = "from logweir.tools.cli.main import run; run()"
+    for place in ("compact.before_end", "compact.before_rename"):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, "pipeline", *words],
+            env={**os.environ, "LOGWEIR_FAILPOINTS": f"{place}=kill"},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=200,
+        )
+        assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
+        assert not list(target.glob("*.snap"))
+        assert list(target.iterdir())
+    done = pipeline.compact(spark, folder, target)
+    assert [path.name for path in target.iterdir()] == [done.path.name]
+    with logweir.open(target, create=False) as log:
+        assert log.vclock.lsn(1) == 174

@@ -1,0 +1,228 @@
+"""Where the pipeline reads from and writes to: URLs, mixed folders, a Tank broker's folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import DATA, damaged, sample
+from support.folding import look_here, state_here
+
+import logweir
+from logweir import pipeline
+from logweir.errors import ConfigError, CorruptFile
+from logweir.pipeline.jobs.folding import prepare
+from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
+from logweir.pipeline.plan import plan
+from logweir.pipeline.reading import scan
+from logweir.pipeline.storage import UrlFileSystem, open_storage
+from logweir.pipeline.tail import Tail
+from logweir.recovery import examine
+from logweir.wal.directory import scan_directory
+from logweir.wal.reader import Block, WalReader
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Callable[[Path], str]]:
+    """Copies a folder into fsspec's memory; returns its URL."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    made: list[str] = []
+
+    def copy(folder: Path) -> str:
+        name = f"/logweir-{uuid.uuid4().hex}"
+        made.append(name)
+        for path in folder.iterdir():
+            if path.is_file():
+                memory.pipe(f"{name}/{path.name}", path.read_bytes())
+        return f"memory:/{name}"
+
+    yield copy
+    for name in made:
+        memory.rm(name, recursive=True)
+
+
+def lsns(batches: Any) -> list[int]:
+    """Of all rows."""
+    return [lsn for batch in batches for lsn in batch.column("lsn").to_pylist()]
+
+
+# --- reading by URL -------------------------------------------------------------------------------
+
+
+def test_jobs_fold_a_folder_behind_a_url(in_memory: Callable[[Path], str]) -> None:
+    """The state of a folder in another file system is that of the same folder here."""
+    folder = sample("04-crashed").folder
+    local = prepare(look_here, [folder])
+    behind = prepare(look_here, [in_memory(folder)])
+    assert state_here(behind) == state_here(local)
+    assert behind.vclock == local.vclock
+
+
+@pytest.mark.parametrize("name", ["v-gap", "c-flipped-payload-byte"])
+def test_a_check_by_url_reports_the_same(in_memory: Callable[[Path], str], name: str) -> None:
+    """What is damaged, and where, but for the place's name."""
+    folder = damaged(name).folder
+    filesystem, path = open_storage(in_memory(folder))
+    found = [(one.kind, one.offset) for one in examine(path, filesystem=filesystem).damage]
+    assert found == [(one.kind, one.offset) for one in examine(folder).damage]
+    assert found
+
+
+def test_a_folder_behind_a_url_is_followed(
+    in_memory: Callable[[Path], str], tmp_path: Path
+) -> None:
+    """A stream's steps over a log in another file system hold every row once."""
+    with logweir.open(tmp_path / "log") as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        for number in range(20):
+            log.insert("t", (number,))
+    options = ScanOptions.parse({"path": in_memory(tmp_path / "log")})
+    tail = Tail(options)
+    start, end = tail.oldest(), tail.advance(tail.oldest())
+    splits = tail.splits(start, end)
+    tail.close()
+    found = lsns(batch for split in splits for batch in scan(split, options))
+    assert found == list(range(1, end.lsn(1) + 1))
+    assert len(found) > 20
+
+
+def test_a_part_of_an_arrow_file_system_is_read(tmp_path: Path) -> None:
+    """A `SubTreeFileSystem` over a local one lists, indexes and reads as the folder itself."""
+    from pyarrow import fs
+
+    shutil.copytree(sample("02-spaces").folder, tmp_path / "deep" / "logs")
+    system = UrlFileSystem(fs.SubTreeFileSystem(str(tmp_path / "deep"), fs.LocalFileSystem()))
+    index = scan_directory(Path("logs"), system)
+    local = scan_directory(tmp_path / "deep" / "logs")
+    assert [file.path.name for file in index.files] == [file.path.name for file in local.files]
+    name = max(index.xlogs, key=lambda log: local.path.joinpath(log.path.name).stat().st_size).path
+    with WalReader(name, filesystem=system) as far:
+        found = [bytes(one.columns.data) for one in far.blocks() if isinstance(one, Block)]
+    with WalReader(local.path / name.name) as near:
+        wanted = [bytes(one.columns.data) for one in near.blocks() if isinstance(one, Block)]
+    assert found == wanted
+    assert found
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def test_targets_that_are_no_folders_are_refused_by_name() -> None:
+    """A sink and every job that writes name the URL, before anything is read."""
+    spark: Any = None
+    for write in (
+        lambda: SinkOptions.parse({"path": "s3://bucket/log"}),
+        lambda: pipeline.compact(spark, "nowhere", "s3://bucket/log"),
+        lambda: pipeline.export(spark, "nowhere", "s3://bucket/log"),
+        lambda: pipeline.import_frame(spark, "s3://bucket/log", "t"),
+    ):
+        with pytest.raises(ConfigError, match="'s3://bucket/log' is no local folder"):
+            write()
+
+
+def test_a_file_url_is_a_local_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be written, as the path it holds; a relative path is one from the root."""
+    assert target_folder("to", (tmp_path / "a b").as_uri()) == tmp_path / "a b"
+    assert SinkOptions.parse({"path": (tmp_path / "log").as_uri()}).path == str(tmp_path / "log")
+    monkeypatch.chdir(tmp_path)
+    assert target_folder("to", "log") == tmp_path / "log"
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_mixed_folders_are_read_recursively_each_by_itself(tmp_path: Path) -> None:
+    """Folders of two instances under one, with files of other kinds beside: every row of each,
+    and no chain is asked for between them. The same two in one folder are refused."""
+    names = {"one": "02-spaces", "two/deep": "04-crashed"}
+    for place, name in names.items():
+        shutil.copytree(sample(name).folder, tmp_path / "all" / place)
+    (tmp_path / "all" / "notes.txt").write_text("no log")
+    (tmp_path / "all" / "empty").mkdir()
+    (tmp_path / "all" / ".hidden").mkdir()
+    shutil.copy(next((tmp_path / "all" / "one").glob("*.xlog")), tmp_path / "all" / ".hidden")
+    wanted = [n for name in sorted(names.values()) for n in lsns(every(sample(name).folder))]
+    found = lsns(every(tmp_path / "all", recursive=True))
+    assert sorted(found) == sorted(wanted)
+    assert len({source.path for source in plan(options(tmp_path / "all")).sources}) == sum(
+        len(list(sample(name).folder.glob("*.[xs]n*p")))
+        + len(list(sample(name).folder.glob("*.xlog")))
+        for name in names.values()
+    )
+    mixed = tmp_path / "mixed"
+    shutil.copytree(sample("02-spaces").folder, mixed)
+    for path in sample("04-crashed").folder.glob("*.xlog"):
+        shutil.copy(path, mixed / f"{int(path.stem) + 1000:020d}.xlog")
+    with pytest.raises(CorruptFile, match=r"\.xlog"):
+        list(every(mixed))
+
+
+def options(folder: Path) -> ScanOptions:
+    """A recursive scan."""
+    return ScanOptions.parse({"path": str(folder), "recursive": "true"})
+
+
+def every(folder: Path, **given: Any) -> Iterator[Any]:
+    """All batches."""
+    return pipeline.batches(folder, **given)
+
+
+def test_a_missing_log_shows_in_the_headers(tmp_path: Path) -> None:
+    """A log whose header names another one before it than is there: a quick check says so."""
+    with logweir.open(tmp_path / "log", wal_max_size=1000) as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        for number in range(60):
+            log.insert("t", (number,))
+    logs = sorted((tmp_path / "log").glob("*.xlog"))
+    assert len(logs) > 3
+    assert not any(one.gap for one in plan(options(tmp_path / "log")).sources)
+    logs[2].unlink()
+    (gap,) = [one for one in plan(options(tmp_path / "log")).sources if one.gap]
+    assert Path(gap.path).name == logs[3].name
+    assert "a log is missing before this one" in gap.gap
+
+
+# --- a Tank broker's folder -----------------------------------------------------------------------
+
+
+def test_a_tank_folder_is_imported(tmp_path: Path) -> None:
+    """`logweir pipeline import --format tank` takes every topic and message number, without
+    starting Spark; done again it takes nothing twice."""
+    folder = DATA.parent / "tank" / "data"
+    program = "from logweir.tools.cli.main import run; run()"
+    words = ["--json", "pipeline", "import", str(folder), "--format", "tank", "--to", "store"]
+    runs = []
+    for _ in range(2):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=100,
+        )
+        assert ran.returncode == 0, ran.stderr
+        runs.append({(one["topic"], one["partition"]): one for one in json.loads(ran.stdout)})
+    ends = {key: (one["first"], one["last"], one["messages"]) for key, one in runs[0].items()}
+    assert ends == {
+        ("events", 0): ("1", "505", 48),
+        ("events", 1): ("1", "7", 7),
+        ("logs", 0): ("1", "48", 48),
+        ("logs", 1): ("1", "11", 11),
+        ("orders", 0): ("1", "90000", 21),
+    }
+    assert {one["messages"] for one in runs[1].values()} == {0}
+    with logweir.open(tmp_path / "store", create=False) as log:
+        kept = {name: list(log.select(name)) for name in ("events", "logs", "orders")}
+    for (name, partition), (first, last, _) in ends.items():
+        bundles = [row for row in kept[name] if row[0] == partition]
+        assert (bundles[0][1], bundles[-1][2]) == (int(first), int(last))
+        assert len(bundles) == runs[0][name, partition]["bundles"]
