@@ -9,7 +9,7 @@ instead.
 
 With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. A server that does
 not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
-such bucket (01, or 24: no access) has refused.
+such bucket (01, or 24: no access) has refused, and so has one that then says nothing more.
 
 NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
 nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
@@ -86,11 +86,13 @@ class ConsumerSession:
         self.dropped = 0
         self._connect = connect
         self._bucket = bucket
+        self._doubt: Packet | None = None  # the answer to SELECT_BUCKET, if it was a refusal
         self._big_endian_producer = big_endian_producer
         self._packets = PacketBuffer()
         self._out = Outbox()
         self._due: deque[tuple[int, int]] = deque()
         self._frame_deadline: float | None = None
+        self._awaits_bucket = False
         self._login = Login(user, password, random) if user else None
         if user:
             self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
@@ -118,8 +120,11 @@ class ConsumerSession:
 
     def receive_eof(self, now: float) -> Sequence[StreamEvent]:
         del now
+        events: list[StreamEvent] = []
+        if self._doubt is not None:
+            self._refused(f"bucket {self._bucket!r}", self._doubt, events)
         self.end("the server closed the connection")
-        return ()
+        return events
 
     def data_to_send(self) -> bytes:
         return self._out.take()
@@ -167,6 +172,7 @@ class ConsumerSession:
         elif packet.opcode == Opcode.NOOP:
             events.append(Alive())
         elif packet.opcode in TAP_OPCODES:
+            self._doubt = None
             message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
             if message.wants_ack:
                 self._due.append((message.opcode, message.opaque))
@@ -186,10 +192,12 @@ class ConsumerSession:
             events.append(Alive())
         elif self._login is not None and opcode in _LOGIN:
             self._take_login(self._login, packet, events)
-        elif opcode == Opcode.SELECT_BUCKET and self._bucket:
+        elif opcode == Opcode.SELECT_BUCKET and self._awaits_bucket:
+            self._awaits_bucket = False
             if packet.status in _NO_BUCKET:
                 self._refused(f"bucket {self._bucket!r}", packet, events)
-            self._bucket = ""
+            elif packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND):
+                self._doubt = packet
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         else:
@@ -197,6 +205,7 @@ class ConsumerSession:
 
     def _ask(self) -> None:
         if self._bucket:
+            self._awaits_bucket = True
             self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
         self._out.put(encode_connect(self._connect))
 

@@ -7,7 +7,9 @@ by a job of its own.
 
 A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
 bucket of that name where there is one; SELECT_BUCKET changes it. Reading and writing need the
-privileges on the bucket's space: status 20 without.
+privileges on the bucket's space: status 20 without. Where guest may not even read the bucket with
+which the listener begins, or the listener says so, SASL is required: see
+`logweir.replication.tap.session`.
 
 Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
 changes are streamed; every command on it gets status 83.
@@ -130,7 +132,7 @@ class TapService:
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
     `logweir.replication.spacefeed`; `sweep_seconds`: see `logweir.replication.bucketsweep`;
-    `names`: those that another listener of the store uses, too."""
+    `must_login`: SASL is required, whatever guest may do; `names`: those that another listener of the store uses, too."""
 
     def __init__(
         self,
@@ -159,8 +161,8 @@ class TapService:
             version=f"1.6.18-logweir-{VERSION}".encode(),
             random=os.urandom,
             credentials=StoreCredentials(shared),
-            must_login=must_login,
         )
+        self.must_login = must_login
         self.streams: dict[Conversation, Streaming] = {}
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._feeds: dict[str, SpaceFeed] = {}
@@ -278,8 +280,12 @@ class Conversation:
         self.link = link
         self._bucket = service.bucket
         self.space = service.space
-        self.session = ServerSession(service.settings, link.time())
         self.user_id = GUEST_ID
+        self.session = ServerSession(
+            service.settings,
+            link.time(),
+            must_login=service.must_login or self._is_closed_to_guests(),
+        )
         self.streaming: Streaming | None = None
         self._unfinished = 0
         self._unanswered_bytes = 0
@@ -299,6 +305,11 @@ class Conversation:
         if self.space:
             return self.service.feed(self.space)
         return BucketFeed(self.service.shared.log, self.bucket, self.service.changes)
+
+    def _is_closed_to_guests(self) -> bool:
+        name = self.space or self.bucket.space_id
+        is_there = self.service.shared.log.schema.get(name) is not None
+        return is_there and not self.may(Privilege.READ)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -375,6 +386,8 @@ class Conversation:
         log = self.service.shared.log
         space = log.schema.get(self.space or self.bucket.space_id)
         if space is None:
+            return False
+        if self.user_id == GUEST_ID and self.service.must_login:
             return False
         try:
             access = self.service.shared.access(self.user_id)
