@@ -11,6 +11,9 @@ With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. 
 not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
 such bucket (01, or 24: no access) has refused, and so has one that then says nothing more.
 
+With `asks_start` the server's STAT is asked for before TAP_CONNECT: event `Started` says when it
+was started, by its own clock: `time` less `uptime`.
+
 NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
 nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
 `limits.FRAME_SECONDS`. Source: ep-engine 1.8.1, gomemcached, spymemcached 2.12.3, observed.
@@ -45,7 +48,7 @@ _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
-__all__ = ["Alive", "ConsumerSession", "Refused", "StreamEvent"]
+__all__ = ["Alive", "ConsumerSession", "Refused", "Started", "StreamEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,21 @@ class Alive:
     """The server has nothing to say, and says so."""
 
 
-StreamEvent = TapMessage | Refused | Alive
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When the server was started, in Unix seconds; None: it does not say."""
+
+    at: int | None
+
+
+StreamEvent = TapMessage | Refused | Alive | Started
 
 
 class ConsumerSession:
     """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
     `bucket`: "" for the one that the server gives.
 
-    `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
+    `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
     """
 
     def __init__(
@@ -79,6 +89,7 @@ class ConsumerSession:
         user: str = "",
         password: str = "",
         bucket: str = "",
+        asks_start: bool = False,
         big_endian_producer: bool = False,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -93,6 +104,8 @@ class ConsumerSession:
         self._due: deque[tuple[int, int]] = deque()
         self._frame_deadline: float | None = None
         self._awaits_bucket = False
+        self._asks_start = asks_start
+        self._statistics: dict[bytes, bytes] | None = None
         self._login = Login(user, password, random) if user else None
         if user:
             self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
@@ -198,6 +211,8 @@ class ConsumerSession:
                 self._refused(f"bucket {self._bucket!r}", packet, events)
             elif packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND):
                 self._doubt = packet
+        elif opcode == Opcode.STAT and self._statistics is not None:
+            self._take_statistic(self._statistics, packet, events)
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         else:
@@ -207,6 +222,25 @@ class ConsumerSession:
         if self._bucket:
             self._awaits_bucket = True
             self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
+        if self._asks_start:
+            self._statistics = {}
+            self._out.put(encode_request(Packet(Opcode.STAT)))
+        else:
+            self._out.put(encode_connect(self._connect))
+
+    def _take_statistic(
+        self, known: dict[bytes, bytes], packet: Packet, events: list[StreamEvent]
+    ) -> None:
+        if packet.key and not packet.status:
+            if packet.key in (b"time", b"uptime"):
+                known[packet.key] = packet.value
+            return
+        self._statistics = None
+        try:
+            started = int(known[b"time"]) - int(known[b"uptime"])
+        except (KeyError, ValueError):
+            started = 0
+        events.append(Started(started if started > 0 else None))
         self._out.put(encode_connect(self._connect))
 
     def _take_login(self, login: Login, packet: Packet, events: list[StreamEvent]) -> None:

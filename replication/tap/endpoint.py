@@ -163,6 +163,7 @@ class TapService:
             credentials=StoreCredentials(shared),
         )
         self.must_login = must_login
+        self.started_at = self.now()
         self.streams: dict[Conversation, Streaming] = {}
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._feeds: dict[str, SpaceFeed] = {}
@@ -541,6 +542,7 @@ class Conversation:
         space = log.schema.space(self.bucket.space_id)
         return [
             (b"pid", b"%d" % os.getpid()),
+            (b"uptime", b"%d" % (self.service.now() - self.service.started_at)),
             (b"time", b"%d" % self.service.now()),
             (b"version", self.service.settings.version),
             (b"bucket", self.bucket.name.encode()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,81 @@ def test_addresses_that_mean_nothing_are_refused(tmp_path: Path, query: str) -> 
     """At the start."""
     with pytest.raises(ConfigError):
         following(tmp_path / "s", 1, query).__enter__()
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+STARTED = 1_700_000_000
+SMALL = 3887  # 3600 s set on a server up for 287 s, as memcached's default engine sends it
+ABSOLUTE = 1_900_000_000
+
+
+def statistics(peer: Peer, *lines: tuple[bytes, bytes]) -> None:
+    """Answer STAT, which has to be next."""
+    asked = peer.receive()
+    assert asked is not None
+    if asked.opcode == Opcode.SELECT_BUCKET:
+        peer.socket.sendall(encode_answer(asked, Status.UNKNOWN_COMMAND, value=b""))
+        asked = peer.receive()
+        assert asked is not None
+    assert asked.opcode == Opcode.STAT
+    for name, text in (*lines, (b"", b"")):
+        peer.socket.sendall(encode_answer(asked, key=name, value=text))
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("", {b"small": 0, b"late": ABSOLUTE, b"never": 0}),
+        ("?expiry=ignore", {b"small": 0, b"late": ABSOLUTE, b"never": 0}),
+        ("?expiry=relative", {b"small": STARTED + SMALL, b"late": ABSOLUTE, b"never": 0}),
+        ("?expiry=absolute", {b"small": SMALL, b"late": ABSOLUTE, b"never": 0}),
+    ],
+)
+def test_a_small_expiry_is_taken_as_the_address_says(
+    tmp_path: Path, query: str, kept: dict[bytes, int]
+) -> None:
+    """Left out, from the producer's start, or as it stands; others are never touched."""
+
+    def give(peer: Peer) -> None:
+        if "relative" in query:
+            now = (b"time", b"%d" % (STARTED + 287))
+            statistics(peer, (b"pid", b"1"), (b"uptime", b"287"), now)
+        peer.connect()
+        for key, expiry in ((b"small", SMALL), (b"late", ABSOLUTE), (b"never", 0)):
+            peer.send(replace(mutation(key), expiry=expiry))
+        peer.receive()
+
+    with (
+        TapServer(give) as upstream,
+        following(tmp_path / "s", upstream.port, query) as server,
+    ):
+        server.wait(lambda: len(keys(server)) == 3)
+        assert {row[0]: row[4] for row in server.log.select("b")} == kept
+
+
+def test_a_producer_that_does_not_say_when_it_started_stops_the_source(tmp_path: Path) -> None:
+    """Since what counts from it would be wrong; the hint names the other choices."""
+
+    def give(peer: Peer) -> None:
+        statistics(peer, (b"pid", b"1"), (b"uptime", b"x"))
+        peer.receive()
+
+    with (
+        TapServer(give) as upstream,
+        following(tmp_path / "s", upstream.port, "?expiry=relative") as server,
+    ):
+        server.wait(lambda: status(server).state == SourceState.STOPPED)
+        assert "started" in status(server).last_error
+
+
+def test_our_own_start_is_told(tmp_path: Path) -> None:
+    """One of ours, asked for it, streams as ever."""
+    with serve(tmp_path / "a") as upstream, KvClient(upstream.port) as client:
+        client.ask(store(b"k", expiry=3600))
+        with following(tmp_path / "b", upstream.port, "?expiry=relative") as server:
+            server.wait(lambda: keys(server) == {b"k"})
+            assert server.log.get("b", b"k")[4] == upstream.log.get("b", b"k")[4] > ABSOLUTE - 2e8
 
 
 # --- vbuckets -------------------------------------------------------------------------------------
