@@ -50,6 +50,7 @@ from logweir.replication.tap.codec import (
     encode_answer,
 )
 from logweir.replication.tap.commands import READS, Executor
+from logweir.replication.tap.flushes import Flushes
 from logweir.replication.tap.names import NamedStreams
 from logweir.replication.tap.pending import Pending
 from logweir.replication.tap.runs import RequestRun, execute_all, packets_of
@@ -165,6 +166,7 @@ class TapService:
         self.must_login = must_login
         self.started_at = self.now()
         self.streams: dict[Conversation, Streaming] = {}
+        self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._feeds: dict[str, SpaceFeed] = {}
         self._waiting: set[Conversation] = set()
@@ -182,6 +184,7 @@ class TapService:
     def close(self) -> None:
         """Stop what runs beside the connections."""
         self.sweeper.close()
+        self.flushes.close()
         if self._forget_commits is not None:
             self._forget_commits()
             self._forget_commits = None
@@ -453,7 +456,8 @@ class Conversation:
                 return run.rest
             now = service.now()
             items = GroupItems(bucket, group, now)
-            executor = Executor(items, now, stats=self._stats, flush_later=self._flush_later)
+            later = partial(self._flush_later, group)
+            executor = Executor(items, now, stats=self._stats, flush_later=later)
             executor.auto_nack = self._auto_nack
             one = partial(execute_one, group, executor)
             rest: Sequence[Packet | RequestRun] = ()
@@ -523,17 +527,12 @@ class Conversation:
         for run in waiting:
             self._put_in_line(run)
 
-    def _flush_later(self, seconds: float) -> None:
-        service, bucket = self.service, self.bucket
-
-        def apply(group: Group) -> None:
-            GroupItems(bucket, group, service.now()).flush()
-
-        def flush() -> None:
-            service.shared.submit(Job(apply), _report)
-
-        loop = self.link.gone.get_loop()
-        loop.call_soon_threadsafe(loop.call_later, seconds, flush)
+    def _flush_later(self, group: Group, at: float | None) -> None:
+        flushes, name = self.service.flushes, self.bucket.name
+        flushes.keep(group, self.bucket, at)
+        if at is not None:
+            loop = self.link.gone.get_loop()
+            loop.call_soon_threadsafe(flushes.wait, name, at)
 
     def _stats(self, group: bytes) -> list[tuple[bytes, bytes]]:
         if group:

@@ -37,7 +37,8 @@ NUMBERS = st.sampled_from([0, 1, 9, 2**63, 2**64 - 1])
 COUNTS = st.sampled_from([Opcode.INCREMENT, Opcode.DECREMENT, Opcode.INCREMENTQ, Opcode.DECREMENTQ])
 EXTENDS = st.sampled_from([Opcode.APPEND, Opcode.PREPEND, Opcode.APPENDQ, Opcode.PREPENDQ])
 READS = st.sampled_from([Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ])
-TOUCHES = st.sampled_from([Opcode.TOUCH, Opcode.GAT, Opcode.GATQ])
+TOUCHES = st.sampled_from([Opcode.TOUCH, Opcode.GAT, Opcode.GATQ, Opcode.GATK, Opcode.GATKQ])
+FLUSHES = st.sampled_from([Opcode.FLUSH, Opcode.FLUSHQ])
 EXPIRIES = st.sampled_from([0, 1000, 1_000_000_000, 2_000_000_000])
 
 # the last member: which CAS goes along: none, the item's own, or a wrong one
@@ -64,7 +65,14 @@ COMMANDS = st.one_of(
         NUMBERS,
         st.sampled_from([0, 1000, 2**32 - 1]),
     ),
-    st.builds(lambda op, key: Packet(op, key, extras=bytes(4)), TOUCHES, KEYS),
+    st.builds(
+        lambda op, key, expiry: Packet(op, key, extras=struct.pack(">I", expiry)),
+        TOUCHES,
+        KEYS,
+        EXPIRIES,
+    ),
+    st.builds(Packet, FLUSHES),
+    st.builds(lambda op: Packet(op, extras=struct.pack(">I", 1000)), FLUSHES),
     st.just(Packet(Opcode.NOOP)),
 )
 
