@@ -15,7 +15,9 @@ Any other space can be chosen as ``space:NAME``, where the listener begins or by
 changes are streamed; every command on it gets status 83.
 
 Commands on a pending vbucket wait, and with them whatever comes behind them on their connection,
-until the state of the vbucket has changed.
+until the state of the vbucket has changed. In the same way commands wait behind answers of
+`limits.TAP_ANSWERS_BYTES` until the client takes them: so much, one value more and what the
+connection holds unsent (`limits.OUTPUT_HIGH_BYTES`) is what it may cost at a time.
 """
 
 from __future__ import annotations
@@ -296,6 +298,7 @@ class Conversation:
         self._held = False
         self._auto_nack = False
         self._waits = False
+        self._drains = False
         self._waiting: deque[_Run] = deque()
 
     @property
@@ -430,8 +433,8 @@ class Conversation:
             executor = Executor(items, now, stats=self._stats)
             try:
                 answers = execute_all(event.requests, items, now, executor.execute)
-            except Pending:
-                self._submit(event)
+            except Pending as pending:
+                self._submit(event, pending)
                 return
         self.service.shared.metrics.answered("tap", _count(event.requests), 0)
         self.session.answer(event.slot, answers)
@@ -439,13 +442,18 @@ class Conversation:
             job = removal(self.bucket, items.expired, self.service.now)
             self.service.shared.submit(job, _report)
 
-    def _submit(self, event: Commands) -> None:
+    def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1
         self._unanswered_bytes += event.size_bytes
         if self._unanswered_bytes > TAP_PIPELINE_BYTES and not self._held:
             self._held = True
             self.link.hold_reading()
-        self._put_in_line(_Run(event))
+        run = _Run(event)
+        if begun is None:
+            self._put_in_line(run)
+            return
+        run.fresh = begun.answers
+        self._go_on(run, begun.rest)
 
     def _put_in_line(self, run: _Run) -> None:
         service, bucket = self.service, self.bucket
@@ -482,10 +490,10 @@ class Conversation:
     def _finish(self, run: _Run, job: Job) -> None:
         event = run.event
         if job.error is None:
-            run.advance(job.result)
-            if run.rest:
-                self._wait(run)
+            if job.result:
+                self._go_on(run, job.result)
                 return
+            run.advance(())
         self._unfinished -= 1
         self._unanswered_bytes -= event.size_bytes
         if self._held and self._unanswered_bytes <= TAP_PIPELINE_BYTES // 2:
@@ -505,17 +513,36 @@ class Conversation:
             self.look()
         self.link.flush()
 
-    def _wait(self, run: _Run) -> None:
-        """A vbucket is pending: go on with this run, and those behind it, when it is not."""
-        if self.link.is_open:
-            self._waiting.append(run)
-            self.service.wait(self)
+    def _go_on(self, run: _Run, rest: Sequence[Packet | RequestRun]) -> None:
+        """Send what is answered, and go on with the rest of this run, and with those behind it,
+        when that has gone out and no vbucket is pending for it."""
+        run.advance(rest)
+        if not self.link.is_open:
+            return
+        if run.answers:
+            self.session.answer_part(run.event.slot, run.answers)
+            run.answers = b""
+            self.link.flush()
+        self._waits = True
+        self._waiting.append(run)
+        self.service.wait(self)
+        self.look()
+
+    async def _drain(self) -> None:
+        await self.link.drained()
+        self._drains = False
+        if self._waiting:
             self.look()
 
     def look(self) -> None:
         """Go on with what waits, if it need not wait any more."""
         if len(self._waiting) < self._unfinished:
             return  # some are still in line: they wait, too
+        if not self.link.writable:
+            if not self._drains and self.link.is_open:
+                self._drains = True
+                self.link.spawn(self._drain())
+            return
         request = packets_of(self._waiting[0].rest[:1])[0]
         with self.service.shared.log.read_view() as view:
             state = ViewItems(self.bucket, view, self.service.now()).state(request.vbucket)

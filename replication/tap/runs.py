@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
-from logweir.limits import TAP_VALUE_BYTES
+from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucketstore import GroupItems, ViewItems
 from logweir.replication.tap import kernel
 from logweir.replication.tap.codec import HEADER_BYTES, Packet, PacketBuffer
@@ -150,11 +150,15 @@ def execute_run(
 
 def _one_by_one(requests: list[Packet], ordinary: Callable[[Packet], bytes]) -> list[bytes]:
     answers: list[bytes] = []
+    room = TAP_ANSWERS_BYTES
     for i, request in enumerate(requests):
+        if room <= 0:
+            raise Pending(b"".join(answers), requests[i:])
         try:
             answers.append(ordinary(request))
         except Pending:
             raise Pending(b"".join(answers), requests[i:]) from None
+        room -= len(answers[-1])
     return answers
 
 
@@ -167,19 +171,25 @@ def execute_all(
 ) -> bytes:
     """The answers to runs and single requests, in order; see `execute_run`.
 
-    Raises `Pending` behind those that were run, with their answers and the rest.
+    Raises `Pending` behind those that were run, with their answers and the rest; also behind
+    answers of `limits.TAP_ANSWERS_BYTES`.
     """
     answers: list[bytes] = []
+    room = TAP_ANSWERS_BYTES
     wanted = list(requests)
     for i, request in enumerate(wanted):
+        if room <= 0:
+            raise Pending(b"".join(answers), wanted[i:])
         try:
             if isinstance(request, RequestRun):
-                answers += execute_run(request, items, now, ordinary, group)
+                made = execute_run(request, items, now, ordinary, group)
             else:
-                answers.append(ordinary(request))
+                made = [ordinary(request)]
         except Pending as pending:
             done = b"".join(answers) + pending.answers
             raise Pending(done, [*(pending.rest or (request,)), *wanted[i + 1 :]]) from None
+        answers += made
+        room -= sum(map(len, made))
     return b"".join(answers)
 
 
@@ -210,6 +220,8 @@ class _Execution:
         data = self._run.data
         while (how := self._execute()) != kernel.DONE:
             at = self._numbers[kernel.AT]
+            if sum(map(len, self._parts)) >= TAP_ANSWERS_BYTES:
+                raise Pending(b"".join(self._parts), self._rest(at))
             if how == kernel.NEED_STATE:
                 vbucket = int.from_bytes(data[at + 6 : at + 8], "big")
                 self._states[vbucket] = self._items.state(vbucket) or _NO_STATE
@@ -223,10 +235,14 @@ class _Execution:
                 try:
                     self._parts.append(ordinary(packet))
                 except Pending:
-                    left = _packets(data[at : self._run.stop])
-                    raise Pending(b"".join(self._parts), left) from None
+                    raise Pending(b"".join(self._parts), self._rest(at)) from None
                 self._numbers[kernel.AT] = stop
         return self._parts
+
+    def _rest(self, at: int) -> list[Packet | RequestRun]:
+        left = self._run.data[at : self._run.stop]
+        run = take_run(left)
+        return [*_packets(left)] if run is None else [run]
 
     def _execute(self) -> int:
         """Run the kernel once, and take over what it has made."""

@@ -217,6 +217,11 @@ class ServerSession:
         self._slots[place] = data
         self._flush()
 
+    def answer_part(self, slot: int, data: bytes) -> None:
+        """The first answers to `Commands` whose turn has come; `answer` gives the last."""
+        assert slot == self._first_slot
+        self._out.put(data)
+
     def refuse_connect(self, slot: int, connect: Connect, status: Status) -> None:
         """There will be no stream: say so and close."""
         request = Packet(Opcode.TAP_CONNECT, opaque=connect.opaque)

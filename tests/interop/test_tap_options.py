@@ -4,6 +4,7 @@ pending vbuckets, expiry, logins, signs of life."""
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
 from logweir.errors import ConfigError
+from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication import users
 from logweir.replication.bucket import Item, VbucketState, pack_item
 from logweir.replication.iproto.access import Privilege
@@ -184,6 +186,80 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path, text: str) -> Non
     """At the start, naming the option."""
     with pytest.raises(ConfigError):
         Serving(tmp_path / "s", listen=[parse_listen_url(f"tap://:0/b{text}")]).__enter__()
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+def resident_bytes() -> int:
+    """What this process, in which the server runs, holds in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def link_of(server: Serving, client: KvClient) -> Any:
+    """The server's end of a connection."""
+    peer = f"127.0.0.1:{client.socket.getsockname()[1]}"
+    found: list[Any] = []
+
+    def is_there() -> bool:
+        found[:] = [link for link in server.server.listener.links if link.peer == peer]
+        return bool(found)
+
+    server.wait(is_there)
+    return found[0]
+
+
+@pytest.mark.parametrize("shape", ["reads", "changes", "one by one", "pending"])
+def test_pipelined_reads_of_large_values_wait_for_the_client(tmp_path: Path, shape: str) -> None:
+    """Some answers are made, the others when those are taken; all come, in order, also what stands
+    behind them, and a change behind them is not seen by those before it."""
+    count, value = 60 if shape == "one by one" else 300, bytes(TAP_VALUE_BYTES)
+    touch = bytes(4)
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"big", value), store(b"p"))
+        wanted = [Packet(Opcode.GET, b"big", opaque=n) for n in range(count)]
+        if shape == "changes":
+            wanted[0:0] = [replace(store(b"a"), opaque=9000)] * 3
+        elif shape == "one by one":
+            wanted = [Packet(Opcode.GAT, b"big", extras=touch, opaque=n) for n in range(count)]
+        elif shape == "pending":
+            set_state(client, 3, VbucketState.PENDING)
+            wanted[200:200] = [replace(store(b"w", vbucket=3), opaque=9001)]
+        behind = [replace(store(b"big", b"small"), opaque=9002), Packet(Opcode.GET, b"big")]
+        before = resident_bytes()
+        with KvClient(server.port) as other:
+            link = link_of(server, other)
+            other.send(*wanted, *behind)
+            server.wait(lambda: link.unsent_bytes > 0)
+            server.wait(lambda: link._conversation._drains or shape == "pending")
+            assert link.unsent_bytes < 12 * 1024 * 1024
+            assert resident_bytes() - before < 100 * 1024 * 1024
+            if shape == "pending":
+                set_state(client, 3, VbucketState.ACTIVE)
+            assert client.ask(Packet(Opcode.NOOP))[0].status == 0
+            answers = [other.receive() for _ in (*wanted, *behind)]
+            assert resident_bytes() - before < count * TAP_VALUE_BYTES + 150 * 1024 * 1024
+        assert [each and each.opaque for each in answers] == [
+            packet.opaque for packet in (*wanted, *behind)
+        ]
+        assert {each and each.status for each in answers} == {0}
+        sizes = [len(each.value) for each in answers if each and each.opaque < count]
+        assert sizes == [len(value)] * count + [len(b"small")]
+
+
+def test_a_client_that_never_reads_is_cut_off_and_costs_little(tmp_path: Path) -> None:
+    """It leaves; nothing of what it asked for is made any more, and others are served."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(store(b"big", bytes(TAP_VALUE_BYTES)))
+        other = KvClient(server.port)
+        link = link_of(server, other)
+        other.send(*(Packet(Opcode.GET, b"big") for _ in range(3000)))
+        server.wait(lambda: link.unsent_bytes > 0)
+        server.wait(lambda: link._conversation._drains)
+        other.close()
+        server.wait(lambda: link not in server.server.listener.links)
+        assert link.sent_bytes < 100 * 1024 * 1024
+        assert client.ask(Packet(Opcode.GET, b"big"))[0].status == 0
 
 
 # --- flushes --------------------------------------------------------------------------------------
