@@ -34,6 +34,7 @@ __all__ = [
     "Changes",
     "Chunks",
     "Feed",
+    "Puts",
     "resolve",
     "transaction_changes",
 ]
@@ -62,12 +63,28 @@ class Change:
     lsn: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """What a window puts into one bucket: `tuples`, in order, each by a transaction of its own."""
+
+    tuples: list[bytes]
+    _window: Window
+    _space_id: int
+
+    def position(self, number: int) -> VClock:
+        """The log's position behind the tuple of that number."""
+        for found, (_, reached) in enumerate(_puts(self._window, self._space_id)):
+            if found == number:
+                return VClock(reached)
+        raise IndexError(number)
+
+
 class Changes:
     """The changes of buckets in windows of the log."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
-        self._puts: OrderedDict[tuple[int, int], tuple[Window, list[bytes] | None]] = OrderedDict()
+        self._puts: OrderedDict[tuple[int, int], tuple[Window, Puts | None]] = OrderedDict()
 
     def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
         """The changes of one bucket in a window, in order."""
@@ -81,23 +98,28 @@ class Changes:
             self._known.popitem(last=False)
         return made
 
-    def puts_of(self, window: Window, bucket: Bucket) -> list[bytes] | None:
-        """The tuples that a window puts into one bucket, in order, each by a transaction of its
-        own; None where it does anything else to the bucket."""
+    def puts_of(self, window: Window, bucket: Bucket) -> Puts | None:
+        """What a window puts into one bucket; None where it does anything else to it."""
         key = (id(window), bucket.space_id)
         known = self._puts.get(key)
         if known is not None and known[0] is window:
             return known[1]
-        made = _puts(window, bucket.space_id)
+        found: list[bytes] = []
+        made: Puts | None = Puts(found, window, bucket.space_id)
+        for data, _ in _puts(window, bucket.space_id):
+            if data is None:
+                made = None
+                break
+            found.append(data)
         self._puts[key] = (window, made)
         while len(self._puts) > _KEPT_WINDOWS:
             self._puts.popitem(last=False)
         return made
 
 
-def _puts(window: Window, space_id: int) -> list[bytes] | None:
+def _puts(window: Window, space_id: int) -> Iterator[tuple[bytes | None, dict[int, int]]]:
+    """The tuples put, None for anything else; with each the lsns reached behind it."""
     reached = dict(window.start)
-    found: list[bytes] = []
     for block in window.blocks:
         columns = block.columns
         rows = zip(
@@ -110,12 +132,10 @@ def _puts(window: Window, space_id: int) -> list[bytes] | None:
             reached[replica_id] = lsn
             if space == space_id:
                 data = columns.tuple_bytes(row)
-                if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
-                    return None
-                found.append(data)
+                is_put = kind in _PUTS and tsn == lsn and flags & FLAG_COMMIT
+                yield data if is_put else None, reached
             elif space == SystemSpace.TRUNCATE:
-                return None
-    return found
+                yield None, reached
 
 
 def _changes(window: Window, space_id: int) -> Iterator[Change]:
@@ -278,9 +298,9 @@ class Feed(Protocol):
         """The changes in a window of the log, in order."""
         ...
 
-    def puts(self, window: Window) -> list[bytes] | None:
-        """The tuples of items that a window puts, if it does nothing else; None: it does, or it is
-        not known."""
+    def puts(self, window: Window) -> Puts | None:
+        """The items that a window puts, if it does nothing else; None: it does, or it is not
+        known."""
         ...
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
@@ -313,7 +333,7 @@ class BucketFeed:
         """See `Feed`."""
         return self._known.of(window, self._bucket)
 
-    def puts(self, window: Window) -> list[bytes] | None:
+    def puts(self, window: Window) -> Puts | None:
         """See `Feed`."""
         return self._known.puts_of(window, self._bucket)
 

@@ -163,7 +163,8 @@ class Executor:
     """Runs commands on a bucket.
 
     `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
-    done at once; `stats`: name and text of the statistics of a group. `big_endian_producer`: see `decode_tap`.
+    done at once; `stats`: name and text of the statistics of a group. `big_endian_producer`: see
+    `decode_tap`.
     """
 
     def __init__(

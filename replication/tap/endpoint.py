@@ -135,7 +135,8 @@ class TapService:
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
     `logweir.replication.spacefeed`; `sweep_seconds`: see `logweir.replication.bucketsweep`;
-    `must_login`: SASL is required, whatever guest may do; `names`: those that another listener of the store uses, too."""
+    `must_login`: SASL is required, whatever guest may do; `names`: those that another listener of
+    the store uses, too."""
 
     def __init__(
         self,

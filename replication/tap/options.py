@@ -46,7 +46,9 @@ class ListenOptions:
 def _choice(url: Url, name: str, known: tuple[str, ...]) -> str:
     text = url.option(name) or known[0]
     if text not in known:
-        raise ConfigError(name, f"{text!r} in {url}", hint=f"one of {', '.join(filter(None, known))}")
+        raise ConfigError(
+            name, f"{text!r} in {url}", hint=f"one of {', '.join(filter(None, known))}"
+        )
     return text
 
 

@@ -34,18 +34,19 @@ up) does not come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
-from logweir.replication.bucket import VbucketState, unpack_item
-from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed
+from logweir.replication.bucket import VbucketState
+from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed, Puts
 from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
 from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, TapMessage
 from logweir.replication.tap.history import position_at_signature, position_at_time
 from logweir.replication.tap.names import NamedStream
+from logweir.replication.tap.runs import touched_vbuckets
 from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
 from logweir.store.group import Group
@@ -203,9 +204,9 @@ class Streaming:
             self.producer.end(self._link.time())
             self._settle()
             return
-        if self.connect.options & Option.CHECKPOINT:
-            if not plan.floors and not plan.missing:  # else they were told, or have higher ones
-                await self._checkpoints(vbuckets, self._log_end(), ())
+        is_behind = plan.floors or plan.missing  # were told, or have higher ones
+        if self.connect.options & Option.CHECKPOINT and not is_behind:
+            await self._checkpoints(vbuckets, self._log_end(), ())
         await self._follow(plan, vbuckets)
 
     def _log_end(self) -> VClock:
@@ -366,14 +367,6 @@ class Streaming:
         reader = self._reader
         assert reader is not None
         takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
-        in_bytes = not (
-            self.producer.acknowledges
-            or plan.floors
-            or plan.since
-            or self.connect.options & Option.CHECKPOINT
-            or self.connect.closed_only
-            or self._service.options.with_private
-        )
         while True:
             if self._filter is not None:
                 await self._take_filter(plan)
@@ -387,12 +380,14 @@ class Streaming:
                     return
                 await reader.wait()
                 continue
-            puts = self.feed.puts(window) if in_bytes else None
+            floor = max(plan.floors.values(), default=0)
+            is_mixed = plan.since or floor > window.start.signature
+            puts = None if is_mixed else self.feed.puts(window)
             if puts is None:
                 changes = self.feed.changes(window)
                 await self._put_changes(changes, self.wanted, plan, window.end)
-            elif puts:
-                await self._put_tuples(puts, self._table, 0.0)
+            elif puts.tuples:
+                await self._put_puts(puts, window.end)
             if self._emptied:
                 await self._add((), plan)
             if window.end.without_local() != window.start.without_local():
@@ -463,6 +458,19 @@ class Streaming:
         for message, position in chosen:
             await self._put(message, position)
 
+    async def _put_puts(self, puts: Puts, end: VClock) -> None:
+        """As `_put_changes`, where there are only puts of items."""
+        touched: list[int] = []
+        with_checkpoints = bool(self.connect.options & Option.CHECKPOINT)
+        if with_checkpoints or self.connect.closed_only:
+            touched = touched_vbuckets(puts.tuples, self._table)
+            self._told_open &= not touched
+        if with_checkpoints:
+            await self._frame(Opcode.TAP_CHECKPOINT_START, touched, end)
+        await self._put_tuples(puts.tuples, self._table, 0.0, puts.position)
+        if with_checkpoints:
+            await self._frame(Opcode.TAP_CHECKPOINT_END, touched, end)
+
     def _is_had(self, change: Change, plan: _Plan) -> bool:
         """Whether the consumer needs no more be told of a change."""
         if change.item is None:
@@ -480,17 +488,16 @@ class Streaming:
     ) -> None:
         """Changes as a checkpoint of each vbucket, its id the signature of `end`."""
         touched = list(vbuckets)
-        number = end.signature
-        await self._takes()
-        for vbucket in touched:
-            self.producer.checkpoint(
-                Opcode.TAP_CHECKPOINT_START, vbucket, number, self._link.time()
-            )
+        await self._frame(Opcode.TAP_CHECKPOINT_START, touched, end)
         for message, position in chosen:
             await self._put(message, position)
+        await self._frame(Opcode.TAP_CHECKPOINT_END, touched, end)
+
+    async def _frame(self, opcode: Opcode, vbuckets: Sequence[int], end: VClock) -> None:
+        """Where checkpoints begin, or end."""
         await self._takes()
-        for vbucket in touched:
-            self.producer.checkpoint(Opcode.TAP_CHECKPOINT_END, vbucket, number, self._link.time())
+        for vbucket in vbuckets:
+            self.producer.checkpoint(opcode, vbucket, end.signature, self._link.time())
 
     async def _hand_over(self, reader: Reader, plan: _Plan, vbuckets: Sequence[int]) -> None:
         """Give the vbuckets away: ours become dead, then the consumer's active."""
@@ -556,18 +563,20 @@ class Streaming:
             self._link.flush()
             await asyncio.sleep(0)
 
-    async def _put_tuples(self, tuples: list[bytes], wanted: bytes, now: float) -> None:
+    async def _put_tuples(
+        self,
+        tuples: list[bytes],
+        wanted: bytes,
+        now: float,
+        place: Callable[[int], VClock] | None = None,
+    ) -> None:
         """Items as tuples. `wanted`: one byte for each vbucket, 0: it is left out; `now`: what is
-        expired at that Unix time is left out, too."""
-        if self.producer.acknowledges or self._service.options.with_private:
-            for item in map(unpack_item, tuples):
-                if wanted[item.vbucket] and item.ttl and not item.is_expired(now):
-                    await self._put(mutation_of(item), None)
-            return
+        expired at that Unix time is left out, too; `place`: the log's position behind an item, by
+        its number."""
         row = 0
         while row < len(tuples):
             await self._takes()
-            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time())
+            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time(), place)
             self._link.flush()
         await asyncio.sleep(0)
 

@@ -217,9 +217,7 @@ class Counter:
 
     def _run(self) -> None:
         place = 0
-        request = Packet(
-            Opcode.INCREMENT, self.key, extras=struct.pack(">QQI", 1, 1, 0), vbucket=5
-        )
+        request = Packet(Opcode.INCREMENT, self.key, extras=struct.pack(">QQI", 1, 1, 0), vbucket=5)
         client: KvClient | None = None
         while not self._stop.is_set():
             asked = False

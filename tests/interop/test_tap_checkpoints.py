@@ -1,4 +1,5 @@
-"""Consumers that come back with checkpoints of some vbuckets: those go on, the others begin anew."""
+"""Consumers that come back: vbuckets with a checkpoint go on, the others begin anew; an
+acknowledgement anywhere is a place to go on from."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from interop.test_tap_endpoint import ACK, applied, data, serve, set_state
+from interop.test_tap_endpoint import ACK, FUTURE, applied, data, serve, set_state
 from interop.test_tap_options import opaques
 from interop.test_tap_source import following, keys, status
 from logweir.replication.bucket import VbucketState
@@ -178,3 +179,35 @@ def test_our_source_copies_only_what_it_has_not(tmp_path: Path) -> None:
             server.wait(lambda: [row[:10] for row in server.log.select("b")]
                         == [row[:10] for row in upstream.log.select("b")])  # fmt: skip
             assert status(server).rows < 100
+
+
+def test_an_acknowledgement_in_the_middle_of_a_run_is_a_place_to_go_on_from(tmp_path: Path) -> None:
+    """Many changes that were committed at once and sent at once: after a break come exactly those
+    behind the one that was acknowledged, whatever else changed between them."""
+    connect = Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE)
+    keys_ = [b"k%d" % n for n in range(3000)]
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(connect)
+            next(stream)
+            server.wait(lambda: server.server.hub.readers == 1)
+            with server.log.transaction() as tx:
+                tx.create_space("other", [("id", "unsigned")], primary=["id"])
+            jobs = [store(key, opcode=Opcode.SETQ) for key in keys_]
+            client.batch(*jobs[:700])
+            server.log.insert("other", (1,))
+            client.batch(*jobs[700:])
+            seen: list[TapMessage] = []
+            while len([message for message in seen if message.wants_ack]) < 2:
+                seen += [message] if (message := next(stream)).key else []
+            # the second flagged one is not acknowledged: nobody asks for a further message
+        first = next(message for message in seen if message.wants_ack)
+        server.wait(lambda: server.server.hub.readers == 0)
+        with KvClient(server.port) as consumer:
+            again = []
+            for message in consumer.stream(connect):
+                again += [message.key] if message.key else []
+                if message.key == keys_[-1]:
+                    break
+        assert again == keys_[keys_.index(first.key) + 1 :]
+        assert len(again) < 3000

@@ -181,7 +181,9 @@ def test_a_named_stream_of_a_space_goes_on(tmp_path: Path) -> None:
         assert [key for _, key in data(again)] == [b"[3]", b"[4]"]
 
 
-@pytest.mark.parametrize("text", ["?value=xml", "?form=3", "?sweep=-1", "?noop=0", "?noop=x", "?sasl=no"])
+@pytest.mark.parametrize(
+    "text", ["?value=xml", "?form=3", "?sweep=-1", "?noop=0", "?noop=x", "?sasl=no"]
+)
 def test_options_that_mean_nothing_are_refused(tmp_path: Path, text: str) -> None:
     """At the start, naming the option."""
     with pytest.raises(ConfigError):

@@ -120,10 +120,12 @@ def test_the_source_logs_in(tmp_path: Path, is_plain_only: bool) -> None:
 
 def test_a_source_without_a_login_is_told_that_it_needs_one(tmp_path: Path) -> None:
     """By the status with which the server ends, and tries again."""
-    with serve(tmp_path / "a", guest="none") as upstream:
-        with following(tmp_path / "b", upstream.port) as server:
-            server.wait(lambda: "0x0020" in status(server).last_error)
-            assert "'b'" in status(server).last_error
+    with (
+        serve(tmp_path / "a", guest="none") as upstream,
+        following(tmp_path / "b", upstream.port) as server,
+    ):
+        server.wait(lambda: "0x0020" in status(server).last_error)
+        assert "'b'" in status(server).last_error
 
 
 def test_an_unreachable_server_is_tried_again(tmp_path: Path) -> None:
