@@ -609,6 +609,7 @@ class Conversation:
         if self.streaming is not None:
             self.streaming.closed("another connection took its name")
             self.streaming = None
+            self.service.streams.pop(self, None)
         self.link.close("another connection took the name of this stream")
 
 

@@ -272,6 +272,7 @@ class ServerSession:
             self._take_streaming(packet, events, now)
             return
         if packet.is_response:
+            self._end_run(run, events)  # what stands before it is answered
             self._close("a response where none is due")
             return
         opcode = packet.opcode
