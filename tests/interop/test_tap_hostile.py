@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from interop.kvclient import KvClient, store
-from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
 from logweir.replication.bucket import VbucketState
 from logweir.replication.tap.codec import (
@@ -187,11 +186,8 @@ def test_a_consumer_that_stops_acknowledging_is_cut_off_and_goes_on_later(tmp_pa
         server.wait(lambda: server.server.hub.readers == 0)
         with KvClient(server.port) as consumer:
             left = take_until(consumer.stream(wanted), b"k49")
-        keys = [key for _, key in data(left)]
-        assert keys in (
-            [b"k%d" % n for n in range(50)],
-            [b"first", *(b"k%d" % n for n in range(50))],
-        )
+        keys = [key for _, key in data(left) if key != b"first"]  # perhaps acknowledged in time
+        assert keys == [b"k%d" % n for n in range(50)]
 
 
 def test_many_connections_that_send_garbage_leave_the_server_as_it_was(tmp_path: Path) -> None:
@@ -209,23 +205,21 @@ def test_many_connections_that_send_garbage_leave_the_server_as_it_was(tmp_path:
         assert server.server.status()["streams"] == []
 
 
-def served_here(server: Serving) -> int:
-    """How many connections are open."""
-    return len(server.server.listener.links)
-
-
 def test_duplicate_names_leave_one_stream(tmp_path: Path) -> None:
     """Twenty consumers that all take the same name: the last one has the stream, all others are
     closed, and each change reaches it."""
     wanted = Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE)
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        with contextlib.ExitStack() as stack:
-            consumers = [stack.enter_context(KvClient(server.port)) for _ in range(20)]
-            for consumer in consumers:
-                stream = consumer.stream(wanted)
-                next(stream)
-            server.wait(lambda: served_here(server) == 2)
-            server.wait(lambda: server.server.hub.readers == 1)
-            client.ask(store(b"k"))
-            assert data(take_until(stream, b"k")) == [(Opcode.TAP_MUTATION, b"k")]
-            assert len(server.server.status()["streams"]) == 1
+    with (
+        serve(tmp_path / "s") as server,
+        KvClient(server.port) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        consumers = [stack.enter_context(KvClient(server.port)) for _ in range(20)]
+        for consumer in consumers:
+            stream = consumer.stream(wanted)
+            next(stream)
+        server.wait(lambda: len(server.server.listener.links) == 2)
+        server.wait(lambda: server.server.hub.readers == 1)
+        client.ask(store(b"k"))
+        assert data(take_until(stream, b"k")) == [(Opcode.TAP_MUTATION, b"k")]
+        assert len(server.server.status()["streams"]) == 1

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,16 @@ def test_malformed_requests_end_both_connections(both: tuple[int, int], request_
             assert answer is not None
             assert answer.status == Status.INVALID
             assert client.receive() is None
+
+
+@pytest.mark.parametrize("datatype", [1, 2, 3, 255])
+def test_a_datatype_that_nobody_knows_is_taken(both: tuple[int, int], datatype: int) -> None:
+    """By both, as a value like any other."""
+    for port in both:
+        with KvClient(port) as client:
+            kept = replace(store(b"typed", b"v"), datatype=datatype)
+            answers = client.ask(kept, replace(Packet(Opcode.GET, b"typed"), datatype=datatype))
+            assert [(each.status, each.value) for each in answers] == [(0, b""), (0, b"v")]
 
 
 @pytest.mark.parametrize("opcode", [0x1F, 0x48, 0x99, 0xFE])

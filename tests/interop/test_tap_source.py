@@ -34,6 +34,7 @@ from logweir.replication.tap.codec import (
     encode_answer,
 )
 from logweir.replication.urls import parse_url
+from logweir.wal.mp import unpack
 
 
 def following(folder: Path, port: int, query: str = "", who: str = "", **options: Any) -> Serving:
@@ -275,6 +276,54 @@ def test_checkpoints_are_handed_back(tmp_path: Path) -> None:
         assert second.checkpoints == ((0, 6), (3, 9))
         assert Option.BACKFILL not in second.options
         assert first.name == second.name
+
+
+def test_positions_stand_in_the_transaction_of_what_they_cover(tmp_path: Path) -> None:
+    """No row with checkpoint ids stands before an item of those checkpoints, and those that came in
+    one step share one transaction."""
+
+    def give(peer: Peer) -> None:
+        peer.connect()
+        for number in range(1, 40):
+            batch = [TapMessage(Opcode.TAP_CHECKPOINT_START, number=number)]
+            batch += [mutation(b"k%d" % number, cas=number)]
+            batch += [TapMessage(Opcode.TAP_CHECKPOINT_END, number=number)]
+            peer.send(*batch)
+        peer.receive()
+
+    with TapServer(give) as upstream, following(tmp_path / "s", upstream.port) as server:
+        server.wait(lambda: len(keys(server)) == 39)
+        server.wait(
+            lambda: [row[3] for row in server.log.select("logweir_position")] == [{"0": 39}]
+        )
+        places = server.log.schema.space("logweir_position").id
+        bucket = server.log.schema.space("b").id
+        reached = together = 0
+        for transaction in server.log.rows():
+            spaces = [row.space_id for row in transaction.rows]
+            reached += spaces.count(bucket)
+            for row in transaction.rows:
+                if row.space_id == places:
+                    assert int(unpack(row.body)[0x21][3]["0"]) <= reached
+                    together += bucket in spaces
+        assert together > 0
+        assert reached == 39
+
+
+def test_a_full_copy_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the log of the program, each time one begins, with the server and the bucket."""
+    caplog.set_level("INFO")
+    data = sent("default-engine-dump-go", "s2c")
+
+    def play(peer: Peer) -> None:
+        peer.connect()
+        peer.socket.sendall(data)
+
+    with TapServer(play) as upstream, following(tmp_path / "s", upstream.port) as server:
+        server.wait(lambda: upstream.connections >= 2)
+        told_of = [line for line in caplog.messages if "tap.full_copy" in line]
+        assert len(told_of) >= 2
+        assert str(upstream.port) in told_of[0]
 
 
 @pytest.mark.parametrize(
