@@ -9,6 +9,7 @@ was followed from `start` to `end`, what was given is exactly the bucket as it w
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -65,18 +66,28 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Puts:
-    """What a window puts into one bucket: `tuples`, in order, each by a transaction of its own."""
+    """What a window puts into one bucket: `tuples`, in order, each by a transaction of its own.
+    `start`: the log's position before the window; `origins`, `lsns`: of the tuples' rows."""
 
     tuples: list[bytes]
-    _window: Window
-    _space_id: int
+    start: VClock
+    origins: array[int]
+    lsns: array[int]
 
-    def position(self, number: int) -> VClock:
-        """The log's position behind the tuple of that number."""
-        for found, (_, reached) in enumerate(_puts(self._window, self._space_id)):
-            if found == number:
-                return VClock(reached)
-        raise IndexError(number)
+    def places(self, numbers: Sequence[int]) -> Callable[[int], VClock]:
+        """The log's positions behind the tuples of these numbers, which rise: what is returned is
+        called with a place in `numbers`, and keeps little more than that takes."""
+        origin, start = self.origins[0], self.start
+        if self.origins.count(origin) == len(self.origins):
+            lsns = array("Q", (self.lsns[number] for number in numbers))
+            return lambda at: start.with_lsn(origin, lsns[at])
+        reached, found, begin = dict(start), [], 0
+        for number in numbers:
+            for row in range(begin, number + 1):
+                reached[self.origins[row]] = self.lsns[row]
+            begin = number + 1
+            found.append(VClock(reached))
+        return found.__getitem__
 
 
 class Changes:
@@ -104,22 +115,17 @@ class Changes:
         known = self._puts.get(key)
         if known is not None and known[0] is window:
             return known[1]
-        found: list[bytes] = []
-        made: Puts | None = Puts(found, window, bucket.space_id)
-        for data, _ in _puts(window, bucket.space_id):
-            if data is None:
-                made = None
-                break
-            found.append(data)
+        made = _puts(window, bucket.space_id)
         self._puts[key] = (window, made)
         while len(self._puts) > _KEPT_WINDOWS:
             self._puts.popitem(last=False)
         return made
 
 
-def _puts(window: Window, space_id: int) -> Iterator[tuple[bytes | None, dict[int, int]]]:
-    """The tuples put, None for anything else; with each the lsns reached behind it."""
+def _puts(window: Window, space_id: int) -> Puts | None:
     reached = dict(window.start)
+    found: list[bytes] = []
+    origins, lsns = array("Q"), array("Q")
     for block in window.blocks:
         columns = block.columns
         rows = zip(
@@ -132,10 +138,14 @@ def _puts(window: Window, space_id: int) -> Iterator[tuple[bytes | None, dict[in
             reached[replica_id] = lsn
             if space == space_id:
                 data = columns.tuple_bytes(row)
-                is_put = kind in _PUTS and tsn == lsn and flags & FLAG_COMMIT
-                yield data if is_put else None, reached
+                if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
+                    return None
+                found.append(data)
+                origins.append(replica_id)
+                lsns.append(lsn)
             elif space == SystemSpace.TRUNCATE:
-                yield None, reached
+                return None
+    return Puts(found, window.start, origins, lsns)
 
 
 def _changes(window: Window, space_id: int) -> Iterator[Change]:

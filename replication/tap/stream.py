@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -91,26 +91,25 @@ class _Sent(Generic[Position]):
     message: TapMessage
     size_bytes: int
     position: Position | None
-    place: Callable[[], Position] | None = None  # where there is no position, if it is asked for
 
     @property
     def opaque(self) -> int:
         return self.message.opaque
 
     def reached(self) -> Position | None:
-        return self.place() if self.position is None and self.place else self.position
+        return self.position
 
 
 @dataclass(slots=True)
 class _Run(Generic[Position]):
     """Mutations that were sent one behind the other. `ends`: as in `MutationRun`; `done`: how many
     of them are acknowledged; `first`: the opaque of the first of all; `position`: behind the last;
-    `place`: behind the item of a number."""
+    `behind`: gives that of any, counted from 0."""
 
     data: bytes
     ends: array[int]
     first: int
-    place: Callable[[int], Position] | None
+    behind: Callable[[int], Position] | None
     position: Position | None = None
     done: int = 0
 
@@ -132,15 +131,17 @@ class _Run(Generic[Position]):
         """Behind the last that is acknowledged."""
         if not self.left and self.position is not None:
             return self.position
-        return None if self.place is None else self.place(self.ends[2 * self.done - 1])
+        return None if self.behind is None else self.behind(self.done - 1)
 
     def singles(self) -> Iterator[_Sent[Position]]:
         """What is not acknowledged, as packets of their own."""
         found, problem = PacketBuffer().feed(self.data[len(self.data) - self.bytes_of(self.left) :])
         assert problem is None
         for number, packet in enumerate(found, self.done):
-            place = self.place and partial(self.place, self.ends[2 * number + 1])
-            yield _Sent(decode_tap(packet), 0, None, place)
+            position = None if self.behind is None else self.behind(number)
+            if number == len(self.ends) // 2 - 1 and self.position is not None:
+                position = self.position
+            yield _Sent(decode_tap(packet), 0, position)
 
 
 class Producer(Generic[Position]):
@@ -240,22 +241,15 @@ class Producer(Generic[Position]):
         if not wanted:
             self.reach(position)
 
-    def put(
-        self,
-        message: TapMessage,
-        now: float,
-        position: Position | None = None,
-        place: Callable[[], Position] | None = None,
-    ) -> None:
+    def put(self, message: TapMessage, now: float, position: Position | None = None) -> None:
         """One item or change. `position`: where the log stands behind it, if that is a place to go
-        on from; `place`: the same, asked for when it is needed; TTL, ACK flag and opaque of
-        `message` are set here, but a TTL below 255."""
+        on from; TTL, ACK flag and opaque of `message` are set here, but a TTL below 255."""
         if self._keys_only and message.opcode == Opcode.TAP_MUTATION:
             message = replace(message, value=b"", has_value=False)
         private = self._private(message) if self._options.with_private else b""
         if private != message.private:
             message = replace(message, private=private)
-        self._send(_Sent(message, 0, position, place), now)
+        self._send(_Sent(message, 0, position), now)
 
     def put_tuples(
         self,
@@ -264,26 +258,27 @@ class Producer(Generic[Position]):
         wanted: bytes,
         unix_now: float,
         now: float,
-        place: Callable[[int], Position] | None = None,
+        places: Callable[[Sequence[int]], Callable[[int], Position]] | None = None,
     ) -> int:
         """Items from number `first` on, as many as make one piece and as there is room for; the
         same packets as by `put`. Returns the number of the next. `wanted`, `unix_now`: see
-        `runs.encode_mutations`; `place`: gives the position behind an item, by its number."""
+        `runs.encode_mutations`; `places`: gives the positions behind items, by their numbers."""
         form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
         begin = partial(encode_mutations, tuples, first, wanted=wanted, now=unix_now, form=form)
         run = self._begin_run(begin) if self._acks else begin(opaque=self.opaque)
         if run.count and self._acks:
-            self._put_run(run, now, place)
-            last = run.ends[2 * run.count - 1]
-            message = mutation_of(unpack_item(tuples[last]))
-            self.put(message, now, None, place and partial(place, last))
+            rows = run.ends[1::2]
+            behind = None if places is None else places(rows)
+            self._put_run(run, now, behind)
+            position = None if behind is None else behind(run.count - 1)
+            self.put(mutation_of(unpack_item(tuples[rows[-1]])), now, position)
         elif run.count:
             self._emitted(run.data, run.count, run.opaque, now)
         if run.next > first:
             return run.next
         item = unpack_item(tuples[first])
         if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
-            self.put(mutation_of(item), now, None, place and partial(place, first))
+            self.put(mutation_of(item), now, None if places is None else places((first,))(0))
         return first + 1
 
     def checkpoint(self, opcode: Opcode, vbucket: int, number: int, now: float) -> None:
@@ -438,8 +433,8 @@ class Producer(Generic[Position]):
             return
         sent.message, sent.size_bytes = self._emit(sent.message, now, wants_ack=wants_ack)
         if not self._acks:
-            if (reached := sent.reached()) is not None:
-                self.acknowledged = reached
+            if sent.position is not None:
+                self.acknowledged = sent.position
             return
         self._since_ask = 0 if wants_ack else self._since_ask + 1
         if sent.message.opcode in _CONTROL:
@@ -463,7 +458,7 @@ class Producer(Generic[Position]):
         return begin(opaque=opaque, most=max(1, min(due, room)), room_bytes=max(0, room_bytes))
 
     def _put_run(
-        self, run: MutationRun, now: float, place: Callable[[int], Position] | None
+        self, run: MutationRun, now: float, behind: Callable[[int], Position] | None
     ) -> None:
         """Send all of a run but its last packet, which may be the last before a pause."""
         self._release(now, wants_ack=False)
@@ -472,7 +467,7 @@ class Producer(Generic[Position]):
             return
         size = run.ends[2 * count - 2]
         first = self._opaque_after(1)
-        sent = _Run(run.data[:size], run.ends[: 2 * count], first, place)
+        sent = _Run(run.data[:size], run.ends[: 2 * count], first, behind)
         self._emitted(sent.data, count, self._opaque_after(count), now)
         self._since_ask += count
         if not self._unacked:

@@ -467,7 +467,7 @@ class Streaming:
             self._told_open &= not touched
         if with_checkpoints:
             await self._frame(Opcode.TAP_CHECKPOINT_START, touched, end)
-        await self._put_tuples(puts.tuples, self._table, 0.0, puts.position)
+        await self._put_tuples(puts.tuples, self._table, 0.0, puts.places)
         if with_checkpoints:
             await self._frame(Opcode.TAP_CHECKPOINT_END, touched, end)
 
@@ -568,15 +568,14 @@ class Streaming:
         tuples: list[bytes],
         wanted: bytes,
         now: float,
-        place: Callable[[int], VClock] | None = None,
+        places: Callable[[Sequence[int]], Callable[[int], VClock]] | None = None,
     ) -> None:
         """Items as tuples. `wanted`: one byte for each vbucket, 0: it is left out; `now`: what is
-        expired at that Unix time is left out, too; `place`: the log's position behind an item, by
-        its number."""
+        expired at that Unix time is left out, too; `places`: see `Puts.places`."""
         row = 0
         while row < len(tuples):
             await self._takes()
-            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time(), place)
+            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time(), places)
             self._link.flush()
         await asyncio.sleep(0)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import Item, VbucketState, pack_item, tombstone, unpack_item
+from logweir.replication.bucketfeed import Puts
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.session import Outbox
 from logweir.replication.tap import kernel, runs
@@ -47,6 +48,7 @@ from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
 from logweir.wal import kernel as rows_kernel
+from logweir.wal.vclock import VClock
 
 NOW = 1_795_000_000.0
 
@@ -382,7 +384,12 @@ class Half:
         while self.row < len(tuples) and producer.has_room:
             if self.in_runs:
                 self.row = producer.put_tuples(
-                    tuples, self.row, b"\x01" + bytes(65535), NOW, now, lambda number: number
+                    tuples,
+                    self.row,
+                    b"\x01" + bytes(65535),
+                    NOW,
+                    now,
+                    lambda rows: list(rows).__getitem__,
                 )
                 continue
             item = self.items[self.row]
@@ -506,3 +513,24 @@ def test_run_is_used() -> None:
     found = runs.take_run(one + one + b"\x80")
     assert found is not None
     assert (found.count, found.stop, found.changes) == (2, 2 * len(one), 0)
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.integers(1, 3), st.integers(0, 9), max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=12),
+    st.data(),
+)
+def test_places_behind_puts_are_what_was_reached(
+    start: dict[int, int], origins: list[int], data: st.DataObject
+) -> None:
+    """Of rows of one origin or several, for any of them that are asked for."""
+    reached, lsns, expected = dict(start), [], []
+    for origin in origins:
+        reached[origin] = reached.get(origin, 0) + data.draw(st.integers(1, 3))
+        lsns.append(reached[origin])
+        expected.append(VClock(reached))
+    puts = Puts([b""] * len(lsns), VClock(start), array("Q", origins), array("Q", lsns))
+    numbers = sorted(data.draw(st.sets(st.sampled_from(range(len(lsns))), min_size=1)))
+    behind = puts.places(numbers)
+    assert [behind(at) for at in range(len(numbers))] == [expected[number] for number in numbers]
