@@ -2,7 +2,10 @@
 
 Not compared: CAS values (only whether they are there, equal or changed), texts of errors, VERSION,
 STAT, and what a request that is no command of the table gets. Not made: values too large (memcached
-then removes the item, we keep it), VERBOSITY (81 there, 00 here).
+then removes the item, we keep it), VERBOSITY (81 there, 00 here), FLUSH with a delay (there it
+brings back what an earlier FLUSH removed and nobody asked for since). Its threads that move items
+about are off: while one of them holds an item, a counter loses the blanks behind it (observed,
+seldom).
 """
 
 from __future__ import annotations
@@ -73,7 +76,6 @@ COMMANDS = st.one_of(
         EXPIRIES,
     ),
     st.builds(Packet, FLUSHES),
-    st.builds(lambda op: Packet(op, extras=struct.pack(">I", 1000)), FLUSHES),
     st.just(Packet(Opcode.NOOP)),
 )
 
@@ -133,7 +135,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary"]
-    process = subprocess.Popen([*command, "-u", "root"])
+    quiet = ["-u", "root", "-o", "no_modern,no_lru_maintainer,no_lru_crawler"]
+    process = subprocess.Popen([*command, *quiet])
     folder: Path = tmp_path_factory.mktemp("tap")
     try:
         listen = [parse_listen_url("memcached://:0")]
