@@ -291,6 +291,10 @@ TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
 TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
 
+TAP_ANSWERS_BYTES: Final = 2 * 1024 * 1024
+"""Answers to pipelined commands of one connection that are made before the client has taken those
+that were; one more may be any size."""
+
 TAP_OUTPUT_HIGH_BYTES: Final = 1024 * 1024
 """Unsent bytes of one TAP stream from which on nothing more is produced for it; about as much as is
 produced in one step comes on top."""

@@ -9,6 +9,7 @@ was followed from `start` to `end`, what was given is exactly the bucket as it w
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ __all__ = [
     "Changes",
     "Chunks",
     "Feed",
+    "Puts",
     "resolve",
     "transaction_changes",
 ]
@@ -62,12 +64,38 @@ class Change:
     lsn: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """What a window puts into one bucket: `tuples`, in order, each by a transaction of its own.
+    `start`: the log's position before the window; `origins`, `lsns`: of the tuples' rows."""
+
+    tuples: list[bytes]
+    start: VClock
+    origins: array[int]
+    lsns: array[int]
+
+    def places(self, numbers: Sequence[int]) -> Callable[[int], VClock]:
+        """The log's positions behind the tuples of these numbers, which rise: what is returned is
+        called with a place in `numbers`, and keeps little more than that takes."""
+        origin, start = self.origins[0], self.start
+        if self.origins.count(origin) == len(self.origins):
+            lsns = array("Q", (self.lsns[number] for number in numbers))
+            return lambda at: start.with_lsn(origin, lsns[at])
+        reached, found, begin = dict(start), [], 0
+        for number in numbers:
+            for row in range(begin, number + 1):
+                reached[self.origins[row]] = self.lsns[row]
+            begin = number + 1
+            found.append(VClock(reached))
+        return found.__getitem__
+
+
 class Changes:
     """The changes of buckets in windows of the log."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
-        self._puts: OrderedDict[tuple[int, int], tuple[Window, list[bytes] | None]] = OrderedDict()
+        self._puts: OrderedDict[tuple[int, int], tuple[Window, Puts | None]] = OrderedDict()
 
     def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
         """The changes of one bucket in a window, in order."""
@@ -81,9 +109,8 @@ class Changes:
             self._known.popitem(last=False)
         return made
 
-    def puts_of(self, window: Window, bucket: Bucket) -> list[bytes] | None:
-        """The tuples that a window puts into one bucket, in order, each by a transaction of its
-        own; None where it does anything else to the bucket."""
+    def puts_of(self, window: Window, bucket: Bucket) -> Puts | None:
+        """What a window puts into one bucket; None where it does anything else to it."""
         key = (id(window), bucket.space_id)
         known = self._puts.get(key)
         if known is not None and known[0] is window:
@@ -95,9 +122,10 @@ class Changes:
         return made
 
 
-def _puts(window: Window, space_id: int) -> list[bytes] | None:
+def _puts(window: Window, space_id: int) -> Puts | None:
     reached = dict(window.start)
     found: list[bytes] = []
+    origins, lsns = array("Q"), array("Q")
     for block in window.blocks:
         columns = block.columns
         rows = zip(
@@ -113,9 +141,11 @@ def _puts(window: Window, space_id: int) -> list[bytes] | None:
                 if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
                     return None
                 found.append(data)
+                origins.append(replica_id)
+                lsns.append(lsn)
             elif space == SystemSpace.TRUNCATE:
                 return None
-    return found
+    return Puts(found, window.start, origins, lsns)
 
 
 def _changes(window: Window, space_id: int) -> Iterator[Change]:
@@ -278,9 +308,9 @@ class Feed(Protocol):
         """The changes in a window of the log, in order."""
         ...
 
-    def puts(self, window: Window) -> list[bytes] | None:
-        """The tuples of items that a window puts, if it does nothing else; None: it does, or it is
-        not known."""
+    def puts(self, window: Window) -> Puts | None:
+        """The items that a window puts, if it does nothing else; None: it does, or it is not
+        known."""
         ...
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
@@ -313,7 +343,7 @@ class BucketFeed:
         """See `Feed`."""
         return self._known.of(window, self._bucket)
 
-    def puts(self, window: Window) -> list[bytes] | None:
+    def puts(self, window: Window) -> Puts | None:
         """See `Feed`."""
         return self._known.puts_of(window, self._bucket)
 

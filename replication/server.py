@@ -253,6 +253,7 @@ def _tap(server: Server, url: Url) -> Service:
         options=options.stream,
         encoding=options.encoding,
         sweep_seconds=options.sweep_seconds,
+        must_login=options.must_login,
         names=server.tap[0].names if server.tap else None,
     )
     server.tap.append(service)

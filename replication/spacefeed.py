@@ -26,7 +26,7 @@ from typing import Final
 from logweir.errors import ConfigError, ErrorCode, RequestError
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.bucketfeed import Change, resolve
+from logweir.replication.bucketfeed import Change, Puts, resolve
 from logweir.replication.hub import Window
 from logweir.store.definition import IndexDef, SystemSpace
 from logweir.store.engine import key_of
@@ -123,7 +123,7 @@ class SpaceFeed:
             self._known.popitem(last=False)
         return made
 
-    def puts(self, window: Window) -> list[bytes] | None:
+    def puts(self, window: Window) -> Puts | None:
         """None: they are not known as tuples of items."""
         del window
         return None

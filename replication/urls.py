@@ -21,8 +21,8 @@ reachable from outside unless it is asked for. Options: `tls=1` (upstreams: spea
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
-for TAP listeners `form`, `value`, `sweep`, `noop` (`logweir.replication.tap.options`), and those of
-Synapse upstreams (`logweir.replication.synapse.source`).
+for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`), and
+those of Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ OPTIONS: Final = frozenset(
     [
         *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
-        *("form", "value", "sweep", "noop", "takeover", "vbuckets", "stall"),
+        *("form", "value", "sweep", "noop", "sasl", "takeover", "vbuckets", "stall"),
         *("plain",),
     ]
 )
+_TAP_OPTIONS: Final = frozenset(("form", "value", "sweep", "noop", "sasl"))
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "tap": frozenset(("form", "value", "sweep", "noop")),
-    "memcached": frozenset(("form", "value", "sweep", "noop")),
+    "tap": _TAP_OPTIONS,
+    "memcached": _TAP_OPTIONS,
     "synapse": frozenset(
         ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
     ),

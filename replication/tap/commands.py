@@ -24,7 +24,8 @@ Errors are always sent, but misses of quiet reads. SET, ADD and REPLACE with a C
 still has that CAS": 01 where nothing is there, 02 where it has another. ADD of what is there: 02;
 REPLACE of what is not: 01; APPEND: 05; INCREMENT: creates, unless expiry is ffffffff: 01. A number
 is decimal text up to the first blank; the result is stored with blanks behind it up to the old
-length; DECREMENT stops at 0, INCREMENT wraps at 2^64. TOUCH keeps the CAS. Keys of 1 … 250 bytes,
+length; DECREMENT stops at 0, INCREMENT wraps at 2^64. FLUSH with a delay is done when its time has
+come, unless there is another FLUSH before. TOUCH keeps the CAS. Keys of 1 … 250 bytes,
 otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
 unknown opcode: 81. A vbucket that is not active: 07; pending: the request waits until it is not.
 Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed. Not as there: what is too large (03)
@@ -161,8 +162,9 @@ class _Failed(Exception):
 class Executor:
     """Runs commands on a bucket.
 
-    `now`: Unix seconds; `flush_later`: what FLUSH with a delay in seconds is handed to; `stats`:
-    name and text of the statistics of a group. `big_endian_producer`: see `decode_tap`.
+    `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
+    done at once; `stats`: name and text of the statistics of a group. `big_endian_producer`: see
+    `decode_tap`.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class Executor:
         now: float,
         *,
         stats: Callable[[bytes], list[tuple[bytes, bytes]]] = lambda group: [],
-        flush_later: Callable[[float], None] = lambda seconds: None,
+        flush_later: Callable[[float | None], None] = lambda at: None,
         big_endian_producer: bool = False,
     ) -> None:
         self._items = items
@@ -331,9 +333,10 @@ class Executor:
     def _flush(self, request: Packet) -> bytes:
         delay = int.from_bytes(request.extras, "big")
         if delay:
-            self._flush_later(max(absolute_expiry(delay, self._now) - self._now, 0.0))
+            self._flush_later(absolute_expiry(delay, self._now))
         else:
             self._items.flush()
+            self._flush_later(None)
         return encode_answer(request)
 
     def _stat(self, request: Packet) -> bytes:

@@ -9,7 +9,10 @@ instead.
 
 With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. A server that does
 not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
-such bucket (01, or 24: no access) has refused.
+such bucket (01, or 24: no access) has refused, and so has one that then says nothing more.
+
+With `asks_start` the server's STAT is asked for before TAP_CONNECT: event `Started` says when it
+was started, by its own clock: `time` less `uptime`.
 
 NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
 nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
@@ -45,7 +48,7 @@ _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
-__all__ = ["Alive", "ConsumerSession", "Refused", "StreamEvent"]
+__all__ = ["Alive", "ConsumerSession", "Refused", "Started", "StreamEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,21 @@ class Alive:
     """The server has nothing to say, and says so."""
 
 
-StreamEvent = TapMessage | Refused | Alive
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When the server was started, in Unix seconds; None: it does not say."""
+
+    at: int | None
+
+
+StreamEvent = TapMessage | Refused | Alive | Started
 
 
 class ConsumerSession:
     """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
     `bucket`: "" for the one that the server gives.
 
-    `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
+    `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
     """
 
     def __init__(
@@ -79,6 +89,7 @@ class ConsumerSession:
         user: str = "",
         password: str = "",
         bucket: str = "",
+        asks_start: bool = False,
         big_endian_producer: bool = False,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -86,11 +97,15 @@ class ConsumerSession:
         self.dropped = 0
         self._connect = connect
         self._bucket = bucket
+        self._doubt: Packet | None = None  # the answer to SELECT_BUCKET, if it was a refusal
         self._big_endian_producer = big_endian_producer
         self._packets = PacketBuffer()
         self._out = Outbox()
         self._due: deque[tuple[int, int]] = deque()
         self._frame_deadline: float | None = None
+        self._awaits_bucket = False
+        self._asks_start = asks_start
+        self._statistics: dict[bytes, bytes] | None = None
         self._login = Login(user, password, random) if user else None
         if user:
             self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
@@ -118,8 +133,11 @@ class ConsumerSession:
 
     def receive_eof(self, now: float) -> Sequence[StreamEvent]:
         del now
+        events: list[StreamEvent] = []
+        if self._doubt is not None:
+            self._refused(f"bucket {self._bucket!r}", self._doubt, events)
         self.end("the server closed the connection")
-        return ()
+        return events
 
     def data_to_send(self) -> bytes:
         return self._out.take()
@@ -167,6 +185,7 @@ class ConsumerSession:
         elif packet.opcode == Opcode.NOOP:
             events.append(Alive())
         elif packet.opcode in TAP_OPCODES:
+            self._doubt = None
             message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
             if message.wants_ack:
                 self._due.append((message.opcode, message.opaque))
@@ -186,10 +205,14 @@ class ConsumerSession:
             events.append(Alive())
         elif self._login is not None and opcode in _LOGIN:
             self._take_login(self._login, packet, events)
-        elif opcode == Opcode.SELECT_BUCKET and self._bucket:
+        elif opcode == Opcode.SELECT_BUCKET and self._awaits_bucket:
+            self._awaits_bucket = False
             if packet.status in _NO_BUCKET:
                 self._refused(f"bucket {self._bucket!r}", packet, events)
-            self._bucket = ""
+            elif packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND):
+                self._doubt = packet
+        elif opcode == Opcode.STAT and self._statistics is not None:
+            self._take_statistic(self._statistics, packet, events)
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         else:
@@ -197,7 +220,27 @@ class ConsumerSession:
 
     def _ask(self) -> None:
         if self._bucket:
+            self._awaits_bucket = True
             self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
+        if self._asks_start:
+            self._statistics = {}
+            self._out.put(encode_request(Packet(Opcode.STAT)))
+        else:
+            self._out.put(encode_connect(self._connect))
+
+    def _take_statistic(
+        self, known: dict[bytes, bytes], packet: Packet, events: list[StreamEvent]
+    ) -> None:
+        if packet.key and not packet.status:
+            if packet.key in (b"time", b"uptime"):
+                known[packet.key] = packet.value
+            return
+        self._statistics = None
+        try:
+            started = int(known[b"time"]) - int(known[b"uptime"])
+        except (KeyError, ValueError):
+            started = 0
+        events.append(Started(started if started > 0 else None))
         self._out.put(encode_connect(self._connect))
 
     def _take_login(self, login: Login, packet: Packet, events: list[StreamEvent]) -> None:

@@ -7,13 +7,17 @@ by a job of its own.
 
 A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
 bucket of that name where there is one; SELECT_BUCKET changes it. Reading and writing need the
-privileges on the bucket's space: status 20 without.
+privileges on the bucket's space: status 20 without. Where guest may not even read the bucket with
+which the listener begins, or the listener says so, SASL is required: see
+`logweir.replication.tap.session`.
 
 Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
 changes are streamed; every command on it gets status 83.
 
 Commands on a pending vbucket wait, and with them whatever comes behind them on their connection,
-until the state of the vbucket has changed.
+until the state of the vbucket has changed. In the same way commands wait behind answers of
+`limits.TAP_ANSWERS_BYTES` until the client takes them: so much, one value more and what the
+connection holds unsent (`limits.OUTPUT_HIGH_BYTES`) is what it may cost at a time.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ from logweir.replication.tap.codec import (
     encode_answer,
 )
 from logweir.replication.tap.commands import READS, Executor
+from logweir.replication.tap.flushes import Flushes
 from logweir.replication.tap.names import NamedStreams
 from logweir.replication.tap.pending import Pending
 from logweir.replication.tap.runs import RequestRun, execute_all, packets_of
@@ -130,7 +135,8 @@ class TapService:
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
     `logweir.replication.spacefeed`; `sweep_seconds`: see `logweir.replication.bucketsweep`;
-    `names`: those that another listener of the store uses, too."""
+    `must_login`: SASL is required, whatever guest may do; `names`: those that another listener of
+    the store uses, too."""
 
     def __init__(
         self,
@@ -159,9 +165,11 @@ class TapService:
             version=f"1.6.18-logweir-{VERSION}".encode(),
             random=os.urandom,
             credentials=StoreCredentials(shared),
-            must_login=must_login,
         )
+        self.must_login = must_login
+        self.started_at = self.now()
         self.streams: dict[Conversation, Streaming] = {}
+        self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._feeds: dict[str, SpaceFeed] = {}
         self._waiting: set[Conversation] = set()
@@ -179,6 +187,7 @@ class TapService:
     def close(self) -> None:
         """Stop what runs beside the connections."""
         self.sweeper.close()
+        self.flushes.close()
         if self._forget_commits is not None:
             self._forget_commits()
             self._forget_commits = None
@@ -278,14 +287,19 @@ class Conversation:
         self.link = link
         self._bucket = service.bucket
         self.space = service.space
-        self.session = ServerSession(service.settings, link.time())
         self.user_id = GUEST_ID
+        self.session = ServerSession(
+            service.settings,
+            link.time(),
+            must_login=service.must_login or self._is_closed_to_guests(),
+        )
         self.streaming: Streaming | None = None
         self._unfinished = 0
         self._unanswered_bytes = 0
         self._held = False
         self._auto_nack = False
         self._waits = False
+        self._drains = False
         self._waiting: deque[_Run] = deque()
 
     @property
@@ -299,6 +313,11 @@ class Conversation:
         if self.space:
             return self.service.feed(self.space)
         return BucketFeed(self.service.shared.log, self.bucket, self.service.changes)
+
+    def _is_closed_to_guests(self) -> bool:
+        name = self.space or self.bucket.space_id
+        is_there = self.service.shared.log.schema.get(name) is not None
+        return is_there and not self.may(Privilege.READ)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -376,6 +395,8 @@ class Conversation:
         space = log.schema.get(self.space or self.bucket.space_id)
         if space is None:
             return False
+        if self.user_id == GUEST_ID and self.service.must_login:
+            return False
         try:
             access = self.service.shared.access(self.user_id)
             for one in wanted:
@@ -413,8 +434,8 @@ class Conversation:
             executor = Executor(items, now, stats=self._stats)
             try:
                 answers = execute_all(event.requests, items, now, executor.execute)
-            except Pending:
-                self._submit(event)
+            except Pending as pending:
+                self._submit(event, pending)
                 return
         self.service.shared.metrics.answered("tap", _count(event.requests), 0)
         self.session.answer(event.slot, answers)
@@ -422,13 +443,18 @@ class Conversation:
             job = removal(self.bucket, items.expired, self.service.now)
             self.service.shared.submit(job, _report)
 
-    def _submit(self, event: Commands) -> None:
+    def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1
         self._unanswered_bytes += event.size_bytes
         if self._unanswered_bytes > TAP_PIPELINE_BYTES and not self._held:
             self._held = True
             self.link.hold_reading()
-        self._put_in_line(_Run(event))
+        run = _Run(event)
+        if begun is None:
+            self._put_in_line(run)
+            return
+        run.fresh = begun.answers
+        self._go_on(run, begun.rest)
 
     def _put_in_line(self, run: _Run) -> None:
         service, bucket = self.service, self.bucket
@@ -439,7 +465,8 @@ class Conversation:
                 return run.rest
             now = service.now()
             items = GroupItems(bucket, group, now)
-            executor = Executor(items, now, stats=self._stats, flush_later=self._flush_later)
+            later = partial(self._flush_later, group)
+            executor = Executor(items, now, stats=self._stats, flush_later=later)
             executor.auto_nack = self._auto_nack
             one = partial(execute_one, group, executor)
             rest: Sequence[Packet | RequestRun] = ()
@@ -464,10 +491,10 @@ class Conversation:
     def _finish(self, run: _Run, job: Job) -> None:
         event = run.event
         if job.error is None:
-            run.advance(job.result)
-            if run.rest:
-                self._wait(run)
+            if job.result:
+                self._go_on(run, job.result)
                 return
+            run.advance(())
         self._unfinished -= 1
         self._unanswered_bytes -= event.size_bytes
         if self._held and self._unanswered_bytes <= TAP_PIPELINE_BYTES // 2:
@@ -487,17 +514,36 @@ class Conversation:
             self.look()
         self.link.flush()
 
-    def _wait(self, run: _Run) -> None:
-        """A vbucket is pending: go on with this run, and those behind it, when it is not."""
-        if self.link.is_open:
-            self._waiting.append(run)
-            self.service.wait(self)
+    def _go_on(self, run: _Run, rest: Sequence[Packet | RequestRun]) -> None:
+        """Send what is answered, and go on with the rest of this run, and with those behind it,
+        when that has gone out and no vbucket is pending for it."""
+        run.advance(rest)
+        if not self.link.is_open:
+            return
+        if run.answers:
+            self.session.answer_part(run.event.slot, run.answers)
+            run.answers = b""
+            self.link.flush()
+        self._waits = True
+        self._waiting.append(run)
+        self.service.wait(self)
+        self.look()
+
+    async def _drain(self) -> None:
+        await self.link.drained()
+        self._drains = False
+        if self._waiting:
             self.look()
 
     def look(self) -> None:
         """Go on with what waits, if it need not wait any more."""
         if len(self._waiting) < self._unfinished:
             return  # some are still in line: they wait, too
+        if not self.link.writable:
+            if not self._drains and self.link.is_open:
+                self._drains = True
+                self.link.spawn(self._drain())
+            return
         request = packets_of(self._waiting[0].rest[:1])[0]
         with self.service.shared.log.read_view() as view:
             state = ViewItems(self.bucket, view, self.service.now()).state(request.vbucket)
@@ -509,17 +555,12 @@ class Conversation:
         for run in waiting:
             self._put_in_line(run)
 
-    def _flush_later(self, seconds: float) -> None:
-        service, bucket = self.service, self.bucket
-
-        def apply(group: Group) -> None:
-            GroupItems(bucket, group, service.now()).flush()
-
-        def flush() -> None:
-            service.shared.submit(Job(apply), _report)
-
-        loop = self.link.gone.get_loop()
-        loop.call_soon_threadsafe(loop.call_later, seconds, flush)
+    def _flush_later(self, group: Group, at: float | None) -> None:
+        flushes, name = self.service.flushes, self.bucket.name
+        flushes.keep(group, self.bucket, at)
+        if at is not None:
+            loop = self.link.gone.get_loop()
+            loop.call_soon_threadsafe(flushes.wait, name, at)
 
     def _stats(self, group: bytes) -> list[tuple[bytes, bytes]]:
         if group:
@@ -528,6 +569,7 @@ class Conversation:
         space = log.schema.space(self.bucket.space_id)
         return [
             (b"pid", b"%d" % os.getpid()),
+            (b"uptime", b"%d" % (self.service.now() - self.service.started_at)),
             (b"time", b"%d" % self.service.now()),
             (b"version", self.service.settings.version),
             (b"bucket", self.bucket.name.encode()),
@@ -567,6 +609,7 @@ class Conversation:
         if self.streaming is not None:
             self.streaming.closed("another connection took its name")
             self.streaming = None
+            self.service.streams.pop(self, None)
         self.link.close("another connection took the name of this stream")
 
 

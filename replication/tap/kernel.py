@@ -62,6 +62,7 @@ _ENTRY_MAX = 509  # longest entry of an index that the state keeps as it is
 _PLACE = 9  # of the second index's entry before the key's: the vbucket
 _ACTIVE = 1
 _MISSING, _EXISTS = 1, 2  # Status
+_PRIVATE, _AGE = 9, 2  # bytes, and the last of them where they are made here
 
 _kind_of = bytearray(256)
 _quiet_of = bytearray(256)
@@ -527,13 +528,16 @@ def mutations(
     form: int,
     numbers: Table,
     out: bytearray,
+    ends: Table,
 ) -> int:
     """Write the items from number `first` on as TAP_MUTATION. Returns the number of the first that
-    is not done: it is odd, or does not fit.
+    is not done: it is odd, does not fit, or there are enough.
 
     `wanted`: one byte for each vbucket, not 0 where its items are sent; what is expired at `now`
     is left out. `form`: bit 0: values are left out, bit 1: item flags in network order, bit 2: with
-    private bytes. `numbers`: bytes used of `out`, the last opaque, packets written so far.
+    private bytes: the item's own if they are 9, else its CAS and an age. `numbers`: bytes used of
+    `out`, the last opaque, packets written so far; then how many may be written, and how many bytes
+    all of them but the last. `ends`: takes where each packet ends and the number of its item.
     """
     to, chosen = out, wanted
     fields = [0] * 16
@@ -541,6 +545,9 @@ def mutations(
     at = numbers[0]
     opaque = numbers[1]
     sent = numbers[2]
+    most = numbers[3]
+    room_but_last = numbers[4]
+    last = at
     count = len(items)
     row = first
     while row < count:
@@ -549,12 +556,15 @@ def mutations(
         size = len(tuple_)
         if not read_item(item, 0, size, fields) or size + 64 > room - at:
             break
+        if sent >= most or (sent > 0 and last >= room_but_last):
+            break
         row += 1
         if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now or not fields[_TTL]:
             continue
         key_bytes = fields[_KEY_END] - fields[_KEY_AT]
         value_bytes = 0 if form & 1 else fields[_VALUE_END] - fields[_VALUE_AT]
-        private_bytes = fields[_META_END] - fields[_META_AT] if form & 4 else 0
+        private_bytes = _PRIVATE if form & 4 else 0
+        last = at
         opaque = opaque + 1 if (opaque + 1) >> 32 == 0 else 1
         to[at] = 0x80
         to[at + 1] = 0x41
@@ -574,12 +584,37 @@ def mutations(
         at = put4(to, at, flags)
         at = put4(to, at, fields[_EXPIRY])
         if private_bytes:
-            at = rows.copy(item, fields[_META_AT], fields[_META_END], to, at)
+            if fields[_META_END] - fields[_META_AT] == _PRIVATE:
+                at = rows.copy(item, fields[_META_AT], fields[_META_END], to, at)
+            else:
+                at = put8(to, at, fields[_ITEM_CAS])
+                to[at] = _AGE
+                at += 1
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], to, at)
         if value_bytes:
             at = rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], to, at)
+        ends[2 * sent] = at
+        ends[2 * sent + 1] = row - 1
         sent += 1
     numbers[0] = at
     numbers[1] = opaque
     numbers[2] = sent
+    return row
+
+
+def touched(items: list[bytes], wanted: bytes, table: bytearray) -> int:
+    """Set the byte in `table` of each vbucket of which `mutations` would send an item. Returns how
+    many items were looked at: all, or those before the first that is odd."""
+    chosen, to = wanted, table
+    fields = [0] * 16
+    count = len(items)
+    row = 0
+    while row < count:
+        tuple_ = items[row]
+        item = tuple_
+        if not read_item(item, 0, len(tuple_), fields):
+            break
+        if chosen[fields[_VBUCKET]] and fields[_TTL]:
+            to[fields[_VBUCKET]] = 1
+        row += 1
     return row

@@ -11,6 +11,8 @@ sweep    seconds, 60 if not      pause between two walks that remove what has ex
          given                   somebody asks for is removed
 noop     seconds, 20 if not      an idle stream sends a sign of life so often
          given
+sasl     `required`              nothing is done for a client that has not logged in, whatever guest
+                                 may do; if not given, that holds where guest may do nothing
 =======  ======================  ===================================================================
 """
 
@@ -28,6 +30,7 @@ from logweir.replication.urls import Url, option_seconds
 __all__ = ["ListenOptions", "read_listen_options"]
 
 _FORMS: Final = ("1.x", "2.x")
+_SASL: Final = ("", "required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,15 @@ class ListenOptions:
     stream: StreamOptions
     encoding: str
     sweep_seconds: float
+    must_login: bool
 
 
 def _choice(url: Url, name: str, known: tuple[str, ...]) -> str:
     text = url.option(name) or known[0]
     if text not in known:
-        raise ConfigError(name, f"{text!r} in {url}", hint=f"one of {', '.join(known)}")
+        raise ConfigError(
+            name, f"{text!r} in {url}", hint=f"one of {', '.join(filter(None, known))}"
+        )
     return text
 
 
@@ -55,4 +61,5 @@ def read_listen_options(url: Url) -> ListenOptions:
         ),
         _choice(url, "value", ENCODINGS),
         option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
+        _choice(url, "sasl", _SASL) == "required",
     )

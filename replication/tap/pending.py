@@ -1,4 +1,5 @@
-"""Requests to a vbucket that is pending: they wait until its state has changed."""
+"""Requests that wait: to a vbucket that is pending, until its state has changed; behind answers of
+more than `limits.TAP_ANSWERS_BYTES`, until the client has taken those."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ __all__ = ["Pending"]
 
 
 class Pending(Exception):
-    """A request waits: its vbucket is pending, and nothing was done. `answers`: to those that were
-    run before it; `rest`: itself and what stands behind it, where more than one was asked for."""
+    """A request waits, and nothing was done. `answers`: to those that were run before it; `rest`:
+    itself and what stands behind it, where more than one was asked for."""
 
     def __init__(self, answers: bytes = b"", rest: Sequence[Packet | RequestRun] = ()) -> None:
-        super().__init__("a vbucket is pending")
+        super().__init__("a request waits")
         self.answers = answers
         self.rest = rest

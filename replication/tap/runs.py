@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
-from logweir.limits import TAP_VALUE_BYTES
+from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES
+from logweir.replication.bucket import unpack_item
 from logweir.replication.bucketstore import GroupItems, ViewItems
 from logweir.replication.tap import kernel
 from logweir.replication.tap.codec import HEADER_BYTES, Packet, PacketBuffer
@@ -34,6 +35,7 @@ __all__ = [
     "execute_run",
     "packets_of",
     "take_run",
+    "touched_vbuckets",
 ]
 
 _ANSWER_BYTES: Final = 64 * 1024
@@ -41,8 +43,11 @@ _ROOM_BYTES: Final = 2 * TAP_VALUE_BYTES
 _NO_STATE: Final = 255
 _SCRATCH_BYTES: Final = 600
 _ZERO: Final = array("Q", (0,))
+_NO_ENDS: Final = array("Q")
 _PIECE_BYTES: Final = 120 * 1024
-_rooms: Final[list[bytearray]] = []
+_PIECE_PACKETS: Final = _PIECE_BYTES // 41
+_MANY: Final = 1 << 62
+_rooms: Final[list[tuple[bytearray, array[int]]]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
 
 RUN_MIN: Final = 2
@@ -150,11 +155,15 @@ def execute_run(
 
 def _one_by_one(requests: list[Packet], ordinary: Callable[[Packet], bytes]) -> list[bytes]:
     answers: list[bytes] = []
+    room = TAP_ANSWERS_BYTES
     for i, request in enumerate(requests):
+        if room <= 0:
+            raise Pending(b"".join(answers), requests[i:])
         try:
             answers.append(ordinary(request))
         except Pending:
             raise Pending(b"".join(answers), requests[i:]) from None
+        room -= len(answers[-1])
     return answers
 
 
@@ -167,19 +176,25 @@ def execute_all(
 ) -> bytes:
     """The answers to runs and single requests, in order; see `execute_run`.
 
-    Raises `Pending` behind those that were run, with their answers and the rest.
+    Raises `Pending` behind those that were run, with their answers and the rest; also behind
+    answers of `limits.TAP_ANSWERS_BYTES`.
     """
     answers: list[bytes] = []
+    room = TAP_ANSWERS_BYTES
     wanted = list(requests)
     for i, request in enumerate(wanted):
+        if room <= 0:
+            raise Pending(b"".join(answers), wanted[i:])
         try:
             if isinstance(request, RequestRun):
-                answers += execute_run(request, items, now, ordinary, group)
+                made = execute_run(request, items, now, ordinary, group)
             else:
-                answers.append(ordinary(request))
+                made = [ordinary(request)]
         except Pending as pending:
             done = b"".join(answers) + pending.answers
             raise Pending(done, [*(pending.rest or (request,)), *wanted[i + 1 :]]) from None
+        answers += made
+        room -= sum(map(len, made))
     return b"".join(answers)
 
 
@@ -210,6 +225,8 @@ class _Execution:
         data = self._run.data
         while (how := self._execute()) != kernel.DONE:
             at = self._numbers[kernel.AT]
+            if sum(map(len, self._parts)) >= TAP_ANSWERS_BYTES:
+                raise Pending(b"".join(self._parts), self._rest(at))
             if how == kernel.NEED_STATE:
                 vbucket = int.from_bytes(data[at + 6 : at + 8], "big")
                 self._states[vbucket] = self._items.state(vbucket) or _NO_STATE
@@ -223,10 +240,14 @@ class _Execution:
                 try:
                     self._parts.append(ordinary(packet))
                 except Pending:
-                    left = _packets(data[at : self._run.stop])
-                    raise Pending(b"".join(self._parts), left) from None
+                    raise Pending(b"".join(self._parts), self._rest(at)) from None
                 self._numbers[kernel.AT] = stop
         return self._parts
+
+    def _rest(self, at: int) -> list[Packet | RequestRun]:
+        left = self._run.data[at : self._run.stop]
+        run = take_run(left)
+        return [*_packets(left)] if run is None else [run]
 
     def _execute(self) -> int:
         """Run the kernel once, and take over what it has made."""
@@ -280,29 +301,54 @@ class _Execution:
 @dataclass(frozen=True, slots=True)
 class MutationRun:
     """Items as packets. `next`: the number of the first that is not done; `count`: packets;
-    `opaque`: of the last."""
+    `opaque`: of the last; `ends`: where each packet ends, and the number of its item."""
 
     data: bytes
     next: int
     count: int
     opaque: int
+    ends: array[int]
 
 
 def encode_mutations(
-    tuples: list[bytes], first: int, *, wanted: bytes, now: float, form: int, opaque: int
+    tuples: list[bytes],
+    first: int,
+    *,
+    wanted: bytes,
+    now: float,
+    form: int,
+    opaque: int,
+    most: int = _MANY,
+    room_bytes: int = _MANY,
 ) -> MutationRun:
     """TAP_MUTATION of the items from number `first` on: so many as make one piece, and not beyond
     one that is too large for it or no item as we write it.
 
     `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
-    expired at `now`; `form`: see `kernel.mutations`; `opaque`: the last one.
+    expired at `now`; `form`: see `kernel.mutations`; `opaque`: the last one; `most`: of packets;
+    `room_bytes`: as long as those written take less, there comes another one.
     """
     try:
-        out = _rooms.pop()
+        out, ends = _rooms.pop()
     except IndexError:
-        out = bytearray(_PIECE_BYTES)
-    numbers = array("Q", (0, opaque, 0))
-    row = kernel.mutations(tuples, first, wanted, int(now), form, numbers, out)
+        out, ends = bytearray(_PIECE_BYTES), array("Q", bytes(16 * _PIECE_PACKETS))
+    numbers = array("Q", (0, opaque, 0, min(most, _PIECE_PACKETS), room_bytes))
+    row = kernel.mutations(tuples, first, wanted, int(now), form, numbers, out, ends)
     data = bytes(memoryview(out)[: numbers[0]])
-    _rooms.append(out)
-    return MutationRun(data, row, numbers[2], numbers[1])
+    taken = ends[: 2 * numbers[2]] if most < _MANY else _NO_ENDS
+    _rooms.append((out, ends))
+    return MutationRun(data, row, numbers[2], numbers[1], taken)
+
+
+def touched_vbuckets(tuples: list[bytes], wanted: bytes) -> list[int]:
+    """The vbuckets of which `encode_mutations` sends something, in order."""
+    table = bytearray(65536)
+    for data in tuples[kernel.touched(tuples, wanted, table) :]:
+        item = unpack_item(data)
+        table[item.vbucket] |= bool(wanted[item.vbucket] and item.ttl)
+    found: list[int] = []
+    at = table.find(1)
+    while at >= 0:
+        found.append(at)
+        at = table.find(1, at + 1)
+    return found

@@ -8,8 +8,8 @@ answered with `stream`, which turns the connection into a stream, or `refuse_con
 =============  =====================================================================================
 state          takes
 =============  =====================================================================================
-unknown user   VERSION, SASL; anything else: status 20, and the connection ends (only where SASL is
-               demanded)
+unknown user   VERSION, SASL, wrong passwords included; anything else, NOOP too: status 20, and the
+               connection ends (only where SASL is required)
 commands       everything
 streaming      responses, NOOP; other requests: status 83
 =============  =====================================================================================
@@ -137,23 +137,23 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`credentials`: None: SASL is not known; `must_login`: nothing without it; `random`: see
-    `Authentication`; `version`: what VERSION is answered."""
+    """`credentials`: None: SASL is not known; `random`: see `Authentication`; `version`: what
+    VERSION is answered."""
 
     version: bytes
     random: Callable[[int], bytes]
     credentials: Credentials | None = None
-    must_login: bool = False
 
 
 class ServerSession:
-    """One client. `settings`: see `Settings`; `now`: seconds."""
+    """One client. `settings`: see `Settings`; `now`: seconds; `must_login`: SASL is required."""
 
-    def __init__(self, settings: Settings, now: float) -> None:
+    def __init__(self, settings: Settings, now: float, *, must_login: bool = False) -> None:
         self.close_reason = ""
         self.user: str | None = None
         self.producer: Producer[object] | None = None
         self._settings = settings
+        self._must_login = must_login
         self._packets = RunBuffer()
         self._out = Outbox()
         self._slots: deque[bytes | None] = deque()
@@ -217,6 +217,11 @@ class ServerSession:
         self._slots[place] = data
         self._flush()
 
+    def answer_part(self, slot: int, data: bytes) -> None:
+        """The first answers to `Commands` whose turn has come; `answer` gives the last."""
+        assert slot == self._first_slot
+        self._out.put(data)
+
     def refuse_connect(self, slot: int, connect: Connect, status: Status) -> None:
         """There will be no stream: say so and close."""
         request = Packet(Opcode.TAP_CONNECT, opaque=connect.opaque)
@@ -257,7 +262,7 @@ class ServerSession:
 
     def _takes_runs(self) -> bool:
         """Whether commands are simply run."""
-        is_stranger = self._settings.must_login and self.user is None
+        is_stranger = self._must_login and self.user is None
         return not (self._is_over() or self.producer is not None or is_stranger)
 
     def _take(
@@ -267,10 +272,11 @@ class ServerSession:
             self._take_streaming(packet, events, now)
             return
         if packet.is_response:
+            self._end_run(run, events)  # what stands before it is answered
             self._close("a response where none is due")
             return
         opcode = packet.opcode
-        is_stranger = self._settings.must_login and self.user is None
+        is_stranger = self._must_login and self.user is None
         if is_stranger and opcode not in _BEFORE_LOGIN:
             self._refuse(packet, Status.AUTH_ERROR, run, events)
         elif is_malformed(packet):

@@ -15,8 +15,15 @@ that is not here yet becomes active. CAS, flags, datatype and private bytes stay
 
 A server that gives no checkpoints is copied anew at each connection, which is told. Without
 CLOSE_BACKFILL (memcached's default engine) nothing that it has no more is removed here. An expiry
-below 30 days is no time that an ep-engine sends, but one that counts from some start: it is left
-out, unless `expiry=absolute` stands in the address.
+below 30 days is no time that an ep-engine sends, but memcached's default engine does, which counts
+from its start. `expiry` in the address says what is made of one:
+
+============  ==================================================================================
+`ignore`      (if not given) the item never expires here
+`relative`    it counts from the start of the producer, whose STAT is asked for before the stream;
+              one that does not say when it was started stops the source
+`absolute`    it is a Unix time like any other, long gone
+============  ==================================================================================
 
 With `vbuckets=5,8-10` in the address only these are followed. With `takeover=1` besides they are
 taken over: the server gives them all it has, then makes them dead at its side and active here, and
@@ -46,7 +53,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Status, TapMessage
 from logweir.replication.tap.commands import Executor, item_of
-from logweir.replication.tap.consumer import ConsumerSession, Refused, StreamEvent
+from logweir.replication.tap.consumer import ConsumerSession, Refused, Started, StreamEvent
 from logweir.replication.tap.endpoint import DEFAULT_BUCKET
 from logweir.replication.urls import Url
 from logweir.store.commit import Job
@@ -62,6 +69,7 @@ STALL_SECONDS: Final = 450.0
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
 _STREAM: Final = "tap"
 _TAKEOVER: Final = "takeover"
+_EXPIRIES: Final = ("ignore", "relative", "absolute")
 _ACTIVE: Final = int(VbucketState.ACTIVE)
 
 
@@ -118,6 +126,7 @@ class _Upstream:
         self._held = False
         self._news = asyncio.Event()
         self._end = ""
+        self.started = 0  # Unix seconds; 0: nobody asked
 
     def handle(self, events: Sequence[StreamEvent]) -> None:
         """See `Conversation`."""
@@ -147,6 +156,8 @@ class _Upstream:
                 size += _size(event)
                 if isinstance(event, Refused):
                     raise self._refusal(event)
+                if isinstance(event, Started):
+                    self.started = self._known(event)
                 if isinstance(event, TapMessage):
                     taken.append(event)
             if not taken:
@@ -159,6 +170,14 @@ class _Upstream:
             self._held = False
             self.link.resume_reading()
         return taken
+
+    def _known(self, event: Started) -> int:
+        if event.at is None:
+            raise SourceStopped(
+                f"{self._url}: its STAT does not say when the server was started",
+                hint="write expiry=ignore or expiry=absolute",
+            )
+        return event.at
 
     def _refusal(self, event: Refused) -> SourceStopped | Unreachable:
         text = f"{event.what} was refused with status {event.status:#06x} {event.text}"
@@ -177,12 +196,13 @@ class TapSource:
     """One server, for a `Runner`. `shared`: our own server's state. Raises `ConfigError`."""
 
     def __init__(self, shared: Shared, url: Url) -> None:
-        expiry = url.option("expiry") or "left-out"
-        if expiry not in ("absolute", "left-out"):
-            raise ConfigError("expiry", f"{expiry!r} in {url}", hint="write expiry=absolute")
+        self._expiry = url.option("expiry") or _EXPIRIES[0]
+        if self._expiry not in _EXPIRIES:
+            raise ConfigError(
+                "expiry", f"{self._expiry!r} in {url}", hint=f"one of {', '.join(_EXPIRIES)}"
+            )
         self._shared = shared
         self._url = url
-        self._keeps_small_expiry = expiry == "absolute"
         order = url.option("byteorder") or "little"
         if order not in ("big", "little"):
             raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
@@ -212,6 +232,7 @@ class TapSource:
             user=self._url.user,
             password=self._url.password,
             bucket=self._url.path[0] if self._url.path else "",
+            asks_start=self._expiry == "relative",
             big_endian_producer=self._big_endian,
         )
         made: list[_Upstream] = []
@@ -284,11 +305,11 @@ class TapSource:
                     return others, (item.vbucket, item.key)
         return others, None
 
-    def item(self, message: TapMessage) -> Item:
-        """The item of a mutation."""
+    def item(self, message: TapMessage, started: int) -> Item:
+        """The item of a mutation. `started`: when the producer was, in Unix seconds."""
         item = item_of(message)
-        if 0 < item.expiry < RELATIVE_SECONDS and not self._keeps_small_expiry:
-            return replace(item, expiry=0)
+        if 0 < item.expiry < RELATIVE_SECONDS and self._expiry != "absolute":
+            return replace(item, expiry=started and started + item.expiry)
         return item
 
     def note(self, group: Group, bucket: Bucket, tokens: dict[int, int]) -> None:
@@ -392,7 +413,7 @@ class _Following:
         if opcode == Opcode.TAP_MUTATION:
             if vbucket in self._seen:
                 self._seen[vbucket].add(message.key)
-            item = self._source.item(message)
+            item = self._source.item(message, self._upstream.started)
             found = items.find(item.key)
             if found is not None:
                 same = replace(found, ttl=item.ttl) == item  # another way here is no change

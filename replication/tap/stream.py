@@ -24,9 +24,11 @@ headers.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from logweir.limits import (
@@ -46,12 +48,14 @@ from logweir.replication.tap.codec import (
     Opcode,
     Option,
     Packet,
+    PacketBuffer,
     Status,
     TapMessage,
+    decode_tap,
     encode_request,
     encode_tap,
 )
-from logweir.replication.tap.runs import encode_mutations
+from logweir.replication.tap.runs import MutationRun, encode_mutations
 
 __all__ = ["Producer", "StreamOptions", "mutation_of"]
 
@@ -88,6 +92,57 @@ class _Sent(Generic[Position]):
     size_bytes: int
     position: Position | None
 
+    @property
+    def opaque(self) -> int:
+        return self.message.opaque
+
+    def reached(self) -> Position | None:
+        return self.position
+
+
+@dataclass(slots=True)
+class _Run(Generic[Position]):
+    """Mutations that were sent one behind the other. `ends`: as in `MutationRun`; `done`: how many
+    of them are acknowledged; `first`: the opaque of the first of all; `position`: behind the last;
+    `behind`: gives that of any, counted from 0."""
+
+    data: bytes
+    ends: array[int]
+    first: int
+    behind: Callable[[int], Position] | None
+    position: Position | None = None
+    done: int = 0
+
+    @property
+    def opaque(self) -> int:
+        """Of the first that is not acknowledged."""
+        return (self.first + self.done - 1) % (_OPAQUE_END - 1) + 1
+
+    @property
+    def left(self) -> int:
+        return len(self.ends) // 2 - self.done
+
+    def bytes_of(self, count: int) -> int:
+        """Of the next packets."""
+        start = self.ends[2 * self.done - 2] if self.done else 0
+        return self.ends[2 * (self.done + count) - 2] - start
+
+    def reached(self) -> Position | None:
+        """Behind the last that is acknowledged."""
+        if not self.left and self.position is not None:
+            return self.position
+        return None if self.behind is None else self.behind(self.done - 1)
+
+    def singles(self) -> Iterator[_Sent[Position]]:
+        """What is not acknowledged, as packets of their own."""
+        found, problem = PacketBuffer().feed(self.data[len(self.data) - self.bytes_of(self.left) :])
+        assert problem is None
+        for number, packet in enumerate(found, self.done):
+            position = None if self.behind is None else self.behind(number)
+            if number == len(self.ends) // 2 - 1 and self.position is not None:
+                position = self.position
+            yield _Sent(decode_tap(packet), 0, position)
+
 
 class Producer(Generic[Position]):
     """One stream. `out`: where packets go; `now`: seconds; `opaque`: the last one of the name."""
@@ -114,7 +169,8 @@ class Producer(Generic[Position]):
         self._acks = bool(connect.options & Option.SUPPORT_ACK)
         self._fix_flags = bool(connect.options & Option.FIX_FLAG_BYTEORDER)
         self._keys_only = bool(connect.options & Option.REQUEST_KEYS_ONLY)
-        self._unacked: deque[_Sent[Position]] = deque()
+        self._unacked: deque[_Sent[Position] | _Run[Position]] = deque()
+        self._unacked_packets = 0
         self._unacked_bytes = 0
         self._since_ask = 0
         self._held: _Sent[Position] | None = None
@@ -138,19 +194,19 @@ class Producer(Generic[Position]):
             or self._again
             or self._resume_at is not None
             or self._gates
-            or len(self._unacked) >= self._options.window_packets
+            or self._unacked_packets >= self._options.window_packets
             or self._unacked_bytes >= self._options.window_bytes
         )
 
     @property
     def unacknowledged(self) -> int:
         """Packets that are sent and not acknowledged."""
-        return len(self._unacked) + len(self._again) + (self._held is not None)
+        return self._unacked_packets + len(self._again) + (self._held is not None)
 
     @property
     def oldest_opaque(self) -> int | None:
         """The opaque of the first packet that is not acknowledged; None: all are."""
-        return self._unacked[0].message.opaque if self._unacked else None
+        return self._unacked[0].opaque if self._unacked else None
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -195,32 +251,34 @@ class Producer(Generic[Position]):
             message = replace(message, private=private)
         self._send(_Sent(message, 0, position), now)
 
-    @property
-    def acknowledges(self) -> bool:
-        """Whether the consumer acknowledges packets, so that each one has to be kept until then."""
-        return self._acks
-
     def put_tuples(
-        self, tuples: list[bytes], first: int, wanted: bytes, unix_now: float, now: float
+        self,
+        tuples: list[bytes],
+        first: int,
+        wanted: bytes,
+        unix_now: float,
+        now: float,
+        places: Callable[[Sequence[int]], Callable[[int], Position]] | None = None,
     ) -> int:
-        """Items from number `first` on, as many as make one piece, where the consumer does not
-        acknowledge. Returns the number of the next. `wanted`, `unix_now`: see
-        `runs.encode_mutations`."""
-        assert not self._acks
+        """Items from number `first` on, as many as make one piece and as there is room for; the
+        same packets as by `put`. Returns the number of the next. `wanted`, `unix_now`: see
+        `runs.encode_mutations`; `places`: gives the positions behind items, by their numbers."""
         form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
-        run = encode_mutations(
-            tuples, first, wanted=wanted, now=unix_now, form=form, opaque=self.opaque
-        )
-        if run.count:
-            self._out.put(run.data)
-            self.opaque = run.opaque
-            self.sent_packets += run.count
-            self._last_sent = now
+        begin = partial(encode_mutations, tuples, first, wanted=wanted, now=unix_now, form=form)
+        run = self._begin_run(begin) if self._acks else begin(opaque=self.opaque)
+        if run.count and self._acks:
+            rows = run.ends[1::2]
+            behind = None if places is None else places(rows)
+            self._put_run(run, now, behind)
+            position = None if behind is None else behind(run.count - 1)
+            self.put(mutation_of(unpack_item(tuples[rows[-1]])), now, position)
+        elif run.count:
+            self._emitted(run.data, run.count, run.opaque, now)
         if run.next > first:
             return run.next
         item = unpack_item(tuples[first])
         if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
-            self.put(mutation_of(item), now)
+            self.put(mutation_of(item), now, None if places is None else places((first,))(0))
         return first + 1
 
     def checkpoint(self, opcode: Opcode, vbucket: int, number: int, now: float) -> None:
@@ -286,15 +344,15 @@ class Producer(Generic[Position]):
             self.refused[status] = self.refused.get(status, 0) + 1
             self.close_reason = f"the consumer refused a packet with status {status:#06x}"
             return
-        for _ in range(place if busy else place + 1):
-            self._forget()
+        self._forget(place if busy else place + 1)
         if busy:
-            self._again.extend(self._unacked)
+            for sent in self._unacked:
+                self._again.extend(sent.singles() if isinstance(sent, _Run) else (sent,))
             if self._held is not None:
                 self._again.append(self._held)
                 self._held = None
             self._unacked.clear()
-            self._unacked_bytes = 0
+            self._unacked_bytes = self._unacked_packets = 0
             self._gates.clear()
             self._resume_at = now + self._options.backoff_seconds
         self._look_ended()
@@ -384,30 +442,86 @@ class Producer(Generic[Position]):
         if not self._unacked:
             self._last_ack = now
         self._unacked.append(sent)
+        self._unacked_packets += 1
         self._unacked_bytes += sent.size_bytes
 
+    def _begin_run(self, begin: Callable[..., MutationRun]) -> MutationRun:
+        """As many mutations as may be sent before the next one that wants an acknowledgement, or
+        that has no room, that one included. `begin`: makes them."""
+        options, ahead, ahead_bytes = self._options, 0, 0
+        if self._held is not None:
+            ahead, ahead_bytes = 1, len(encode_tap(self._held.message, fix_flags=self._fix_flags))
+        due = options.ack_interval_packets - self._since_ask - ahead
+        room = options.window_packets - self._unacked_packets - ahead + 1
+        room_bytes = options.window_bytes - self._unacked_bytes - ahead_bytes
+        opaque = self._opaque_after(ahead)
+        return begin(opaque=opaque, most=max(1, min(due, room)), room_bytes=max(0, room_bytes))
+
+    def _put_run(
+        self, run: MutationRun, now: float, behind: Callable[[int], Position] | None
+    ) -> None:
+        """Send all of a run but its last packet, which may be the last before a pause."""
+        self._release(now, wants_ack=False)
+        count = run.count - 1
+        if not count:
+            return
+        size = run.ends[2 * count - 2]
+        first = self._opaque_after(1)
+        sent = _Run(run.data[:size], run.ends[: 2 * count], first, behind)
+        self._emitted(sent.data, count, self._opaque_after(count), now)
+        self._since_ask += count
+        if not self._unacked:
+            self._last_ack = now
+        self._unacked.append(sent)
+        self._unacked_packets += count
+        self._unacked_bytes += size
+
+    def _opaque_after(self, count: int) -> int:
+        """The opaque of so many packets later; 0 only before the first of all."""
+        return (self.opaque + count - 1) % (_OPAQUE_END - 1) + 1 if count else self.opaque
+
     def _emit(self, message: TapMessage, now: float, *, wants_ack: bool) -> tuple[TapMessage, int]:
-        self.opaque = self.opaque + 1 if self.opaque + 1 < _OPAQUE_END else 1
-        message = replace(message, opaque=self.opaque, wants_ack=wants_ack)
+        message = replace(message, opaque=self._opaque_after(1), wants_ack=wants_ack)
         data = encode_tap(message, fix_flags=self._fix_flags)
-        self._out.put(data)
-        self._last_sent = now
-        self.sent_packets += 1
+        self._emitted(data, 1, message.opaque, now)
         return message, len(data)
+
+    def _emitted(self, data: bytes, count: int, opaque: int, now: float) -> None:
+        self._out.put(data)
+        self.opaque = opaque
+        self.sent_packets += count
+        self._last_sent = now
 
     def _place(self, opaque: int) -> int | None:
         """Where in the window a packet stands. Opaques there are consecutive."""
         if not self._unacked:
             return None
-        place = (opaque - self._unacked[0].message.opaque) % (_OPAQUE_END - 1)
-        return place if 0 < opaque < _OPAQUE_END and place < len(self._unacked) else None
+        place = (opaque - self._unacked[0].opaque) % (_OPAQUE_END - 1)
+        return place if 0 < opaque < _OPAQUE_END and place < self._unacked_packets else None
 
-    def _forget(self) -> None:
-        sent = self._unacked.popleft()
-        self._unacked_bytes -= sent.size_bytes
-        self._gates.discard(sent.message.opaque)
-        if sent.position is not None:
-            self.acknowledged = sent.position
+    def _forget(self, count: int) -> None:
+        """The oldest `count` packets are acknowledged."""
+        passed: list[_Sent[Position] | _Run[Position]] = []
+        self._unacked_packets -= count
+        while count:
+            sent = self._unacked[0]
+            passed.append(sent)
+            if isinstance(sent, _Run):
+                taken = min(count, sent.left)
+                self._unacked_bytes -= sent.bytes_of(taken)
+                sent.done += taken
+                count -= taken
+                if sent.left:
+                    break
+            else:
+                self._unacked_bytes -= sent.size_bytes
+                self._gates.discard(sent.opaque)
+                count -= 1
+            self._unacked.popleft()
+        for sent in reversed(passed):
+            if (reached := sent.reached()) is not None:
+                self.acknowledged = reached
+                return
 
     def _look_ended(self) -> None:
         if self._ended and not self._unacked and not self._again:

@@ -5,8 +5,9 @@ asked                           given
 ==============================  ====================================================================
 a name that stands somewhere    what changed since, unless BACKFILL gives another date than before,
                                 or a vbucket is wanted that was not before
-CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; for
-                                vbuckets without a pair, or if the log does not reach back: all
+CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; of the
+                                vbuckets without a pair, with an id that we never gave, or to which
+                                the log does not reach back: first all there is
 BACKFILL, date not below now,   only what changes from now on
 or ffffffff
 BACKFILL, date above 0          what changed since then, if the log reaches back so far; else all
@@ -22,6 +23,9 @@ then VBUCKET_SET active, and the connection ends when that is acknowledged. TAKE
 ends when nothing is left. A registered client of closed checkpoints gets OPEN_CHECKPOINT for each
 vbucket whenever it has all there is; all our checkpoints are closed.
 
+A flush behind the id of one vbucket and not behind that of another empties both at the consumer: of
+those that had it, what exists comes once more.
+
 CHANGE_VB_FILTER gives a stream other vbuckets: of those that it had not, what exists comes first,
 framed as at the beginning; then COMPLETE_VB_FILTER_CHANGE. What may go no further (its TTL is used
 up) does not come.
@@ -30,18 +34,19 @@ up) does not come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
-from logweir.replication.bucket import VbucketState, unpack_item
-from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed
+from logweir.replication.bucket import VbucketState
+from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed, Puts
 from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
 from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, TapMessage
 from logweir.replication.tap.history import position_at_signature, position_at_time
 from logweir.replication.tap.names import LABEL, NamedStream
+from logweir.replication.tap.runs import touched_vbuckets
 from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
 from logweir.store.group import Group
@@ -64,11 +69,13 @@ _FURTHER: Final = 1000
 @dataclass(slots=True)
 class _Plan:
     """`start`: live from there, None: all first; `floors`: signatures per vbucket already had;
-    `since`: changes older than this Unix time are left out."""
+    `since`: changes older than this Unix time are left out; `missing`: vbuckets of which all comes
+    first, although the others have a start."""
 
     start: VClock | None = None
-    floors: dict[int, int] | None = None
+    floors: dict[int, int] = field(default_factory=dict)
     since: float = 0.0
+    missing: tuple[int, ...] = ()
 
 
 class Streaming:
@@ -93,6 +100,7 @@ class Streaming:
         self._resumes = False
         self._filter: frozenset[int] | None = None
         self._told_open = False
+        self._emptied: set[int] = set()  # vbuckets that a flush emptied which they had before
         self._conversation = conversation
         self._keeps = bool(connect.options & Option.SUPPORT_ACK)
         if connect.name and not self._is_dump:
@@ -184,8 +192,11 @@ class Streaming:
             await self._backfill(vbuckets)
         else:
             self._read_from(plan.start)
-            self.producer.reach(plan.start)
-            if self.connect.options & Option.TAKEOVER_VBUCKETS:
+            if plan.missing:
+                await self._add(plan.missing, plan)
+            else:
+                self.producer.reach(plan.start)
+            if self.connect.options & Option.TAKEOVER_VBUCKETS and not plan.missing:
                 await self._takes()
                 self.producer.open_backfill((), self._link.time())
         if self._is_dump:
@@ -193,7 +204,8 @@ class Streaming:
             self.producer.end(self._link.time())
             self._settle()
             return
-        if self.connect.options & Option.CHECKPOINT:
+        is_behind = plan.floors or plan.missing  # were told, or have higher ones
+        if self.connect.options & Option.CHECKPOINT and not is_behind:
             await self._checkpoints(vbuckets, self._log_end(), ())
         await self._follow(plan, vbuckets)
 
@@ -210,18 +222,29 @@ class Streaming:
                 return _Plan(self.stream.position)
             return _Plan()
         if connect.checkpoints:
-            floors = dict(connect.checkpoints)
-            if all(vbucket in floors for vbucket in self._vbuckets()):
-                start = position_at_signature(self._log, min(floors.values()))
-                if start is not None:
-                    return _Plan(start, floors)
-            return _Plan()
+            return self._plan_behind(dict(connect.checkpoints))
         if connect.options & Option.BACKFILL and connect.backfill:
             if connect.backfill in _FUTURE or connect.backfill >= self._service.now():
                 return _Plan(self._log.vclock)
             since = position_at_time(self._log, connect.backfill)
             if since is not None:
-                return _Plan(since, None, float(connect.backfill))
+                return _Plan(since, since=float(connect.backfill))
+        return _Plan()
+
+    def _plan_behind(self, had: dict[int, int]) -> _Plan:
+        """Behind the checkpoints of some vbuckets. `had`: their ids."""
+        ours = self._vbuckets()
+        highest = self._log.vclock.signature
+        for lowest in sorted({had[vbucket] for vbucket in ours if vbucket in had}):
+            start = None if lowest > highest else position_at_signature(self._log, lowest)
+            if start is not None:
+                floors = {
+                    vbucket: had[vbucket]
+                    for vbucket in ours
+                    if lowest <= had.get(vbucket, -1) <= highest
+                }
+                missing = tuple(vbucket for vbucket in ours if vbucket not in floors)
+                return _Plan(start, floors, missing=missing)
         return _Plan()
 
     def _reaches(self, position: VClock) -> bool:
@@ -261,7 +284,7 @@ class Streaming:
         assert self._reader is not None
         new = frozenset(vbuckets)
         wanted = new if self._is_dump else self.wanted
-        if await self._catch_up(self._reader, backfill, new, wanted, is_first=True):
+        if await self._catch_up(self._reader, backfill, new, wanted, _Plan(), is_first=True):
             return True
         await self._takes()
         self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
@@ -294,12 +317,13 @@ class Streaming:
         backfill: Chunks,
         new: frozenset[int],
         wanted: frozenset[int] | None,
+        plan: _Plan,
         *,
         is_first: bool,
     ) -> bool:
         """Follow the log to the end of a backfill. `new`: its vbuckets, of which nothing comes that
-        was in it; `is_first`: nothing was sent before it. Returns whether it was in vain:
-        everything was removed meanwhile."""
+        was in it; `plan`: what is left out of the others; `is_first`: nothing was sent before it.
+        Returns whether it was in vain: everything was removed meanwhile."""
         end = backfill.end
         assert end is not None
         emptied, further = False, _FURTHER
@@ -321,7 +345,7 @@ class Streaming:
                 # What was looked up is of then, so what was not has to come that far too.
                 end, further = end.merge(looked_at), further - 1
             for change in changes:
-                message = self._message(change, wanted)
+                message = None if self._is_had(change, plan) else self._message(change, wanted)
                 if message is not None:
                     await self._put(message, None)
         self._unpin()
@@ -343,17 +367,9 @@ class Streaming:
         reader = self._reader
         assert reader is not None
         takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
-        in_bytes = not (
-            self.producer.acknowledges
-            or plan.floors
-            or plan.since
-            or self.connect.options & Option.CHECKPOINT
-            or self.connect.closed_only
-            or self._service.options.with_private
-        )
         while True:
             if self._filter is not None:
-                await self._take_filter(reader)
+                await self._take_filter(plan)
             window = reader.take()
             if window is None:
                 if self.connect.closed_only and not self._told_open:
@@ -364,12 +380,16 @@ class Streaming:
                     return
                 await reader.wait()
                 continue
-            puts = self.feed.puts(window) if in_bytes else None
+            floor = max(plan.floors.values(), default=0)
+            is_mixed = plan.since or floor > window.start.signature
+            puts = None if is_mixed else self.feed.puts(window)
             if puts is None:
                 changes = self.feed.changes(window)
                 await self._put_changes(changes, self.wanted, plan, window.end)
-            elif puts:
-                await self._put_tuples(puts, self._table, 0.0)
+            elif puts.tuples:
+                await self._put_puts(puts, window.end)
+            if self._emptied:
+                await self._add((), plan)
             if window.end.without_local() != window.start.without_local():
                 self.producer.reach(reader.vclock)
 
@@ -379,7 +399,31 @@ class Streaming:
             self.producer.tell(Opaque.OPEN_CHECKPOINT, vbucket, self._link.time())
         self._told_open = True
 
-    async def _take_filter(self, reader: Reader) -> None:
+    async def _add(self, vbuckets: Iterable[int], plan: _Plan) -> None:
+        """Give what exists of more vbuckets, and of those that were emptied, and all that has
+        changed of any until then."""
+        reader = self._reader
+        assert reader is not None
+        new = set(vbuckets)
+        again = bool(new or self._emptied)
+        while again:
+            new |= self._emptied
+            self._emptied.clear()
+            for vbucket in new:
+                plan.floors.pop(vbucket, None)
+            await self._takes()
+            self.producer.open_backfill(sorted(new), self._link.time())
+            backfill = self.feed.backfill(sorted(new), self._service.now)
+            await self._put_chunks(backfill, new)
+            again = await self._catch_up(
+                reader, backfill, frozenset(new), self.wanted, plan, is_first=False
+            )
+        await self._takes()
+        self.producer.close_backfill(sorted(new), self._link.time(), reader.vclock)
+        if self.connect.options & Option.CHECKPOINT:
+            await self._checkpoints(self._vbuckets(), reader.vclock, ())
+
+    async def _take_filter(self, plan: _Plan) -> None:
         """Go over to the vbuckets that are wanted now."""
         before, self.wanted, self._filter = self.wanted, self._filter, None
         assert self.wanted is not None
@@ -388,17 +432,7 @@ class Streaming:
         new = [vbucket for vbucket in self._vbuckets() if vbucket not in kept]
         if self.stream is not None:
             self.stream.vbuckets = kept  # a consumer that comes back earlier gets all
-        again = bool(new)
-        while again:
-            await self._takes()
-            self.producer.open_backfill(new, self._link.time())
-            backfill = self.feed.backfill(new, self._service.now)
-            await self._put_chunks(backfill, new)
-            again = await self._catch_up(
-                reader, backfill, frozenset(new), self.wanted, is_first=False
-            )
-        await self._takes()
-        self.producer.close_backfill(new, self._link.time(), reader.vclock)
+        await self._add(new, plan)
         await self._takes()
         self.producer.tell(Opaque.COMPLETE_VB_FILTER_CHANGE, 0, self._link.time())
         if self.stream is not None:
@@ -413,12 +447,7 @@ class Streaming:
     ) -> None:
         chosen: list[tuple[TapMessage, VClock | None]] = []
         for change in self.feed.resolved(changes)[0]:
-            item = change.item
-            if change.timestamp < plan.since:
-                continue
-            if plan.floors and item and change.signature <= plan.floors.get(item.vbucket, 0):
-                continue
-            message = self._message(change, wanted)
+            message = None if self._is_had(change, plan) else self._message(change, wanted)
             if message is not None:
                 chosen.append((message, change.position))
         self._told_open &= not chosen
@@ -429,6 +458,28 @@ class Streaming:
         for message, position in chosen:
             await self._put(message, position)
 
+    async def _put_puts(self, puts: Puts, end: VClock) -> None:
+        """As `_put_changes`, where there are only puts of items."""
+        touched: list[int] = []
+        with_checkpoints = bool(self.connect.options & Option.CHECKPOINT)
+        if with_checkpoints or self.connect.closed_only:
+            touched = touched_vbuckets(puts.tuples, self._table)
+            self._told_open &= not touched
+        if with_checkpoints:
+            await self._frame(Opcode.TAP_CHECKPOINT_START, touched, end)
+        await self._put_tuples(puts.tuples, self._table, 0.0, puts.places)
+        if with_checkpoints:
+            await self._frame(Opcode.TAP_CHECKPOINT_END, touched, end)
+
+    def _is_had(self, change: Change, plan: _Plan) -> bool:
+        """Whether the consumer needs no more be told of a change."""
+        if change.item is None:
+            late = (vb for vb, number in plan.floors.items() if number >= change.signature)
+            self._emptied.update(late)
+            return change.timestamp < plan.since
+        had = plan.floors.get(change.item.vbucket, 0)
+        return change.signature <= had or change.timestamp < plan.since
+
     async def _checkpoints(
         self,
         vbuckets: Iterable[int],
@@ -437,17 +488,16 @@ class Streaming:
     ) -> None:
         """Changes as a checkpoint of each vbucket, its id the signature of `end`."""
         touched = list(vbuckets)
-        number = end.signature
-        await self._takes()
-        for vbucket in touched:
-            self.producer.checkpoint(
-                Opcode.TAP_CHECKPOINT_START, vbucket, number, self._link.time()
-            )
+        await self._frame(Opcode.TAP_CHECKPOINT_START, touched, end)
         for message, position in chosen:
             await self._put(message, position)
+        await self._frame(Opcode.TAP_CHECKPOINT_END, touched, end)
+
+    async def _frame(self, opcode: Opcode, vbuckets: Sequence[int], end: VClock) -> None:
+        """Where checkpoints begin, or end."""
         await self._takes()
-        for vbucket in touched:
-            self.producer.checkpoint(Opcode.TAP_CHECKPOINT_END, vbucket, number, self._link.time())
+        for vbucket in vbuckets:
+            self.producer.checkpoint(opcode, vbucket, end.signature, self._link.time())
 
     async def _hand_over(self, reader: Reader, plan: _Plan, vbuckets: Sequence[int]) -> None:
         """Give the vbuckets away: ours become dead, then the consumer's active."""
@@ -513,18 +563,19 @@ class Streaming:
             self._link.flush()
             await asyncio.sleep(0)
 
-    async def _put_tuples(self, tuples: list[bytes], wanted: bytes, now: float) -> None:
+    async def _put_tuples(
+        self,
+        tuples: list[bytes],
+        wanted: bytes,
+        now: float,
+        places: Callable[[Sequence[int]], Callable[[int], VClock]] | None = None,
+    ) -> None:
         """Items as tuples. `wanted`: one byte for each vbucket, 0: it is left out; `now`: what is
-        expired at that Unix time is left out, too."""
-        if self.producer.acknowledges or self._service.options.with_private:
-            for item in map(unpack_item, tuples):
-                if wanted[item.vbucket] and item.ttl and not item.is_expired(now):
-                    await self._put(mutation_of(item), None)
-            return
+        expired at that Unix time is left out, too; `places`: see `Puts.places`."""
         row = 0
         while row < len(tuples):
             await self._takes()
-            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time())
+            row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time(), places)
             self._link.flush()
         await asyncio.sleep(0)
 

@@ -7,8 +7,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +29,7 @@ from logweir.replication.tap.codec import (
     Opcode,
     Option,
     Packet,
+    Status,
     TapMessage,
     decode_tap,
     encode_ack,
@@ -37,11 +42,13 @@ KEYS = 300
 
 
 @contextlib.contextmanager
-def process(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def process(
+    folder: Path, *words: str, port: int = 0
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """`logweir serve` with bucket b, and its port; killed at the end."""
     command = [sys.executable, "-c", CODE, "serve", str(folder), "--json", "--allow-guest", "all"]
     with subprocess.Popen(
-        [*command, "--listen", "tap://127.0.0.1:0/b", *words],
+        [*command, "--listen", f"tap://127.0.0.1:{port}/b", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -187,6 +194,161 @@ def test_a_takeover_survives_the_death_of_either_side(tmp_path: Path) -> None:
                 state = int.from_bytes(answer.value, "big") if not answer.status else 0
             requests = (Packet(Opcode.GET, b"k%d" % n, vbucket=5) for n in range(20_000))
             assert all(answer.status == 0 for answer in other.ask(*requests))
+
+
+class Counter:
+    """Counts in vbucket 5, at the giver until that says no, then at the taker, through whatever
+    breaks. `answered`: how often it was told that it is done; `unknown`: how often it was not told;
+    `moved`: how often at the taker."""
+
+    def __init__(self, key: bytes, ports: tuple[int, int]) -> None:
+        self.key = key
+        self.answered = self.unknown = self.moved = 0
+        self._ports = ports
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when nothing is under way any more."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        place = 0
+        request = Packet(Opcode.INCREMENT, self.key, extras=struct.pack(">QQI", 1, 1, 0), vbucket=5)
+        client: KvClient | None = None
+        while not self._stop.is_set():
+            asked = False
+            try:
+                client = client or KvClient(self._ports[place])
+                client.send(request)
+                asked = True
+                answer = client.receive()
+                if answer is None:
+                    raise ConnectionResetError
+            except OSError:
+                self.unknown += asked
+                if client is not None:
+                    client.close()
+                client = None
+                self._stop.wait(0.05)
+                continue
+            if answer.status == 0:
+                self.answered += 1
+                self.moved += place
+            elif answer.status == Status.NOT_MY_VBUCKET:
+                client.close()
+                client, place = None, 1
+            else:
+                assert answer.status == Status.TEMPORARY_FAILURE
+        if client is not None:
+            client.close()
+
+
+def vbucket_state(port: int) -> int:
+    """Of vbucket 5; 0: it is not there, or nobody answers."""
+    try:
+        with KvClient(port) as client:
+            (answer,) = client.ask(Packet(Opcode.GET_VBUCKET, vbucket=5))
+    except (OSError, AssertionError):
+        return 0
+    return 0 if answer.status else int.from_bytes(answer.value, "big")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback on which nobody listens."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def until_state(port: int, *states: int) -> None:
+    """Ask until the vbucket has one of these states."""
+    until = time.monotonic() + 60
+    while vbucket_state(port) not in states:
+        assert time.monotonic() < until, (states, vbucket_state(port))
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("victim", ["giver", "taker"])
+def test_a_takeover_under_writes_survives_kills(tmp_path: Path, victim: str) -> None:
+    """One side is killed when the taker has begun, and once more when the giver has given the
+    vbucket up: what was answered is there, nothing is there twice, and one side serves."""
+    ports = free_ports(2)
+    url = f"tap://127.0.0.1:{ports[0]}/b?takeover=1&vbuckets=5"
+
+    def start(stack: contextlib.ExitStack, place: int) -> subprocess.Popen[str]:
+        words = ("--follow", url) if place else ()
+        folder = tmp_path / ("taker" if place else "giver")
+        return stack.enter_context(process(folder, *words, port=ports[place]))[0]
+
+    with contextlib.ExitStack() as stack:
+        sides = [start(stack, 0)]
+        with KvClient(ports[0]) as client:
+            client.ask(Packet(Opcode.SET_VBUCKET, extras=(1).to_bytes(4, "big"), vbucket=5))
+            many = (store(b"k%d" % n, bytes(500), Opcode.SETQ, vbucket=5) for n in range(20_000))
+            client.batch(*many)
+        counters = [Counter(b"counter%d" % n, (ports[0], ports[1])) for n in range(3)]
+        sides.append(start(stack, 1))
+        place = 0 if victim == "giver" else 1
+        for looked_at, states in ((1, (3, 1)), (0, (4,))):
+            until_state(ports[looked_at], *states)
+            os.kill(sides[place].pid, signal.SIGKILL)
+            sides[place].wait(30)
+            sides[place] = start(stack, place)
+        until_state(ports[1], 1)
+        until = time.monotonic() + 60
+        while min(counter.moved for counter in counters) < 50:
+            assert time.monotonic() < until, [counter.moved for counter in counters]
+        for counter in counters:
+            counter.stop()
+        assert vbucket_state(ports[0]) == 4
+        with KvClient(ports[1]) as client:
+            for counter in counters:
+                (answer,) = client.ask(Packet(Opcode.GET, counter.key, vbucket=5))
+                assert counter.answered <= int(answer.value) <= counter.answered + counter.unknown
+                assert counter.unknown <= 4
+            requests = (Packet(Opcode.GET, b"k%d" % n, vbucket=5) for n in range(20_000))
+            assert all(answer.status == 0 for answer in client.ask(*requests))
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("name", "count"), [(b"mover", 0), (b"", 100)])
+def test_a_giver_that_is_killed_before_it_hears_of_the_end_gives_again(
+    tmp_path: Path, name: bytes, count: int
+) -> None:
+    """Its vbucket is dead, whoever asks; the second attempt gets what the name has not
+    acknowledged, without a name everything, and the vbucket."""
+    (port,) = free_ports(1)
+    options = ACK | Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS
+    connect = Connect(name, options, vbuckets=(5,))
+
+    def take(*, acknowledge_active: bool) -> list[TapMessage]:
+        taken = []
+        with KvClient(port) as taker:
+            for message in taker.stream(connect):
+                taken.append(message)
+                is_active = message.opcode == Opcode.TAP_VBUCKET_SET and message.number == 1
+                if is_active and not acknowledge_active:
+                    return taken
+        return taken
+
+    with process(tmp_path / "a", port=port) as (_, _), KvClient(port) as client:
+        client.ask(Packet(Opcode.SET_VBUCKET, extras=(1).to_bytes(4, "big"), vbucket=5))
+        client.ask(*(store(b"k%d" % n, vbucket=5) for n in range(100)))
+        assert len(data(take(acknowledge_active=False))) == 100
+        assert client.ask(store(b"late", vbucket=5))[0].status == Status.NOT_MY_VBUCKET
+    with process(tmp_path / "a", port=port) as (_, _), KvClient(port) as client:
+        assert vbucket_state(port) == 4
+        assert client.ask(store(b"late", vbucket=5))[0].status == Status.NOT_MY_VBUCKET
+        again = take(acknowledge_active=True)
+        assert len(data(again)) == count
+        assert again[-1].number == Opaque.CLOSE_TAP_STREAM
+        assert [m.number for m in again if m.opcode == Opcode.TAP_VBUCKET_SET] == [3, 1]
 
 
 def test_a_full_disk_costs_a_follower_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.limits import TAP_BODY_BYTES, TAP_VALUE_BYTES
+from logweir.replication import users
 from logweir.replication.bucket import VbucketState
 from logweir.replication.iproto.auth import verifier
 from logweir.replication.tap.codec import (
@@ -119,12 +121,62 @@ def add_user(server: Serving, name: str, password: str, bits: int) -> None:
     server.log.insert("_priv", (1, 40, "universe", 0, bits))
 
 
+STRANGERS: dict[str, bytes] = {
+    "noop": encode_request(Packet(Opcode.NOOP, opaque=7)),
+    "get": encode_request(Packet(Opcode.GET, b"k", opaque=7)),
+    "quiet get": encode_request(Packet(Opcode.GETQ, b"k", opaque=7)),
+    "set": encode_request(replace(store(b"k"), opaque=7)),
+    "stat": encode_request(Packet(Opcode.STAT, opaque=7)),
+    "quit": encode_request(Packet(Opcode.QUIT, opaque=7)),
+    "select": encode_request(Packet(Opcode.SELECT_BUCKET, b"b", opaque=7)),
+    "stream": encode_connect(Connect(b"n", Option.DUMP, opaque=7)),
+    "takeover": encode_connect(Connect(b"n", Option.TAKEOVER_VBUCKETS, opaque=7)),
+    "mutation": encode_tap(TapMessage(Opcode.TAP_MUTATION, b"k", b"v", opaque=7)),
+    "deregister": encode_request(Packet(Opcode.DEREGISTER_TAP_CLIENT, b"n", opaque=7)),
+    "unknown": encode_request(Packet(0x77, opaque=7)),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("how", ["guest", "option"])
+def test_where_sasl_is_required_other_commands_end_the_connection(
+    tmp_path: Path, name: str, how: str
+) -> None:
+    """Status 20, the same opcode and opaque, then the end; nothing behind it is done. VERSION,
+    the mechanisms and wrong passwords do not end it."""
+    query = "?sasl=required" if how == "option" else ""
+    listen = [parse_listen_url(f"tap://:0/b{query}")]
+    guest = "all" if how == "option" else "none"
+    with Serving(tmp_path / "s", listen=listen, guest=guest) as server:
+        with KvClient(server.port) as client:
+            wrong = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ada\0wrong")
+            before = (Packet(Opcode.VERSION), Packet(Opcode.SASL_LIST_MECHS), wrong)
+            step = Packet(Opcode.SASL_STEP, b"PLAIN", b"x")
+            answers = [answer.status for answer in client.ask(*before, step)]
+            assert answers == [0, 0, Status.AUTH_ERROR, Status.AUTH_ERROR]
+            client.socket.sendall(STRANGERS[name] + encode_request(store(b"behind")))
+            refusal = client.receive()
+            assert refusal is not None
+            assert refusal.opcode == STRANGERS[name][1]
+            assert (refusal.status, refusal.opaque) == (Status.AUTH_ERROR, 7)
+            assert client.receive() is None
+        assert server.log.count("b") == 0
+        assert [link for link in server.server.listener.links if link.is_open] == []
+
+
 def test_guests_may_do_nothing_until_told(tmp_path: Path) -> None:
-    """Status 20 for commands and streams; a user with grants logs in and may."""
+    """A user with grants logs in and may; one without gets status 20, and may try others."""
     with serve(tmp_path / "s", guest="none") as server:
         add_user(server, "ada", "lovelace", 0xFFFFFFFF)
+        users.add_user(server.log, "byron", password="childe")
         with KvClient(server.port) as client:
-            assert client.ask(store(b"k"))[0].status == Status.AUTH_ERROR
+            login = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0byron\0childe")
+            again = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ada\0lovelace")
+            asked = (login, store(b"k"), Packet(Opcode.GET, b"k"), Packet(Opcode.NOOP))
+            answers = [answer.status for answer in client.ask(*asked, again, store(b"k"))]
+            assert answers == [0, Status.AUTH_ERROR, Status.AUTH_ERROR, 0, 0, 0]
+        with KvClient(server.port) as client:
+            assert client.ask(login)[0].status == 0
             client.socket.sendall(encode_connect(Connect(b"n", Option.DUMP)))
             refusal = client.receive()
             assert refusal is not None

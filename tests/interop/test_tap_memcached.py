@@ -2,7 +2,10 @@
 
 Not compared: CAS values (only whether they are there, equal or changed), texts of errors, VERSION,
 STAT, and what a request that is no command of the table gets. Not made: values too large (memcached
-then removes the item, we keep it), VERBOSITY (81 there, 00 here).
+then removes the item, we keep it), VERBOSITY (81 there, 00 here), FLUSH with a delay (there it
+brings back what an earlier FLUSH removed and nobody asked for since). Its threads that move items
+about are off: while one of them holds an item, a counter loses the blanks behind it (observed,
+seldom).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +41,8 @@ NUMBERS = st.sampled_from([0, 1, 9, 2**63, 2**64 - 1])
 COUNTS = st.sampled_from([Opcode.INCREMENT, Opcode.DECREMENT, Opcode.INCREMENTQ, Opcode.DECREMENTQ])
 EXTENDS = st.sampled_from([Opcode.APPEND, Opcode.PREPEND, Opcode.APPENDQ, Opcode.PREPENDQ])
 READS = st.sampled_from([Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ])
-TOUCHES = st.sampled_from([Opcode.TOUCH, Opcode.GAT, Opcode.GATQ])
+TOUCHES = st.sampled_from([Opcode.TOUCH, Opcode.GAT, Opcode.GATQ, Opcode.GATK, Opcode.GATKQ])
+FLUSHES = st.sampled_from([Opcode.FLUSH, Opcode.FLUSHQ])
 EXPIRIES = st.sampled_from([0, 1000, 1_000_000_000, 2_000_000_000])
 
 # the last member: which CAS goes along: none, the item's own, or a wrong one
@@ -64,7 +69,13 @@ COMMANDS = st.one_of(
         NUMBERS,
         st.sampled_from([0, 1000, 2**32 - 1]),
     ),
-    st.builds(lambda op, key: Packet(op, key, extras=bytes(4)), TOUCHES, KEYS),
+    st.builds(
+        lambda op, key, expiry: Packet(op, key, extras=struct.pack(">I", expiry)),
+        TOUCHES,
+        KEYS,
+        EXPIRIES,
+    ),
+    st.builds(Packet, FLUSHES),
     st.just(Packet(Opcode.NOOP)),
 )
 
@@ -124,7 +135,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary"]
-    process = subprocess.Popen([*command, "-u", "root"])
+    quiet = ["-u", "root", "-o", "no_modern,no_lru_maintainer,no_lru_crawler"]
+    process = subprocess.Popen([*command, *quiet])
     folder: Path = tmp_path_factory.mktemp("tap")
     try:
         listen = [parse_listen_url("memcached://:0")]
@@ -181,6 +193,16 @@ def test_malformed_requests_end_both_connections(both: tuple[int, int], request_
             assert answer is not None
             assert answer.status == Status.INVALID
             assert client.receive() is None
+
+
+@pytest.mark.parametrize("datatype", [1, 2, 3, 255])
+def test_a_datatype_that_nobody_knows_is_taken(both: tuple[int, int], datatype: int) -> None:
+    """By both, as a value like any other."""
+    for port in both:
+        with KvClient(port) as client:
+            kept = replace(store(b"typed", b"v"), datatype=datatype)
+            answers = client.ask(kept, replace(Packet(Opcode.GET, b"typed"), datatype=datatype))
+            assert [(each.status, each.value) for each in answers] == [(0, b""), (0, b"v")]
 
 
 @pytest.mark.parametrize("opcode", [0x1F, 0x48, 0x99, 0xFE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from logweir.replication.tap.codec import (
     encode_answer,
 )
 from logweir.replication.urls import parse_url
+from logweir.wal.mp import unpack
 
 
 def following(folder: Path, port: int, query: str = "", who: str = "", **options: Any) -> Serving:
@@ -115,6 +117,16 @@ def test_the_source_logs_in(tmp_path: Path, is_plain_only: bool) -> None:
         with following(tmp_path / "c", upstream.port, who="ada:wrong@") as server:
             server.wait(lambda: "the login was refused" in status(server).last_error)
             assert keys(server) == set()
+
+
+def test_a_source_without_a_login_is_told_that_it_needs_one(tmp_path: Path) -> None:
+    """By the status with which the server ends, and tries again."""
+    with (
+        serve(tmp_path / "a", guest="none") as upstream,
+        following(tmp_path / "b", upstream.port) as server,
+    ):
+        server.wait(lambda: "0x0020" in status(server).last_error)
+        assert "'b'" in status(server).last_error
 
 
 def test_an_unreachable_server_is_tried_again(tmp_path: Path) -> None:
@@ -266,6 +278,54 @@ def test_checkpoints_are_handed_back(tmp_path: Path) -> None:
         assert first.name == second.name
 
 
+def test_positions_stand_in_the_transaction_of_what_they_cover(tmp_path: Path) -> None:
+    """No row with checkpoint ids stands before an item of those checkpoints, and those that came in
+    one step share one transaction."""
+
+    def give(peer: Peer) -> None:
+        peer.connect()
+        for number in range(1, 40):
+            batch = [TapMessage(Opcode.TAP_CHECKPOINT_START, number=number)]
+            batch += [mutation(b"k%d" % number, cas=number)]
+            batch += [TapMessage(Opcode.TAP_CHECKPOINT_END, number=number)]
+            peer.send(*batch)
+        peer.receive()
+
+    with TapServer(give) as upstream, following(tmp_path / "s", upstream.port) as server:
+        server.wait(lambda: len(keys(server)) == 39)
+        server.wait(
+            lambda: [row[3] for row in server.log.select("logweir_position")] == [{"0": 39}]
+        )
+        places = server.log.schema.space("logweir_position").id
+        bucket = server.log.schema.space("b").id
+        reached = together = 0
+        for transaction in server.log.rows():
+            spaces = [row.space_id for row in transaction.rows]
+            reached += spaces.count(bucket)
+            for row in transaction.rows:
+                if row.space_id == places:
+                    assert int(unpack(row.body)[0x21][3]["0"]) <= reached
+                    together += bucket in spaces
+        assert together > 0
+        assert reached == 39
+
+
+def test_a_full_copy_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the log of the program, each time one begins, with the server and the bucket."""
+    caplog.set_level("INFO")
+    data = sent("default-engine-dump-go", "s2c")
+
+    def play(peer: Peer) -> None:
+        peer.connect()
+        peer.socket.sendall(data)
+
+    with TapServer(play) as upstream, following(tmp_path / "s", upstream.port) as server:
+        server.wait(lambda: upstream.connections >= 2)
+        told_of = [line for line in caplog.messages if "tap.full_copy" in line]
+        assert len(told_of) >= 2
+        assert str(upstream.port) in told_of[0]
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -317,6 +377,81 @@ def test_addresses_that_mean_nothing_are_refused(tmp_path: Path, query: str) -> 
     """At the start."""
     with pytest.raises(ConfigError):
         following(tmp_path / "s", 1, query).__enter__()
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+STARTED = 1_700_000_000
+SMALL = 3887  # 3600 s set on a server up for 287 s, as memcached's default engine sends it
+ABSOLUTE = 1_900_000_000
+
+
+def statistics(peer: Peer, *lines: tuple[bytes, bytes]) -> None:
+    """Answer STAT, which has to be next."""
+    asked = peer.receive()
+    assert asked is not None
+    if asked.opcode == Opcode.SELECT_BUCKET:
+        peer.socket.sendall(encode_answer(asked, Status.UNKNOWN_COMMAND, value=b""))
+        asked = peer.receive()
+        assert asked is not None
+    assert asked.opcode == Opcode.STAT
+    for name, text in (*lines, (b"", b"")):
+        peer.socket.sendall(encode_answer(asked, key=name, value=text))
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("", {b"small": 0, b"late": ABSOLUTE, b"never": 0}),
+        ("?expiry=ignore", {b"small": 0, b"late": ABSOLUTE, b"never": 0}),
+        ("?expiry=relative", {b"small": STARTED + SMALL, b"late": ABSOLUTE, b"never": 0}),
+        ("?expiry=absolute", {b"small": SMALL, b"late": ABSOLUTE, b"never": 0}),
+    ],
+)
+def test_a_small_expiry_is_taken_as_the_address_says(
+    tmp_path: Path, query: str, kept: dict[bytes, int]
+) -> None:
+    """Left out, from the producer's start, or as it stands; others are never touched."""
+
+    def give(peer: Peer) -> None:
+        if "relative" in query:
+            now = (b"time", b"%d" % (STARTED + 287))
+            statistics(peer, (b"pid", b"1"), (b"uptime", b"287"), now)
+        peer.connect()
+        for key, expiry in ((b"small", SMALL), (b"late", ABSOLUTE), (b"never", 0)):
+            peer.send(replace(mutation(key), expiry=expiry))
+        peer.receive()
+
+    with (
+        TapServer(give) as upstream,
+        following(tmp_path / "s", upstream.port, query) as server,
+    ):
+        server.wait(lambda: len(keys(server)) == 3)
+        assert {row[0]: row[4] for row in server.log.select("b")} == kept
+
+
+def test_a_producer_that_does_not_say_when_it_started_stops_the_source(tmp_path: Path) -> None:
+    """Since what counts from it would be wrong; the hint names the other choices."""
+
+    def give(peer: Peer) -> None:
+        statistics(peer, (b"pid", b"1"), (b"uptime", b"x"))
+        peer.receive()
+
+    with (
+        TapServer(give) as upstream,
+        following(tmp_path / "s", upstream.port, "?expiry=relative") as server,
+    ):
+        server.wait(lambda: status(server).state == SourceState.STOPPED)
+        assert "started" in status(server).last_error
+
+
+def test_our_own_start_is_told(tmp_path: Path) -> None:
+    """One of ours, asked for it, streams as ever."""
+    with serve(tmp_path / "a") as upstream, KvClient(upstream.port) as client:
+        client.ask(store(b"k", expiry=3600))
+        with following(tmp_path / "b", upstream.port, "?expiry=relative") as server:
+            server.wait(lambda: keys(server) == {b"k"})
+            assert server.log.get("b", b"k")[4] == upstream.log.get("b", b"k")[4] > ABSOLUTE - 2e8
 
 
 # --- vbuckets -------------------------------------------------------------------------------------

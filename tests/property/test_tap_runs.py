@@ -15,13 +15,19 @@ from hypothesis import strategies as st
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import Item, VbucketState, pack_item, tombstone
+from logweir.replication.bucket import Item, VbucketState, pack_item, tombstone, unpack_item
+from logweir.replication.bucketfeed import Puts
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.session import Outbox
 from logweir.replication.tap import kernel, runs
 from logweir.replication.tap.codec import (
+    Connect,
+    Opaque,
     Opcode,
+    Option,
     Packet,
     PacketBuffer,
+    Status,
     encode_request,
     encode_tap,
 )
@@ -33,14 +39,16 @@ from logweir.replication.tap.runs import (
     encode_mutations,
     execute_all,
     packets_of,
+    touched_vbuckets,
 )
-from logweir.replication.tap.stream import mutation_of
+from logweir.replication.tap.stream import Producer, StreamOptions, mutation_of
 from logweir.store import kernel as keys_kernel
 from logweir.store.bulk import interpreted
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
 from logweir.wal import kernel as rows_kernel
+from logweir.wal.vclock import VClock
 
 NOW = 1_795_000_000.0
 
@@ -218,7 +226,7 @@ ITEMS = st.builds(
     datatype=st.integers(0, 255),
     compression=st.sampled_from([0, 200]),
     expiration=st.sampled_from(["", "tomorrow"]),
-    meta=st.sampled_from([b"", b"123456789"]),
+    meta=st.sampled_from([b"", b"123456789", b"1234"]),
     ttl=st.sampled_from([255, 255, 254, 1, 0]),
 )
 
@@ -292,22 +300,32 @@ def test_run_of_garbage_ends_within_it(data: bytes, value_max: int) -> None:
     st.integers(0, 7),
     st.sampled_from([0, 5, 2**32 - 3]),
     st.booleans(),
+    st.sampled_from([1, 2, 100]),
+    st.sampled_from([0, 60, 1 << 40]),
 )
 def test_mutations_are_those_of_the_codec(
-    items: list[Item], form: int, opaque: int, mangled: bool
+    items: list[Item], form: int, opaque: int, mangled: bool, most: int, room: int
 ) -> None:
-    """Byte for byte, opaques and what is left out included; it stops at what is odd."""
+    """Byte for byte, opaques and what is left out included; it stops at what is odd, and where
+    there are enough."""
     tuples = [pack_item(item) for item in items]
     if mangled:
         tuples.append(b"\x9a\x01")
     wanted = b"\x01" + bytes(65535)
     found, count, last, row = b"", 0, opaque, 0
     while True:
-        run = encode_mutations(tuples, row, wanted=wanted, now=NOW, form=form, opaque=last)
+        run = encode_mutations(
+            tuples, row, wanted=wanted, now=NOW, form=form, opaque=last, most=most, room_bytes=room
+        )
         out = bytearray(120 * 1024)
-        numbers = array("Q", (0, last, 0))
-        assert PLAIN.mutations(tuples, row, wanted, int(NOW), form, numbers, out) == run.next
+        numbers = array("Q", (0, last, 0, most, room))
+        ends = array("Q", bytes(16 * 100))
+        plain = PLAIN.mutations(tuples, row, wanted, int(NOW), form, numbers, out, ends)
+        assert plain == run.next
         assert bytes(out[: numbers[0]]) == run.data
+        assert ends[: 2 * run.count] == run.ends
+        assert run.count <= most
+        assert run.count < 3 or run.ends[2 * run.count - 6] < room
         found += run.data
         count += run.count
         if run.next == row:
@@ -322,8 +340,155 @@ def test_mutations_are_those_of_the_codec(
             message = replace(message, value=b"", has_value=False)
         if not form & 4:
             message = replace(message, private=b"")
+        elif len(item.meta) != 9:
+            message = replace(message, private=item.cas.to_bytes(8, "big") + b"\x02")
         expected += encode_tap(message, fix_flags=bool(form & 2))
     assert (found, last) == (expected, opaque)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.lists(ITEMS, max_size=12)),
+    st.tuples(st.just("answer"), st.integers(0, 15)),
+    st.tuples(st.just("answer"), st.integers(0, 15)),
+    st.tuples(st.just("busy"), st.integers(0, 15)),
+    st.tuples(st.just("ask"), st.just(0)),
+    st.tuples(st.just("control"), st.just(0)),
+    st.tuples(st.just("wait"), st.just(6)),
+    st.tuples(st.just("reach"), st.just(0)),
+)
+STREAM_OPTIONS = st.builds(
+    StreamOptions,
+    ack_interval_packets=st.integers(1, 6),
+    window_packets=st.integers(1, 9),
+    window_bytes=st.sampled_from([1, 45, 120, 300, 100_000]),
+    with_private=st.booleans(),
+)
+
+
+class Half:
+    """A producer and what waits for it, item by item or in runs."""
+
+    def __init__(self, options: StreamOptions, wanted: Option, opaque: int, in_runs: bool) -> None:
+        self.out = Outbox()
+        self.producer: Producer[int] = Producer(
+            Connect(b"n", wanted), self.out, 0.0, options=options, opaque=opaque
+        )
+        self.items: list[Item] = []
+        self.row = 0
+        self.in_runs = in_runs
+
+    def pump(self, now: float) -> None:
+        """Give it what it takes."""
+        producer = self.producer
+        tuples = [pack_item(item) for item in self.items]
+        while self.row < len(tuples) and producer.has_room:
+            if self.in_runs:
+                self.row = producer.put_tuples(
+                    tuples,
+                    self.row,
+                    b"\x01" + bytes(65535),
+                    NOW,
+                    now,
+                    lambda rows: list(rows).__getitem__,
+                )
+                continue
+            item = self.items[self.row]
+            if is_sent(item):
+                producer.put(mutation_of(item), now, self.row)
+            self.row += 1
+
+    def step(self, what: str, value: object, now: float) -> None:
+        """One thing that happens."""
+        producer = self.producer
+        if what == "put":
+            self.items += value  # type: ignore[arg-type]
+        elif what in ("answer", "busy") and (oldest := producer.oldest_opaque) is not None:
+            status = Status.BUSY if what == "busy" else 0
+            opaque = (oldest + value - 1) % (2**32 - 1) + 1  # type: ignore[operator]
+            packet = Packet(Opcode.TAP_MUTATION, vbucket=status, opaque=opaque, is_response=True)
+            producer.take_answer(packet, now)
+        elif what == "ask":
+            producer.ask(now)
+        elif what == "control" and producer.has_room:
+            producer.tell(Opaque.OPEN_CHECKPOINT, 0, now)
+        elif what == "wait":
+            producer.deadline_passed(now)
+        elif what == "reach":
+            producer.reach(1000 + self.row)
+
+    def seen(self) -> tuple[object, ...]:
+        """What can be told from outside."""
+        one = self.producer
+        return (
+            self.out.take(),
+            one.unacknowledged,
+            one.unacknowledged_bytes,
+            one.has_room,
+            one.opaque,
+            one.oldest_opaque,
+            one.acknowledged if one.connect.options & Option.SUPPORT_ACK else None,
+            one.unknown_acks,
+            one.sent_packets,
+            one.next_deadline(),
+            one.close_reason,
+        )
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    STREAM_OPTIONS,
+    st.sampled_from([Option.SUPPORT_ACK, Option.SUPPORT_ACK, Option(0)]),
+    st.sampled_from([Option(0), Option.REQUEST_KEYS_ONLY, Option.FIX_FLAG_BYTEORDER]),
+    st.sampled_from([0, 7, 2**32 - 4]),
+    st.lists(STEPS, max_size=30),
+)
+def test_streams_in_runs_are_those_packet_by_packet(
+    options: StreamOptions,
+    acks: Option,
+    more: Option,
+    opaque: int,
+    steps: list[tuple[str, object]],
+) -> None:
+    """The same bytes, the same window in packets and bytes, the same position, after each step:
+    acknowledgements in the middle of a run, refusals, pauses, control packets, opaques that wrap.
+    """
+    sides = [Half(options, acks | more, opaque, in_runs) for in_runs in (True, False)]
+    now = 0.0
+    for what, value in (*steps, ("ask", 0)):
+        now += value if what == "wait" else 0  # type: ignore[operator]
+        for side in sides:
+            side.step(what, value, now)
+            side.pump(now)
+        assert sides[0].seen() == sides[1].seen(), what
+
+
+def test_a_long_window_is_kept_as_runs() -> None:
+    """Not as a packet each, which would cost what runs save."""
+    half = Half(StreamOptions(), Option.SUPPORT_ACK, 0, in_runs=True)
+    half.items = [Item(b"k%d" % n, cas=1) for n in range(5000)]
+    half.pump(0.0)
+    assert half.row == 5000
+    assert half.producer.unacknowledged == 5000
+    assert len(half.producer._unacked) < 20
+
+
+@settings(deadline=None)
+@given(st.lists(ITEMS, max_size=8), st.booleans())
+def test_touched_vbuckets_are_those_of_the_packets(items: list[Item], mangled: bool) -> None:
+    """Compiled, interpreted, and item by item."""
+    wanted = b"\x01" + bytes(65534) + b"\x01"
+    tuples = [pack_item(item) for item in items]
+    if mangled:  # a key that is not written as ours are: item by item from there on
+        tuples.insert(len(tuples) // 2, b"\x9a\xc5\x00\x01k" + pack_item(Item(b"k"))[4:])
+    tables = bytearray(65536), bytearray(65536)
+    looked = [
+        module.touched(tuples, wanted, table)
+        for module, table in zip((kernel, PLAIN), tables, strict=True)
+    ]
+    assert looked[0] == looked[1]
+    assert tables[0] == tables[1]
+    named = {item.vbucket for item in map(unpack_item, tuples) if item.ttl}
+    assert touched_vbuckets(tuples, wanted) == sorted(named & {0, 65535})
 
 
 def is_sent(item: Item) -> bool:
@@ -348,3 +513,24 @@ def test_run_is_used() -> None:
     found = runs.take_run(one + one + b"\x80")
     assert found is not None
     assert (found.count, found.stop, found.changes) == (2, 2 * len(one), 0)
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.integers(1, 3), st.integers(0, 9), max_size=3),
+    st.lists(st.integers(1, 3), min_size=1, max_size=12),
+    st.data(),
+)
+def test_places_behind_puts_are_what_was_reached(
+    start: dict[int, int], origins: list[int], data: st.DataObject
+) -> None:
+    """Of rows of one origin or several, for any of them that are asked for."""
+    reached, lsns, expected = dict(start), [], []
+    for origin in origins:
+        reached[origin] = reached.get(origin, 0) + data.draw(st.integers(1, 3))
+        lsns.append(reached[origin])
+        expected.append(VClock(reached))
+    puts = Puts([b""] * len(lsns), VClock(start), array("Q", origins), array("Q", lsns))
+    numbers = sorted(data.draw(st.sets(st.sampled_from(range(len(lsns))), min_size=1)))
+    behind = puts.places(numbers)
+    assert [behind(at) for at in range(len(numbers))] == [expected[number] for number in numbers]

@@ -130,8 +130,8 @@ class Server:
         must_login: bool = False,
     ) -> None:
         self.bucket = bucket or MemoryBucket()
-        settings = Settings(b"1.6.18", bytes, credentials, must_login)
-        self.session = ServerSession(settings, 0.0)
+        settings = Settings(b"1.6.18", bytes, credentials)
+        self.session = ServerSession(settings, 0.0, must_login=must_login)
         self.connected: list[Connected] = []
         self.executor = Executor(self.bucket, self.bucket.now)
 
