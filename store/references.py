@@ -105,9 +105,12 @@ class LogFiles:
         """Keep the file open, as it is about to be removed. Raises `WalError`."""
         with self._lock:
             if number not in self._held:
-                self._held[number] = self._open.pop(number, None) or self._opened(number)
+                self._held[number] = self._taken(number)
 
-    def _opened(self, number: int) -> ReadFile:
+    def _taken(self, number: int) -> ReadFile:
+        """The file, no longer among those that were read last."""
+        if number in self._open:
+            return self._open.pop(number)
         path = self._directory / f"{number:020d}.xlog"
         try:
             return self._filesystem.open_read(path)
@@ -117,8 +120,7 @@ class LogFiles:
     def _find(self, number: int) -> ReadFile:
         file = self._held.get(number)
         if file is None:
-            file = self._open.pop(number, None) or self._opened(number)
-            self._open[number] = file
+            self._open[number] = file = self._taken(number)
             if len(self._open) > LOG_FILES_OPEN:
                 self._open.pop(next(iter(self._open))).close()
         return file

@@ -65,7 +65,7 @@ def test_repair_as_json_is_one_object(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert report["rows"] == 110
     assert report["rows_lost"] is None
-    assert report["holes"] == [{"after": {"1": 110}, "before": None}]
+    assert report["holes"] == [{"after": {"1": 110}, "before": {"1": 361}, "rows": None}]
     assert report["vclock"] == {"1": 110}
 
 
