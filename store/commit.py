@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.limits import GROUP_BYTES
+from logweir.store.run import Run
 
-__all__ = ["CommitQueue", "Job"]
+__all__ = ["CommitQueue", "Job", "Refused"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -31,12 +32,14 @@ class Job:
     `apply`: makes the change in the group it is given and returns the result; it may be called
     again on another group if the first was given up. `size`: about how many bytes of log it makes.
     `sees_batch`: it looks at `Group.batch` itself, so what that holds need not be applied before.
+    `run`: the whole of the change, where it is that; `apply` then does the same.
     `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
     apply: Callable[[Any], Any]
     size: int = 0
     sees_batch: bool = False
+    run: Run | None = None
     result: Any = None
     error: BaseException | None = None
     finished: Callable[[Job], None] | None = None
@@ -66,14 +69,17 @@ class CommitQueue:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def run(self, job: Job) -> Any:
+    def run(self, job: Job, before: Sequence[Job] = ()) -> Any:
         """Wait until `job` is durable. Returns its result, or raises its error.
+
+        `before`: jobs that go in line before it; their errors are only noted in them.
 
         An interrupt of the waiting thread takes the job out of the line, unless it is being
         committed; nobody else is held up by it.
         """
         try:
             with self._guard:
+                self._line.extend(before)
                 self._line.append(job)
                 if self._leader is None:
                     self._leader = job
@@ -167,7 +173,7 @@ class CommitQueue:
         self._leader = next((job for job in self._line if job.waiter is not None), None)
         if self._leader is not None and self._leader.waiter is not None:
             self._leader.waiter.set()  # it finds itself not done, and leads
-        else:
+        elif self._line:
             self._wake.notify()
 
     def _start_thread(self) -> None:
@@ -203,3 +209,12 @@ def _interrupted(cause: BaseException) -> BaseException:
         f"the thread that committed this change was stopped by {type(cause).__name__}.",
         hint="read it back to see whether it was made; if that fails, open the folder again",
     )
+
+
+class Refused(Exception):
+    """A job failed and its traces cannot be rolled back alone: the group starts again without
+    it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = job

@@ -58,6 +58,7 @@ from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
+from logweir.store.run import Run
 from logweir.store.select import Select, select
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
@@ -252,7 +253,10 @@ class Conversation:
             batch.requests = batch.requests or _one_by_one(run)
             self._deliver(batch, job)
 
-        self._put_in_line(Job(apply, run.size_bytes), done)
+        columns = None
+        if run.type == RowType.REPLACE:
+            columns = Run(run.space_id, run.packed, run.bounds)
+        self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
 
     def _deliver_run(self, run: StoreRun) -> None:
         self._settle(run.size_bytes)
