@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, RequestError, WalError
+from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.store.run import Run
 
@@ -57,10 +57,16 @@ class Job:
 
 class CommitQueue:
     """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
-    raise: what goes wrong is the jobs' error."""
+    raise: what goes wrong is the jobs' error. `begin`: see there."""
 
-    def __init__(self, commit: Callable[[list[Job]], None], lock: threading.Lock) -> None:
+    def __init__(
+        self,
+        commit: Callable[[list[Job]], None],
+        lock: threading.Lock,
+        begin: Callable[[Sequence[Job]], Callable[[], None] | None] = lambda jobs: None,
+    ) -> None:
         self._commit = commit
+        self._begin = begin
         self._line: deque[Job] = deque()
         self._guard = threading.Lock()
         self._leader: Job | CommitQueue | None = None  # whose thread commits; self: the queue's own
@@ -123,6 +129,58 @@ class CommitQueue:
                 self._start_thread()
             self._wake.notify()
 
+    def begin(self, jobs: Sequence[Job], hand: Callable[[Callable[[], None]], None]) -> bool:
+        """Begin to commit a group now, for a caller that must not wait: write it here, and have it
+        synced and answered by what is given to `hand`, which is another thread's to call.
+
+        The queue's own `begin` writes it, and returns what syncs it; None where the group has to be
+        put in line. False, and nothing done, then and where anybody is in line or commits.
+        """
+        with self._guard:
+            if self._leader is not None or self._line or self._closing:
+                return False
+            if not self._lock.acquire(blocking=False):
+                return False
+            self._leader = self
+        finish: Callable[[], None] | None = None
+        try:
+            finish = self._begin(jobs)
+        except LogweirError as error:
+            cause = error
+
+            def refuse() -> None:
+                raise cause
+
+            finish = refuse
+        finally:
+            if finish is None:
+                self._free()
+        if finish is None:
+            return False
+        hand(lambda: self._complete(jobs, finish))
+        return True
+
+    def _complete(self, jobs: Sequence[Job], finish: Callable[[], None]) -> None:
+        """The rest of `begin`, in its thread."""
+        cause: BaseException | None = None
+        try:
+            finish()
+        except LogweirError as error:
+            cause = error
+        except BaseException as error:
+            cause = error
+            raise
+        finally:
+            self._free()
+            for job in jobs:
+                job.error = None if cause is None else _interrupted(cause)
+                job.finish()
+
+    def _free(self) -> None:
+        self._lock.release()
+        with self._guard:
+            self._pass_on()
+
     def close(self) -> None:
         """Wait until the line is empty and end the queue's thread."""
         with self._guard:
@@ -131,6 +189,8 @@ class CommitQueue:
             thread = self._thread
         if thread is not None:
             thread.join()
+        with self._lock:
+            pass  # a group that was begun is complete
 
     def _take(self) -> list[Job]:
         jobs: list[Job] = []

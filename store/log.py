@@ -30,17 +30,16 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
-from logweir.store import append, statements
+from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.commit import CommitQueue, Job, Refused
 from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
-from logweir.store.late import Late, prepare
+from logweir.store.late import Late, LateGroup, prepare
 from logweir.store.opening import Opened
 from logweir.store.request import Request
-from logweir.store.run import Run
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.store.state import MapFull, Position, Spoiled, State
@@ -66,7 +65,7 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(statements.Statements):
+class Log(statements.Statements, upkeep.Upkeep):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -103,7 +102,7 @@ class Log(statements.Statements):
         self._grown = threading.Condition()
         self._durable = opened.durable_end()
         self._late = Late(self._state, self._view_guard, self._apply_late)
-        self._queue = CommitQueue(self._commit, self._exclusive)
+        self._queue = CommitQueue(self._commit, self._exclusive, self._begin_late)
         self._syncer = Syncer()
         self._failure: LogweirError | None = None
         self._closed = False
@@ -256,6 +255,15 @@ class Log(statements.Statements):
         self._check_open()
         self._queue.submit_job(*jobs)
 
+    def begin_jobs(self, jobs: Sequence[Job]) -> bool:
+        """`submit_jobs` where they are runs and nobody is committing: they are written here, and a
+        thread syncs and answers them. False, and nothing done, where that cannot be done now."""
+        if self.durability != "fsync" or not self._queue.begin(jobs, self._syncer.hand):
+            return False
+        if self._late.is_due:
+            self._apply_late()
+        return True
+
     def append(
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
     ) -> int:
@@ -364,8 +372,7 @@ class Log(statements.Statements):
                 return
 
     def _commit_once(self, jobs: list[Job]) -> None:
-        runs = [job.run for job in jobs if job.run is not None]
-        if len(runs) == len(jobs) and self._commit_late(runs):
+        if self._commit_late(jobs):
             return
         group = self.begin_group()
         try:
@@ -376,11 +383,39 @@ class Log(statements.Statements):
             group.engine.txn.abort()
             raise
 
-    def _commit_late(self, runs: list[Run]) -> bool:
+    def _commit_late(self, jobs: Sequence[Job]) -> bool:
         """Commit a group of nothing but runs; the state gets it later (`store.late`)."""
-        if self.durability == "none" or not self._late.takes(sum(len(run.packed) for run in runs)):
+        late = self._prepare_late(jobs)
+        if late is None:
             return False
-        late = prepare(
+        meanwhile = self._apply_late if self._late.is_due else None
+        self._write(late.blocks, late.vclock, meanwhile)
+        self._add_late(late)
+        return True
+
+    def _begin_late(self, jobs: Sequence[Job]) -> Callable[[], None] | None:
+        """The first half of `_commit_late`; the second is returned."""
+        self._check_open()
+        late = self._prepare_late(jobs)
+        if late is None:
+            return None
+        with self._rows_are_logged():
+            self._writer.write(late.blocks, late.vclock)
+
+        def finish() -> None:
+            with self._rows_are_logged():
+                self._writer.sync()
+            self._add_late(late)
+
+        return finish
+
+    def _prepare_late(self, jobs: Sequence[Job]) -> LateGroup | None:
+        runs = [job.run for job in jobs if job.run is not None]
+        if len(runs) < len(jobs) or self.durability == "none":
+            return None
+        if not self._late.takes(sum(len(run.packed) for run in runs)):
+            return None
+        return prepare(
             runs,
             schema=self._schema,
             plans=self._plans,
@@ -388,10 +423,8 @@ class Log(statements.Statements):
             replica_id=self.replica_id,
             now=self._clock(),
         )
-        if late is None:
-            return False
-        due = self._late.is_due
-        self._write(late.blocks, late.vclock, self._apply_late if due else None)
+
+    def _add_late(self, late: LateGroup) -> None:
         with self._rows_are_logged(), self._view_guard:
             failpoint("store.after_sync_before_state_commit")
             path = self._writer.path
@@ -401,7 +434,6 @@ class Log(statements.Statements):
         failpoint("store.after_state_commit")
         self.commits += 1
         self._publish(sum(map(len, late.blocks)))
-        return True
 
     def _apply_late(self) -> None:
         """Have the state take what waits for it."""
@@ -733,45 +765,6 @@ class Log(statements.Statements):
         return self._checkpoints.oldest_row()
 
     # --- upkeep -----------------------------------------------------------------------------------
-
-    def snapshot(self) -> Path:
-        """Write a snapshot of now, then remove what is no longer needed. Returns its path.
-
-        Writers go on while it is written. Without a change since the last one that one's path.
-        """
-        self._check_open()
-        self._check_not_inside()
-        return self._checkpoints.make()
-
-    def backup(self) -> contextlib.AbstractContextManager[list[Path]]:
-        """The files to copy for a backup: the newest snapshot and the logs behind it. They stay
-        where they are while the context is open."""
-        self._check_open()
-        return self._checkpoints.backup()
-
-    def collect(self) -> list[Path]:
-        """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does
-        this by itself."""
-        self._check_open()
-        self._check_not_inside()
-        return self._checkpoints.collect()
-
-    def pinned_bytes(self) -> dict[str, int]:
-        """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
-        it has not read."""
-        return self._checkpoints.pinned_bytes()
-
-    def retain(self, name: str, position: Mapping[int, int]) -> None:
-        """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
-        self._checkpoints.retain({name: position_of(position)})
-
-    def retain_all(self, positions: Mapping[str, VClock]) -> None:
-        """`retain` for several followers, with one write."""
-        self._checkpoints.retain(positions)
-
-    def release(self, name: str) -> None:
-        """Forget the follower `name`: its logs may go."""
-        self._checkpoints.release(name)
 
     def status(self) -> dict[str, Any]:
         """What a user could wonder about: positions, sizes, durability, who keeps old logs; also

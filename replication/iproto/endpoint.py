@@ -126,8 +126,9 @@ class Conversation:
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
-            self._begin(event.size_bytes)
-            self._postponed.append(event)
+            for one in _ordinary(event):
+                self._begin(one.size_bytes)
+                self._postponed.append(one)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -408,6 +409,13 @@ def _joins_batch(event: Request | StoreRun) -> bool:
 def _is_private(space: SpaceDef) -> bool:
     """Whether a space may be written on a read-only instance."""
     return space.is_temporary or space.is_local
+
+
+def _ordinary(event: Request | StoreRun) -> Sequence[Request | StoreRun]:
+    """The event itself; of a run into a system space its requests."""
+    if isinstance(event, StoreRun) and event.space_id < _SYSTEM_END:
+        return _one_by_one(event)
+    return (event,)
 
 
 def _one_by_one(run: StoreRun) -> list[Request]:

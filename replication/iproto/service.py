@@ -103,6 +103,7 @@ class Shared:
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
         self._in_line = 0
+        self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
 
     # --- definitions ------------------------------------------------------------------------------
@@ -213,6 +214,8 @@ class Shared:
             self._loop.call_soon(self._put_in_line)
 
     def _put_in_line(self) -> None:
+        if self._is_begun or not self._fresh:
+            return  # what comes while a group is being synced is the next one
         fresh, self._fresh = self._fresh, []
         if (
             not self._in_line
@@ -228,10 +231,13 @@ class Shared:
         for job, done in fresh:
             job.finished = self._finisher(done)
         fresh[-1][0].finished = self._finisher(self._timed(fresh[-1][1], began))
+        jobs = [job for job, _ in fresh]
         try:
-            self.log.submit_jobs([job for job, _ in fresh])
+            self._is_begun = self._in_line == len(jobs) and self.log.begin_jobs(jobs)
+            if not self._is_begun:
+                self.log.submit_jobs(jobs)
         except LogweirError as error:
-            for job, _ in fresh:
+            for job in jobs:
                 job.error = error
                 job.finish()
 
@@ -279,6 +285,9 @@ class Shared:
             job, done = self._finished.popleft()
             self._in_line -= 1
             done(job)
+        if self._is_begun and not self._in_line:
+            self._is_begun = False
+            self._put_in_line()
 
     async def run(self, job: Job) -> object:
         """`submit`, and wait for the result. Raises what the job raised."""

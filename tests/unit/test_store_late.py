@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from array import array
 from pathlib import Path
 
 import pytest
 
-import logweir
-from logweir.errors import RequestError, WalError
+from logweir.errors import RequestError, WalError, WriteFailed, WriterPoisoned
 from logweir.limits import LATE_AFTER, LATE_ROWS
+from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.store import open as open_store
 from logweir.store.append import store_run
 from logweir.store.commit import Job
 from logweir.store.group import Group
@@ -18,13 +20,14 @@ from logweir.store.log import Log
 from logweir.store.request import Request
 from logweir.store.run import Run
 from logweir.wal.failpoint import arm, disarm
+from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
 
-def open_log(folder: Path) -> Log:
+def open_log(folder: Path, filesystem: FileSystem = OS) -> Log:
     """A store with a plain space and one of two indexes."""
-    log = logweir.open(folder)
+    log = open_store(folder, filesystem=filesystem)
     if not any(space.name == "t" for space in log.spaces()):
         log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
         log.create_space(
@@ -189,3 +192,73 @@ def test_a_stop_behind_the_sync_leaves_them_in_the_log(tmp_path: Path) -> None:
     log.abandon()
     with open_log(tmp_path / "s") as again:
         assert again.get("t", 1) == (1, 7)
+
+
+def begun(log: Log, *jobs: Job) -> threading.Event:
+    """Begin a group; set when all its jobs are answered."""
+    done = threading.Event()
+    left = list(jobs)
+
+    def finished(job: Job) -> None:
+        left.remove(job)
+        if not left:
+            done.set()
+
+    for job in jobs:
+        job.finished = finished
+    assert log.begin_jobs(jobs)
+    return done
+
+
+def test_a_group_that_is_begun_is_answered_by_another_thread(tmp_path: Path) -> None:
+    """Durable then, and in the right order with what comes behind it."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        threads = []
+        log.on_commit(lambda vclock: threads.append(threading.get_ident()))
+        one, two = run_of(log, (1, 7)), run_of(log, (1, 8), (2, 9))
+        done = begun(log, one, two)
+        log.update("t", 2, [("+", "n", 1)])
+        assert done.is_set()
+        assert (one.error, two.error) == (None, None)
+        assert threads[0] != threading.get_ident()
+        assert (log.get("t", 1), log.get("t", 2)) == ((1, 8), (2, 10))
+
+
+def test_a_group_is_not_begun_where_it_must_wait_its_turn(tmp_path: Path) -> None:
+    """Of another kind, not calm yet, while a transaction is open, refused, or closed."""
+    with open_log(tmp_path / "s") as log:
+        assert not log.begin_jobs([run_of(log, (1, 7))])
+        calm(log)
+        assert not log.begin_jobs([Job(lambda group: None)])
+        assert not log.begin_jobs([run_of(log, (1, "text"))])
+        calm(log)
+        with log.transaction():
+            assert not log.begin_jobs([run_of(log, (1, 7))])
+        calm(log)
+        assert begun(log, run_of(log, (1, 7))).wait(30)
+        before = log.vclock
+    assert not log.begin_jobs([run_of(log, (1, 8))])
+    assert log.vclock == before
+
+
+def test_a_failing_disk_refuses_a_group_that_is_begun(tmp_path: Path) -> None:
+    """Of a failed write nothing is left and the log goes on; a failed sync ends it."""
+    faulty = FaultyFileSystem(OS)
+    log = open_log(tmp_path / "s", faulty)
+    calm(log)
+    jobs = [run_of(log, (1, 7)), run_of(log, (2, 7))]
+    vclock = log.vclock
+    faulty.fault = Fault(faulty._counted + 1, {"write"}, errno.ENOSPC)
+    assert begun(log, *jobs).wait(30)
+    assert all(isinstance(job.error, WriteFailed) for job in jobs)
+    assert log.vclock == vclock
+    log.run_job(run_of(log, (3, 8)))
+    calm(log)
+    faulty.fault = Fault(faulty._counted + 1, {"sync"})
+    job = run_of(log, (1, 9))
+    assert begun(log, job).wait(30)
+    assert isinstance(job.error, WriterPoisoned)
+    with pytest.raises(WriterPoisoned):
+        log.run_job(run_of(log, (1, 9)))
+    log.abandon()
