@@ -6,8 +6,9 @@ primary index, wait here once they are durable, and the state takes them, sorted
 each key only, in one LMDB transaction with the position behind them
 
 * before anything else touches the state: a view is opened, or another kind of group begins;
-* while the log syncs a later group, once there are `limits.LATE_ROWS` of them;
-* `limits.LATE_SECONDS` after the first of them at the latest, in a thread of its own.
+* while the log syncs a later group, once there are `limits.LATE_ROWS` of them, or the first is
+  half as old as
+* `limits.LATE_SECONDS`, after which they go in a thread of their own.
 
 A process that dies in between has them in the log, behind the state's position, so opening the
 folder applies them. Groups are late only after `limits.LATE_AFTER` of that kind came without a view
@@ -152,8 +153,13 @@ class Late:
 
     @property
     def is_due(self) -> bool:
-        """Whether so much waits that the state should take it at the next sync."""
-        return self._rows >= LATE_ROWS or self._bytes >= LATE_BYTES
+        """Whether so much waits, or for so long, that the state should take it at the next sync:
+        there it costs no switches of threads, of which LMDB makes one at each put."""
+        return self.waits and (
+            self._rows >= LATE_ROWS
+            or self._bytes >= LATE_BYTES
+            or time.monotonic() >= self._since + LATE_SECONDS / 2
+        )
 
     def disturb(self) -> None:
         """Something else wants the state."""
