@@ -22,15 +22,15 @@ class Syncer:
             lock.acquire()
 
     def hand(self, call: Callable[[], None]) -> None:
-        """`start` a call that nobody waits for. What it raises is the thread's end."""
+        """`start` a call that nobody waits for. What it raises ends its thread; the next call has
+        another."""
         self.start(call, is_awaited=False)
 
     def start(self, call: Callable[[], None], *, is_awaited: bool = True) -> None:
         """Run `call` in the thread. Returns when it has begun: a call that waits for the disk
         then leaves the interpreter to the caller."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="logweir-sync", daemon=True)
-            self._thread.start()
+            self._start_thread()
         self._call = call
         self._is_awaited = is_awaited
         self._go.release()
@@ -51,6 +51,10 @@ class Syncer:
             self._thread.join()
             self._thread = None
 
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="logweir-sync", daemon=True)
+        self._thread.start()
+
     def _serve(self) -> None:
         while True:
             self._go.acquire()
@@ -60,7 +64,11 @@ class Syncer:
             is_awaited = self._is_awaited
             self._begun.release()
             if not is_awaited:
-                call()
+                try:
+                    call()
+                except BaseException:  # the next call may have been given already
+                    self._start_thread()
+                    raise
                 continue
             try:
                 call()

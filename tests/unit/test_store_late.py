@@ -6,6 +6,7 @@ import errno
 import threading
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,3 +261,22 @@ def test_a_failing_disk_refuses_a_group_that_is_begun(tmp_path: Path) -> None:
     with pytest.raises(WriterPoisoned):
         log.run_job(run_of(log, (1, 9)))
     log.abandon()
+
+
+def test_a_callback_that_fails_is_not_the_end(tmp_path: Path, monkeypatch: Any) -> None:
+    """What a program's own callback raises is reported; the groups that follow are begun."""
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        job = run_of(log, (1, 7))
+
+        def fail(job: Job) -> None:
+            raise RuntimeError("the program's own")
+
+        job.finished = fail
+        assert log.begin_jobs([job])
+        log.run_job(run_of(log, (2, 7)))
+        assert begun(log, run_of(log, (1, 8))).wait(30)
+        assert (log.get("t", 1), log.get("t", 2)) == ((1, 8), (2, 7))
+    assert [str(one.exc_value) for one in reported] == ["the program's own"]
