@@ -592,7 +592,12 @@ class Log(statements.Statements, upkeep.Upkeep):
         holds, without waiting for views. It is address space, not memory or disk. Does nothing
         while another view is open."""
         self._check_open()
-        with self._exclusive, self._grown:
+        with self._exclusive:
+            self._apply_late()  # no transaction may be open when the map grows
+            self._reserve(room_bytes)
+
+    def _reserve(self, room_bytes: int) -> None:
+        with self._grown:
             while not (self._closed or self._views) and self._state.lacks_room(room_bytes):
                 self._state.grow()
 
