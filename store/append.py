@@ -124,6 +124,7 @@ def store_run(
         return False
     primary = group.schema.index(space, 0)
     if kind == RowType.INSERT:
+        _check_free(group, space, primary, packed, bounds)
         _append_plain(group, space, primary, packed, bounds, one_transaction=False)
         return True
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
@@ -133,6 +134,25 @@ def store_run(
     prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
     group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
     return True
+
+
+def _check_free(
+    group: Group, space: SpaceDef, primary: IndexDef, packed: bytes, bounds: array[int]
+) -> None:
+    """Raise `RequestError` where a key is taken: LMDB adds those before it, and none may stay."""
+    keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
+    tree = group.engine.txn.tree(space.id, 0)
+    assert tree is not None
+    last = tree.last_key()
+    if last is None or (kernel.ascending(keys.data, keys.bounds) >= 0 and keys[0] > last):
+        return
+    images = sorted(keys[row] for row in range(len(keys)))
+    if all(takes_length(len(image)) for image in images):
+        is_taken = tree.has_any(images)
+    else:
+        is_taken = any(tree.get(image) is not None for image in images)
+    if is_taken:
+        raise duplicate_key(space, primary)
 
 
 def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> bool:
