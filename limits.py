@@ -65,6 +65,21 @@ IDENTIFIER_BYTES: Final = 65000
 """Longest name of a space, index, field or user. Source: 2.6.0 BOX_NAME_MAX."""
 
 # --- state ----------------------------------------------------------------------------------------
+LATE_ROWS: Final = 16_384
+"""So many durable rows may wait until the state takes them (`store.late`)."""
+
+LATE_BYTES: Final = 4 * 1024 * 1024
+"""The same in bytes of tuples; a group that is larger does not wait."""
+
+LATE_SECONDS: Final = 0.05
+"""For so long at most they wait."""
+
+LATE_AFTER: Final = 8
+"""So many groups of the kind must have come in a row without a view in between."""
+
+LATE_DISK_BYTES: Final = 256 * 1024 * 1024
+"""Nothing waits where the disk has less room than this."""
+
 STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024
 """Size of the state's memory map (address space, not disk) at first; it doubles when full."""
 

@@ -69,7 +69,7 @@ def append_job(
     def apply(group: Group) -> int:
         found = group.schema.space(space)
         count = len(bounds) - 1
-        if _is_plain(found) and count:
+        if found.is_plain and count:
             _append_plain(
                 group, found, group.schema.index(found, 0), packed, bounds, one_transaction
             )
@@ -95,7 +95,7 @@ def append_units(
 
     def apply(group: Group) -> int:
         space = group.schema.space(space_id)
-        if _is_plain(space):
+        if space.is_plain:
             primary = group.schema.index(space, 0)
             _append_plain(group, space, primary, packed, bounds, False, ends)
             return len(bounds) - 1
@@ -120,18 +120,39 @@ def store_run(
     where one of them cannot be stored: then they have to be tried one by one.
     """
     space = group.schema.space(space_id)
-    if not _is_plain(space):
+    if not space.is_plain:
         return False
     primary = group.schema.index(space, 0)
     if kind == RowType.INSERT:
+        _check_free(group, space, primary, packed, bounds)
         _append_plain(group, space, primary, packed, bounds, one_transaction=False)
         return True
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    latest = dict(kernel.pairs(keys.data, keys.bounds, packed, bounds))
-    group.engine.txn.load(space.id, 0, sorted(latest.items()))
+    latest: dict[bytes, bytes] = {}
+    kernel.gather(keys.data, keys.bounds, packed, bounds, latest)
+    group.engine.txn.load(space.id, 0, [(key, latest[key]) for key in sorted(latest)])
     prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
     group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
     return True
+
+
+def _check_free(
+    group: Group, space: SpaceDef, primary: IndexDef, packed: bytes, bounds: array[int]
+) -> None:
+    """Raise `RequestError` where a key is taken: LMDB adds those before it, and none may stay."""
+    keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
+    tree = group.engine.txn.tree(space.id, 0)
+    assert tree is not None
+    last = tree.last_key()
+    if last is None or (kernel.ascending(keys.data, keys.bounds) >= 0 and keys[0] > last):
+        return
+    images = sorted(keys[row] for row in range(len(keys)))
+    if all(takes_length(len(image)) for image in images):
+        is_taken = tree.has_any(images)
+    else:
+        is_taken = any(tree.get(image) is not None for image in images)
+    if is_taken:
+        raise duplicate_key(space, primary)
 
 
 def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> bool:
@@ -143,7 +164,7 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
     space and for a key that is taken or comes twice.
     """
     space = group.schema.space(space_id)
-    if not _is_plain(space):
+    if not space.is_plain:
         return False
     primary = group.schema.index(space, 0)
     plan = group.engine.plans.get(space, primary, check=True)
@@ -182,16 +203,6 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
 
     group.defer(store, sum(data.size for data in tuples))
     return True
-
-
-def _is_plain(space: SpaceDef) -> bool:
-    return (
-        len(space.indexes) == 1
-        and space.sequence is None
-        and not space.is_system
-        and not space.is_view
-        and not space.is_temporary
-    )
 
 
 def _append_plain(

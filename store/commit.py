@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, RequestError, WalError
+from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
+from logweir.store.run import Run
 
-__all__ = ["CommitQueue", "Job"]
+__all__ = ["CommitQueue", "Job", "Refused"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -31,12 +32,14 @@ class Job:
     `apply`: makes the change in the group it is given and returns the result; it may be called
     again on another group if the first was given up. `size`: about how many bytes of log it makes.
     `sees_batch`: it looks at `Group.batch` itself, so what that holds need not be applied before.
+    `run`: the whole of the change, where it is that; `apply` then does the same.
     `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
     apply: Callable[[Any], Any]
     size: int = 0
     sees_batch: bool = False
+    run: Run | None = None
     result: Any = None
     error: BaseException | None = None
     finished: Callable[[Job], None] | None = None
@@ -54,10 +57,16 @@ class Job:
 
 class CommitQueue:
     """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
-    raise: what goes wrong is the jobs' error."""
+    raise: what goes wrong is the jobs' error. `begin`: see there."""
 
-    def __init__(self, commit: Callable[[list[Job]], None], lock: threading.Lock) -> None:
+    def __init__(
+        self,
+        commit: Callable[[list[Job]], None],
+        lock: threading.Lock,
+        begin: Callable[[Sequence[Job]], Callable[[], None] | None] = lambda jobs: None,
+    ) -> None:
         self._commit = commit
+        self._begin = begin
         self._line: deque[Job] = deque()
         self._guard = threading.Lock()
         self._leader: Job | CommitQueue | None = None  # whose thread commits; self: the queue's own
@@ -66,14 +75,17 @@ class CommitQueue:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def run(self, job: Job) -> Any:
+    def run(self, job: Job, before: Sequence[Job] = ()) -> Any:
         """Wait until `job` is durable. Returns its result, or raises its error.
+
+        `before`: jobs that go in line before it; their errors are only noted in them.
 
         An interrupt of the waiting thread takes the job out of the line, unless it is being
         committed; nobody else is held up by it.
         """
         try:
             with self._guard:
+                self._line.extend(before)
                 self._line.append(job)
                 if self._leader is None:
                     self._leader = job
@@ -117,6 +129,58 @@ class CommitQueue:
                 self._start_thread()
             self._wake.notify()
 
+    def begin(self, jobs: Sequence[Job], hand: Callable[[Callable[[], None]], None]) -> bool:
+        """Begin to commit a group now, for a caller that must not wait: write it here, and have it
+        synced and answered by what is given to `hand`, which is another thread's to call.
+
+        The queue's own `begin` writes it, and returns what syncs it; None where the group has to be
+        put in line. False, and nothing done, then and where anybody is in line or commits.
+        """
+        with self._guard:
+            if self._leader is not None or self._line or self._closing:
+                return False
+            if not self._lock.acquire(blocking=False):
+                return False
+            self._leader = self
+        finish: Callable[[], None] | None = None
+        try:
+            finish = self._begin(jobs)
+        except LogweirError as error:
+            cause = error
+
+            def refuse() -> None:
+                raise cause
+
+            finish = refuse
+        finally:
+            if finish is None:
+                self._free()
+        if finish is None:
+            return False
+        hand(lambda: self._complete(jobs, finish))
+        return True
+
+    def _complete(self, jobs: Sequence[Job], finish: Callable[[], None]) -> None:
+        """The rest of `begin`, in its thread."""
+        cause: BaseException | None = None
+        try:
+            finish()
+        except LogweirError as error:
+            cause = error
+        except BaseException as error:
+            cause = error
+            raise
+        finally:
+            self._free()
+            for job in jobs:
+                job.error = None if cause is None else _interrupted(cause)
+                job.finish()
+
+    def _free(self) -> None:
+        self._lock.release()
+        with self._guard:
+            self._pass_on()
+
     def close(self) -> None:
         """Wait until the line is empty and end the queue's thread."""
         with self._guard:
@@ -125,6 +189,8 @@ class CommitQueue:
             thread = self._thread
         if thread is not None:
             thread.join()
+        with self._lock:
+            pass  # a group that was begun is complete
 
     def _take(self) -> list[Job]:
         jobs: list[Job] = []
@@ -167,7 +233,7 @@ class CommitQueue:
         self._leader = next((job for job in self._line if job.waiter is not None), None)
         if self._leader is not None and self._leader.waiter is not None:
             self._leader.waiter.set()  # it finds itself not done, and leads
-        else:
+        elif self._line:
             self._wake.notify()
 
     def _start_thread(self) -> None:
@@ -203,3 +269,12 @@ def _interrupted(cause: BaseException) -> BaseException:
         f"the thread that committed this change was stopped by {type(cause).__name__}.",
         hint="read it back to see whether it was made; if that fails, open the folder again",
     )
+
+
+class Refused(Exception):
+    """A job failed and its traces cannot be rolled back alone: the group starts again without
+    it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = job

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from logweir.errors import ErrorCode, RequestError
 from logweir.wal.follow import Follower
+from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction
 
-__all__ = ["LogCursor"]
+__all__ = ["LogCursor", "position_of"]
 
 
 class LogCursor:
@@ -36,3 +38,15 @@ class LogCursor:
                 last = transaction.rows[-1]
                 if last.lsn > known.lsn(last.replica_id):
                     yield transaction
+
+
+def position_of(given: Mapping[int, int]) -> VClock:
+    """A position that a user gave. Raises `RequestError` for what is none."""
+    try:
+        return VClock(given)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"{given!r} is no vclock: {error}",
+            hint="a vclock maps replica ids to lsns, such as `log.vclock` or {1: 5}",
+        ) from error

@@ -360,6 +360,17 @@ class SpaceDef:
         return self.group_id == GROUP_LOCAL
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a change of it is nothing but an entry of its primary index and a row."""
+        return (
+            len(self.indexes) == 1
+            and self.sequence is None
+            and not self.is_system
+            and not self.is_view
+            and not self.is_temporary
+        )
+
+    @property
     def primary(self) -> IndexDef | None:
         """Its primary index."""
         return self.index(0)

@@ -30,7 +30,7 @@ from logweir.wal.columns import RowColumns, encode_columns, encode_run
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
-__all__ = ["Group", "Mark"]
+__all__ = ["Group", "Mark", "run_blocks"]
 
 _COLUMNS: Final = 7
 _EMPTY_BODY: Final = array("Q", (0, 0))
@@ -294,24 +294,17 @@ class Group:
         if ends is not None and len(ends) < count:
             self._add_divided(space, kind, source, bounds, prefix, ends)
             return
-        per_block = count
-        if not one_transaction:
-            each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
-            per_block = max(BLOCK_TARGET_BYTES // each, 1)
-        for at in range(0, count, per_block):
-            self._blocks.append(
-                encode_run(
-                    type=kind,
-                    replica_id=replica_id,
-                    first_lsn=first + at,
-                    timestamp=self.now,
-                    source=source,
-                    bounds=bounds[at : at + per_block + 1],
-                    prefix=prefix,
-                    group_id=GROUP_LOCAL if space.is_local else 0,
-                    one_transaction=one_transaction,
-                )
-            )
+        self._blocks += run_blocks(
+            kind,
+            replica_id=replica_id,
+            first_lsn=first,
+            timestamp=self.now,
+            source=source,
+            bounds=bounds,
+            prefix=prefix,
+            is_local=space.is_local,
+            one_transaction=one_transaction,
+        )
         self._lsns[replica_id] += count
         self.touched = True
 
@@ -437,3 +430,37 @@ class Group:
         )
         self._columns = [array("Q") for _ in range(_COLUMNS)]
         self._bodies, self._bodies_bytes = [], 0
+
+
+def run_blocks(
+    kind: RowType,
+    *,
+    replica_id: int,
+    first_lsn: int,
+    timestamp: float,
+    source: bytes,
+    bounds: array[int],
+    prefix: bytes,
+    is_local: bool,
+    one_transaction: bool = False,
+) -> list[bytearray]:
+    """The row bytes of many alike rows, a block each: see `encode_run`."""
+    count = len(bounds) - 1
+    per_block = count
+    if not one_transaction:
+        each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
+        per_block = max(BLOCK_TARGET_BYTES // each, 1)
+    return [
+        encode_run(
+            type=kind,
+            replica_id=replica_id,
+            first_lsn=first_lsn + at,
+            timestamp=timestamp,
+            source=source,
+            bounds=bounds if per_block >= count else bounds[at : at + per_block + 1],
+            prefix=prefix,
+            group_id=GROUP_LOCAL if is_local else 0,
+            one_transaction=one_transaction,
+        )
+        for at in range(0, count, per_block)
+    ]

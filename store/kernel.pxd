@@ -73,6 +73,13 @@ cdef Py_ssize_t put_raw(
                end=Py_ssize_t, found=list)
 cpdef list pairs(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds)
 
+@cython.locals(row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t, start=Py_ssize_t,
+               end=Py_ssize_t)
+cpdef gather(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds, dict found)
+
+@cython.locals(count=Py_ssize_t, row=Py_ssize_t, more=u64, less=u64)
+cpdef Py_ssize_t join_bounds(u64[::1] bounds, u64[::1] out, Py_ssize_t at) except? -2
+
 @cython.locals(longest=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, count=Py_ssize_t,
                row=Py_ssize_t, start=Py_ssize_t, size=Py_ssize_t)
 cpdef Py_ssize_t ascending(const unsigned char[::1] keys, u64[::1] bounds) except? -2

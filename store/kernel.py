@@ -377,6 +377,33 @@ def pairs(
     return found
 
 
+def gather(
+    keys: bytes, key_bounds: Table, packed: bytes, bounds: Table, found: dict[bytes, bytes]
+) -> None:
+    """Set `found[key]` to its tuple for each key, in order: the last of each stays."""
+    key_start = key_bounds[0]
+    start = bounds[0]
+    for row in range(len(bounds) - 1):
+        key_end = key_bounds[row + 1]
+        end = bounds[row + 1]
+        found[keys[key_start:key_end]] = packed[start:end]
+        key_start = key_end
+        start = end
+
+
+def join_bounds(bounds: Table, out: Table, at: int) -> int:
+    """Write boundaries of items behind those of others, whose last is out[at], as if the items
+    followed theirs. Returns where the last was written; -1 where `out` is too short."""
+    count = len(bounds) - 1
+    if at < 0 or count < 0 or at + count >= len(out):
+        return -1
+    more = out[at] - bounds[0] if out[at] >= bounds[0] else 0
+    less = bounds[0] - out[at] if bounds[0] > out[at] else 0
+    for row in range(1, count + 1):
+        out[at + row] = bounds[row] + more - less
+    return at + count
+
+
 def ascending(keys: bytes, bounds: Table) -> int:
     """The length of the longest key, or -1 where one is not greater than the one before it."""
     longest = 0

@@ -30,13 +30,14 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
-from logweir.store import append, statements
+from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
-from logweir.store.commit import CommitQueue, Job
-from logweir.store.cursor import LogCursor
+from logweir.store.commit import CommitQueue, Job, Refused
+from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
+from logweir.store.late import Late, LateGroup, prepare
 from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
@@ -44,7 +45,7 @@ from logweir.store.select import Select, select
 from logweir.store.state import MapFull, Position, Spoiled, State
 from logweir.store.syncer import Syncer
 from logweir.store.transaction import Transaction
-from logweir.store.view import ReadView
+from logweir.store.view import Here, ReadView
 from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
@@ -64,7 +65,7 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(statements.Statements):
+class Log(statements.Statements, upkeep.Upkeep):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -99,8 +100,9 @@ class Log(statements.Statements):
         self._owner: int | None = None  # thread inside `transaction()`
         self._view_guard = threading.Lock()
         self._grown = threading.Condition()
-        self._durable = _durable_end(opened)
-        self._queue = CommitQueue(self._commit, self._exclusive)
+        self._durable = opened.durable_end()
+        self._late = Late(self._state, self._view_guard, self._apply_late)
+        self._queue = CommitQueue(self._commit, self._exclusive, self._begin_late)
         self._syncer = Syncer()
         self._failure: LogweirError | None = None
         self._closed = False
@@ -109,7 +111,7 @@ class Log(statements.Statements):
         self._views = 0
         self._waiting_views = 0  # of threads that wait for a change
         self._is_growing = False
-        self._here = _Here()
+        self._here = Here()
         self._checkpoints = Checkpoints(self, checkpoints)
         self._system_changes: Counter[int] = Counter()
         self.commits = 0
@@ -138,6 +140,7 @@ class Log(statements.Statements):
         self._checkpoints.close()
         if self._failure is None and self.durability == "none":
             self._checkpoints.make()  # there is no log to find the changes in
+        self._late.close()
         with self._exclusive:
             self._closed = True
             try:
@@ -156,6 +159,7 @@ class Log(statements.Statements):
         """Leave everything as a killed process does: for tests of what a crash leaves behind."""
         self._queue.close()
         self._checkpoints.close()
+        self._late.close(apply=False)
         with self._exclusive:
             self._closed = True
             self._writer.abandon()
@@ -220,7 +224,7 @@ class Log(statements.Statements):
         """
         found: bytes | None = self._run(
             lambda group: statements.result_of(request, group.execute(request)),
-            size=_size(request),
+            size=request.size_bytes,
         )
         return found
 
@@ -228,15 +232,18 @@ class Log(statements.Statements):
         """`execute` without waiting: the future is resolved, in another thread, once durable."""
         self._check_open()
         return self._queue.submit(
-            lambda group: statements.result_of(request, group.execute(request)), _size(request)
+            lambda group: statements.result_of(request, group.execute(request)), request.size_bytes
         )
 
-    def run_job(self, job: Job) -> None:
-        """Make one prepared job and wait until it is durable. Raises its error."""
+    def run_job(self, job: Job, before: Sequence[Job] = ()) -> None:
+        """Make one prepared job and wait until it is durable. Raises its error.
+
+        `before`: jobs that go with it, before it; what went wrong stands in them.
+        """
         self._check_open()
         self._check_not_inside()
         with self._waiting():
-            self._queue.run(job)
+            self._queue.run(job, before)
 
     @property
     def is_busy(self) -> bool:
@@ -247,6 +254,15 @@ class Log(statements.Statements):
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
         self._check_open()
         self._queue.submit_job(*jobs)
+
+    def begin_jobs(self, jobs: Sequence[Job]) -> bool:
+        """`submit_jobs` where they are runs and nobody is committing: they are written here, and a
+        thread syncs and answers them. False, and nothing done, where that cannot be done now."""
+        if self.durability != "fsync" or not self._queue.begin(jobs, self._syncer.hand):
+            return False
+        if self._late.is_due:
+            self._apply_late()
+        return True
 
     def append(
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
@@ -323,6 +339,7 @@ class Log(statements.Statements):
 
     def begin_group(self) -> Group:
         """A group on a new LMDB transaction. The caller holds `_exclusive`."""
+        self._apply_late()
         return Group(
             self._state.begin(),
             self._schema,
@@ -347,7 +364,7 @@ class Log(statements.Statements):
                     for job in left:
                         job.error = error
                     return
-            except _Refused as refused:
+            except Refused as refused:
                 left = [job for job in left if job is not refused.job]
             except LogweirError as error:
                 for job in left:
@@ -355,6 +372,8 @@ class Log(statements.Statements):
                 return
 
     def _commit_once(self, jobs: list[Job]) -> None:
+        if self._commit_late(jobs):
+            return
         group = self.begin_group()
         try:
             for job in jobs:
@@ -363,6 +382,69 @@ class Log(statements.Statements):
         except BaseException:
             group.engine.txn.abort()
             raise
+
+    def _commit_late(self, jobs: Sequence[Job]) -> bool:
+        """Commit a group of nothing but runs; the state gets it later (`store.late`)."""
+        late = self._prepare_late(jobs)
+        if late is None:
+            return False
+        meanwhile = self._apply_late if self._late.is_due else None
+        self._write(late.blocks, late.vclock, meanwhile)
+        self._add_late(late)
+        return True
+
+    def _begin_late(self, jobs: Sequence[Job]) -> Callable[[], None] | None:
+        """The first half of `_commit_late`; the second is returned."""
+        self._check_open()
+        late = self._prepare_late(jobs)
+        if late is None:
+            return None
+        with self._rows_are_logged():
+            self._writer.write(late.blocks, late.vclock)
+
+        def finish() -> None:
+            with self._rows_are_logged():
+                self._writer.sync()
+            self._add_late(late)
+
+        return finish
+
+    def _prepare_late(self, jobs: Sequence[Job]) -> LateGroup | None:
+        runs = [job.run for job in jobs if job.run is not None]
+        if len(runs) < len(jobs) or self.durability == "none":
+            return None
+        if not self._late.takes(sum(len(run.packed) for run in runs)):
+            return None
+        return prepare(
+            runs,
+            schema=self._schema,
+            plans=self._plans,
+            vclock=self._vclock,
+            replica_id=self.replica_id,
+            now=self._clock(),
+        )
+
+    def _add_late(self, late: LateGroup) -> None:
+        with self._rows_are_logged(), self._view_guard:
+            failpoint("store.after_sync_before_state_commit")
+            path = self._writer.path
+            assert path is not None
+            self._late.add(late, Position(late.vclock, path.name, self._writer.size))
+            self._vclock = late.vclock
+        failpoint("store.after_state_commit")
+        self.commits += 1
+        self._publish(sum(map(len, late.blocks)))
+
+    def _apply_late(self) -> None:
+        """Have the state take what waits for it."""
+        if self._late.waits:
+            with self._view_guard:
+                self._take_late()
+
+    def _take_late(self) -> None:
+        if self._late.waits:
+            with self._rows_are_logged():
+                self._late.apply()
 
     def _apply(self, group: Group, job: Job) -> None:
         if group.batch is None or not job.sees_batch:
@@ -378,7 +460,7 @@ class Log(statements.Statements):
             try:
                 group.rollback(mark)
             except Spoiled:
-                raise _Refused(job) from error
+                raise Refused(job) from error
         else:
             group.end_transaction()
 
@@ -397,7 +479,7 @@ class Log(statements.Statements):
             if unlogged:
                 group.run_deferred()
             else:
-                self._write(group, blocks, vclock)
+                self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
             path = self._writer.path
             with self._rows_are_logged(not unlogged):
                 txn.set_position(
@@ -419,16 +501,21 @@ class Log(statements.Statements):
             self._publish(sum(map(len, blocks)))
 
     def _write(
-        self, group: Group, blocks: list[bytes | bytearray | Pieces], vclock: VClock
+        self,
+        blocks: Sequence[bytes | bytearray | Pieces],
+        vclock: VClock,
+        meanwhile: Callable[[], None] | None,
     ) -> None:
+        """Write and sync; `meanwhile`: what is done during the sync."""
         with self._rows_are_logged():
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":
-                group.run_deferred()
-            elif group.has_deferred:
+                if meanwhile is not None:
+                    meanwhile()
+            elif meanwhile is not None:
                 self._syncer.start(self._writer.sync)
                 try:
-                    group.run_deferred()
+                    meanwhile()
                 finally:
                     self._syncer.wait()
             else:
@@ -505,7 +592,12 @@ class Log(statements.Statements):
         holds, without waiting for views. It is address space, not memory or disk. Does nothing
         while another view is open."""
         self._check_open()
-        with self._exclusive, self._grown:
+        with self._exclusive:
+            self._apply_late()  # no transaction may be open when the map grows
+            self._reserve(room_bytes)
+
+    def _reserve(self, room_bytes: int) -> None:
+        with self._grown:
             while not (self._closed or self._views) and self._state.lacks_room(room_bytes):
                 self._state.grow()
 
@@ -557,6 +649,8 @@ class Log(statements.Statements):
             with contextlib.ExitStack() as stack:
                 with self._view_guard:
                     self._check_not_closed()
+                    self._late.disturb()
+                    self._take_late()
                     txn = stack.enter_context(self._state.read())
                     schema, vclock = self._schema, self._vclock
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
@@ -613,7 +707,7 @@ class Log(statements.Statements):
     def cursor(self, after: Mapping[int, int] | None = None) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `rows`
         for who waits in a way of their own. Raises `PositionUnavailable`."""
-        start = self.oldest_position if after is None else _position(after)
+        start = self.oldest_position if after is None else position_of(after)
         if not self._vclock.covers(start):
             raise PositionUnavailable(
                 start, self.oldest_position, self._vclock, hint="that position is not reached yet"
@@ -677,45 +771,6 @@ class Log(statements.Statements):
 
     # --- upkeep -----------------------------------------------------------------------------------
 
-    def snapshot(self) -> Path:
-        """Write a snapshot of now, then remove what is no longer needed. Returns its path.
-
-        Writers go on while it is written. Without a change since the last one that one's path.
-        """
-        self._check_open()
-        self._check_not_inside()
-        return self._checkpoints.make()
-
-    def backup(self) -> contextlib.AbstractContextManager[list[Path]]:
-        """The files to copy for a backup: the newest snapshot and the logs behind it. They stay
-        where they are while the context is open."""
-        self._check_open()
-        return self._checkpoints.backup()
-
-    def collect(self) -> list[Path]:
-        """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does
-        this by itself."""
-        self._check_open()
-        self._check_not_inside()
-        return self._checkpoints.collect()
-
-    def pinned_bytes(self) -> dict[str, int]:
-        """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
-        it has not read."""
-        return self._checkpoints.pinned_bytes()
-
-    def retain(self, name: str, position: Mapping[int, int]) -> None:
-        """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
-        self._checkpoints.retain({name: _position(position)})
-
-    def retain_all(self, positions: Mapping[str, VClock]) -> None:
-        """`retain` for several followers, with one write."""
-        self._checkpoints.retain(positions)
-
-    def release(self, name: str) -> None:
-        """Forget the follower `name`: its logs may go."""
-        self._checkpoints.release(name)
-
     def status(self) -> dict[str, Any]:
         """What a user could wonder about: positions, sizes, durability, who keeps old logs; also
         of a log that has failed."""
@@ -738,50 +793,3 @@ class Log(statements.Statements):
             "spaces": counts,
             **self._checkpoints.status(),
         }
-
-
-def _position(given: Mapping[int, int]) -> VClock:
-    try:
-        return VClock(given)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"{given!r} is no vclock: {error}",
-            hint="a vclock maps replica ids to lsns, such as `log.vclock` or {1: 5}",
-        ) from error
-
-
-class _Here(threading.local):
-    """Of one thread. `views`: how many it holds; `is_waiting`: whether they count as waiting."""
-
-    views = 0
-    is_waiting = False
-
-
-def _durable_end(opened: Opened) -> tuple[Path, int]:
-    """Followers read all files that are there; one that is begun later is not durable at first."""
-    writer = opened.writer
-    if writer.path is not None:
-        return writer.path, writer.size
-    names = opened.filesystem.list_directory(opened.path)
-    logs = [name for name in names if name.endswith(".xlog")]
-    if not logs:
-        return opened.path / "0", 0  # a name before all others
-    newest = opened.filesystem.open_read(opened.path / max(logs))
-    try:
-        return newest.path, newest.size()
-    finally:
-        newest.close()
-
-
-class _Refused(Exception):
-    """A job failed and its traces cannot be rolled back alone: the group starts again without
-    it."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__()
-        self.job = job
-
-
-def _size(request: Request) -> int:
-    return sum(len(part) for part in (request.key, request.tuple, request.ops) if part) + 64

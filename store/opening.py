@@ -70,6 +70,21 @@ class Opened:
     writer: WalWriter
     needs_snapshot: bool
 
+    def durable_end(self) -> tuple[Path, int]:
+        """The newest log file that followers may read, and how many of its bytes: all files that
+        are there; one that is begun later is not durable at first."""
+        if self.writer.path is not None:
+            return self.writer.path, self.writer.size
+        names = self.filesystem.list_directory(self.path)
+        logs = [name for name in names if name.endswith(".xlog")]
+        if not logs:
+            return self.path / "0", 0  # a name before all others
+        newest = self.filesystem.open_read(self.path / max(logs))
+        try:
+            return newest.path, newest.size()
+        finally:
+            newest.close()
+
     def release(self) -> None:
         """Give everything up as a killed process does."""
         self.writer.abandon()

@@ -53,6 +53,11 @@ class Request:
     index_id: int = 0
     index_base: int = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes of log it makes."""
+        return sum(len(part) for part in (self.key, self.tuple, self.ops) if part) + 64
+
 
 def encode_body(request: Request) -> bytes:
     """The body map that goes into the log, its keys in the order Tarantool writes them."""

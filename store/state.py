@@ -30,6 +30,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import lt
 from pathlib import Path
 from typing import Any, Final
 
@@ -523,12 +524,13 @@ class Tree:
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
-        if not _is_short([key for key, _ in pairs]):
+        keys = [key for key, _ in pairs]
+        if not _is_short(keys):
             for key, value in pairs:
                 self.put(key, value)
             return
         last = self.last_key()
-        at_end = all(map(_before, pairs, pairs[1:])) and (last is None or pairs[0][0] > last)
+        at_end = (last is None or keys[0] > last) and all(map(lt, keys, keys[1:]))
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs, append=at_end)
 
@@ -650,10 +652,6 @@ class Tree:
     def _resolver(self) -> Callable[[bytes], bytes] | None:
         """What makes tuples of values, where they may be references."""
         return self._txn.resolve if self._txn.is_referring(self._name) else None
-
-
-def _before(one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> bool:
-    return one[0] < other[0]
 
 
 def takes_length(key_bytes: int) -> bool:

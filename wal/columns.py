@@ -44,6 +44,8 @@ _ZERO: Final = array("Q", (0,))
 _ONES: Final = array("Q", (2**64 - 1,))
 _PACKET_MORE_BYTES: Final = 5 + 12  # length, and what a sync adds to a header
 _ROW_BYTES: Final = 64  # first guess of a row's size; a table that is too small is made again
+_MANY_ROWS: Final = 256  # from so many guessed rows on it is worth to look at
+_FEW_ROWS: Final = 16  # of them first
 
 
 def _malformed(data: bytes, at: int) -> NoReturn:
@@ -83,6 +85,13 @@ class RowColumns:
         if size > BLOCK_STORED_BYTES:
             raise LimitExceeded("BLOCK_STORED_BYTES", BLOCK_STORED_BYTES, size)
         capacity = size // _ROW_BYTES + 2
+        if capacity > _MANY_ROWS:
+            # To fill a table that is too large with zeros takes as long as the scan.
+            table = _ZERO * (len(_AT) * (_FEW_ROWS + 1))
+            count = kernel.scan(data, table, _FEW_ROWS + 1)
+            stopped = table[_AT["row_offset"] * (_FEW_ROWS + 1) + count]
+            if count == _FEW_ROWS:
+                capacity = 2 + count * size * 9 // (stopped * 8)
         while True:
             table = _ZERO * (len(_AT) * capacity)
             count = kernel.scan(data, table, capacity)

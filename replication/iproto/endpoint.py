@@ -58,6 +58,8 @@ from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
+from logweir.store.run import Run
+from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
@@ -113,6 +115,7 @@ class Conversation:
         self._postponed: deque[Request | StoreRun] = deque()
         self._behind: _Batch | None = None  # a batch with SELECTs that is under way
         self._waits_for_room = False
+        self._writable: tuple[int, Access, Schema] | None = None  # of the last run that was let in
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -125,8 +128,9 @@ class Conversation:
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
-            self._begin(event.size_bytes)
-            self._postponed.append(event)
+            for one in _ordinary(event):
+                self._begin(one.size_bytes)
+                self._postponed.append(one)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -225,8 +229,7 @@ class Conversation:
     def _take_run(self, run: StoreRun) -> None:
         """Many alike changes of one space: checked once, applied and answered together."""
         try:
-            access = self.shared.access(self.user_id)
-            self._check_space(run.space_id, access, Privilege.WRITE)
+            access = self._check_run(run)
         except RequestError as error:
             self._finish(run.size_bytes)
             self.shared.metrics.answered("tarantool", 0, run.count)
@@ -252,7 +255,20 @@ class Conversation:
             batch.requests = batch.requests or _one_by_one(run)
             self._deliver(batch, job)
 
-        self._put_in_line(Job(apply, run.size_bytes), done)
+        columns = None
+        if run.type == RowType.REPLACE:
+            columns = Run(run.space_id, run.packed, run.bounds)
+        self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
+
+    def _check_run(self, run: StoreRun) -> Access:
+        """What the user may do, where that includes the run. What was let in is let in again while
+        privileges and definitions are the same objects."""
+        access = self.shared.access(self.user_id)
+        wanted = (run.space_id, access, self.shared.log.schema)
+        if self._writable != wanted or self.shared.is_read_only:
+            self._check_space(run.space_id, access, Privilege.WRITE)
+            self._writable = wanted
+        return access
 
     def _deliver_run(self, run: StoreRun) -> None:
         self._settle(run.size_bytes)
@@ -404,6 +420,13 @@ def _joins_batch(event: Request | StoreRun) -> bool:
 def _is_private(space: SpaceDef) -> bool:
     """Whether a space may be written on a read-only instance."""
     return space.is_temporary or space.is_local
+
+
+def _ordinary(event: Request | StoreRun) -> Sequence[Request | StoreRun]:
+    """The event itself; of a run into a system space its requests."""
+    if isinstance(event, StoreRun) and event.space_id < _SYSTEM_END:
+        return _one_by_one(event)
+    return (event,)
 
 
 def _one_by_one(run: StoreRun) -> list[Request]:

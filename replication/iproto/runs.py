@@ -2,7 +2,8 @@
 
 `take_run` finds the run that comes first (its form is in `kernel`); its tuples stand
 one behind the other in `packed`, tuple i from bounds[i] to bounds[i + 1]. `answers` makes the bytes
-of all answers, which hold the tuples again. One request, or a short run, is not worth it.
+of all answers, which hold the tuples again. A short run between
+other requests is not worth it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.replication.iproto import kernel
+from logweir.wal.xrow import RowType
 
 __all__ = ["StoreRun", "take_run"]
 
 RUN_MIN: Final = 4
-"""Shorter runs are left to the ordinary way."""
+"""Shorter runs are left to the ordinary way where something else came with them."""
+
+ALONE_BYTES: Final = 4096
+"""And where they are larger than this."""
 
 _SMALLEST_BYTES: Final = 13  # of a request of a run: 1 length, 5 header, 5 body, 2 tuple
 _CAPACITY_MAX: Final = 65_536
@@ -67,14 +72,17 @@ class StoreRun:
 
 
 def take_run(data: bytes, at: int = 0) -> StoreRun | None:
-    """The run that begins at `at`, None where there is none of at least `RUN_MIN` requests."""
+    """The run that begins at `at`, None where there is none of at least `RUN_MIN` requests.
+
+    Fewer REPLACEs are one too where they are all of `data`, and no more than `ALONE_BYTES`.
+    """
     capacity = min((len(data) - at) // _SMALLEST_BYTES + 1, _CAPACITY_MAX)
-    if capacity <= RUN_MIN:
+    if capacity == 1:
         return None
     table = _ZERO * (kernel.RUN_HEAD + 2 * capacity + 1)
     out = bytearray(len(data) - at)
     count = kernel.take_run(data, at, table, capacity, out)
-    if count < RUN_MIN:
+    if count < RUN_MIN and not _is_all(data, at, count, table):
         return None
     return StoreRun(
         type=table[kernel.RUN_TYPE],
@@ -85,4 +93,14 @@ def take_run(data: bytes, at: int = 0) -> StoreRun | None:
         packed=bytes(memoryview(out)[: table[kernel.RUN_BYTES]]),
         _table=table,
         _capacity=capacity,
+    )
+
+
+def _is_all(data: bytes, at: int, count: int, table: array[int]) -> bool:
+    return (
+        at == 0
+        and count > 0
+        and len(data) <= ALONE_BYTES
+        and table[kernel.RUN_STOP] == len(data)
+        and table[kernel.RUN_TYPE] == RowType.REPLACE
     )

@@ -36,8 +36,8 @@ _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
 _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
-_QUICK_BYTES: Final = 32 * 1024  # a larger change is left to the log's own thread
-_QUICK_SECONDS: Final = 0.002  # a change that takes longer is left to the log's own thread
+_QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
+_QUICK_SECONDS: Final = 0.002  # a group that takes longer is left to the log's own thread
 _ASIDE_SECONDS: Final = 0.05  # for so long
 
 
@@ -103,6 +103,7 @@ class Shared:
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
         self._in_line = 0
+        self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
 
     # --- definitions ------------------------------------------------------------------------------
@@ -204,50 +205,60 @@ class Shared:
     def submit(self, job: Job, done: Callable[[Job], None]) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        What was put in line in one turn of the loop goes together. One small change that is alone,
-        with none under way, is made at once in this thread, as long as the disk is quick: handing
-        it to another thread and back would take longer than the loop stands still.
+        What was put in line in one turn of the loop goes together. Where that is little, with none
+        under way, it is made at once in this thread, as long as the disk is quick: handing it to
+        another thread and back would take longer than the loop stands still.
         """
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
 
     def _put_in_line(self) -> None:
+        if self._is_begun or not self._fresh:
+            return  # what comes while a group is being synced is the next one
         fresh, self._fresh = self._fresh, []
-        alone = len(fresh) == 1 and not self._in_line and not self.open_views
         if (
-            alone
-            and fresh[0][0].size <= _QUICK_BYTES
+            not self._in_line
+            and not self.open_views
+            and sum(job.size for job, _ in fresh) <= _QUICK_BYTES
             and not self.log.is_busy
             and self._loop.time() >= self._aside_until
         ):
-            self._make_at_once(*fresh[0])
+            self._make_at_once(fresh)
             return
         self._in_line += len(fresh)
         began = self._loop.time()
         for job, done in fresh:
             job.finished = self._finisher(done)
         fresh[-1][0].finished = self._finisher(self._timed(fresh[-1][1], began))
+        jobs = [job for job, _ in fresh]
         try:
-            self.log.submit_jobs([job for job, _ in fresh])
+            self._is_begun = self._in_line == len(jobs) and self.log.begin_jobs(jobs)
+            if not self._is_begun:
+                self.log.submit_jobs(jobs)
         except LogweirError as error:
-            for job, _ in fresh:
+            for job in jobs:
                 job.error = error
                 job.finish()
 
-    def _make_at_once(self, job: Job, done: Callable[[Job], None]) -> None:
+    def _make_at_once(self, fresh: list[tuple[Job, Callable[[Job], None]]]) -> None:
         began = self._loop.time()
+        *before, job = (job for job, _ in fresh)
         try:
-            self.log.run_job(job)
+            self.log.run_job(job, before)
         except Exception as error:
             if job.error is not error and not isinstance(error, LogweirError):
                 raise
+            for one, _ in fresh:
+                if not one.done:
+                    one.error = error
             job.error = error  # the change's own: who asked for it is told
         now = self._loop.time()
         if now - began > _QUICK_SECONDS:
             self._aside_until = now + _ASIDE_SECONDS
         self.metrics.committed(now - began)
-        done(job)
+        for job, done in fresh:
+            done(job)
 
     def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
         """`done`, which also tells how long the changes of one turn took."""
@@ -274,6 +285,9 @@ class Shared:
             job, done = self._finished.popleft()
             self._in_line -= 1
             done(job)
+        if self._is_begun and not self._in_line:
+            self._is_begun = False
+            self._put_in_line()
 
     async def run(self, job: Job) -> object:
         """`submit`, and wait for the result. Raises what the job raised."""

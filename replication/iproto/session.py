@@ -158,6 +158,10 @@ class ServerSession:
         rest_at, needed = 0, 0
         while self._state == State.REQUESTS and (run := take_run(data)) is not None:
             self._take_run(run, events)
+            if run.stop == len(data):
+                self._input.clear()
+                self._frame_began = None
+                return events
             data = data[run.stop :]
         try:
             spans, rest_at, needed = self._splitter.split(data)

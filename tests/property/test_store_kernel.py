@@ -176,3 +176,33 @@ def test_the_order_of_keys_is_checked_alike() -> None:
         pairs = list(zip(keys, keys, strict=True))
         assert kernel.pairs(packed, bounds, packed, bounds) == pairs
         assert plain.pairs(packed, bounds, packed, bounds) == pairs
+
+
+def test_joining_and_gathering_are_the_same_compiled_and_not() -> None:
+    """Boundaries go on where others end; the last tuple of a key stays; no room is told."""
+    random = Random(11)
+    for _ in range(300):
+        sizes = [[random.randrange(9) for _ in range(random.randrange(1, 9))] for _ in range(3)]
+        starts = [random.randrange(50) for _ in sizes]
+        wanted = array("Q", (0,))
+        for size in (size for own in sizes for size in own):
+            wanted.append(wanted[-1] + size)
+        for module in (kernel, plain):
+            out = array("Q", bytes(8 * len(wanted)))
+            at = 0
+            for start, own in zip(starts, sizes, strict=True):
+                bounds = array("Q", (start,))
+                for size in own:
+                    bounds.append(bounds[-1] + size)
+                at = module.join_bounds(bounds, out, at)
+            assert out == wanted
+            assert module.join_bounds(array("Q", (0, 1)), out, at) == -1
+            assert module.join_bounds(wanted, array("Q", (0,)), 0) == -1
+        data = random.randbytes(wanted[-1])
+        keys = bytes(random.choice(b"ab") for _ in data)
+        found: list[dict[bytes, bytes]] = [{}, {}]
+        for module, into in zip((kernel, plain), found, strict=True):
+            module.gather(keys, wanted, data, wanted, into)
+        expected = {keys[start:end]: data[start:end] for start, end in pairwise(wanted)}
+        assert found == [expected, expected]
+        assert [list(one) for one in found] == [list(expected)] * 2

@@ -90,10 +90,24 @@ def test_run_ends_before_what_is_not_of_its_form(odd: bytes) -> None:
     assert (run.count, run.stop) == (8, len(stream))
 
 
-def test_short_run_is_none() -> None:
-    """It is not worth it."""
-    assert runs.take_run(store(1, 1) * 3) is None
+def test_short_run_is_none_where_something_came_with_it() -> None:
+    """It is not worth it: other kinds, other requests before it, large ones."""
+    assert runs.take_run(store(1, 1) * 3 + encode_request(64, 5)) is None
+    assert runs.take_run(encode_request(64, 5) + store(1, 1)) is None
+    assert runs.take_run(store(1, 1) + b"\xce") is None
+    assert runs.take_run(store(1, 1) + store(2, 1), len(store(1, 1))) is None
+    assert runs.take_run(store(1, 1, kind=2) * 3) is None
+    assert runs.take_run(store(1, "x" * runs.ALONE_BYTES)) is None
     assert runs.take_run(b"") is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_replaces_alone_are_a_run(count: int) -> None:
+    """So that a single change, too, goes the short way."""
+    stream = b"".join(store(sync, sync) for sync in range(count))
+    run = runs.take_run(stream)
+    assert run is not None
+    assert (run.count, run.stop) == (count, len(stream))
 
 
 def both(data: bytes) -> None:

@@ -1,0 +1,282 @@
+"""Runs that the state gets late: nobody who reads can tell, and no crash loses them."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logweir.errors import RequestError, WalError, WriteFailed, WriterPoisoned
+from logweir.limits import LATE_AFTER, LATE_ROWS
+from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.store import open as open_store
+from logweir.store.append import store_run
+from logweir.store.commit import Job
+from logweir.store.group import Group
+from logweir.store.log import Log
+from logweir.store.request import Request
+from logweir.store.run import Run
+from logweir.wal.failpoint import arm, disarm
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.mp import pack
+from logweir.wal.xrow import RowType
+
+
+def open_log(folder: Path, filesystem: FileSystem = OS) -> Log:
+    """A store with a plain space and one of two indexes."""
+    log = open_store(folder, filesystem=filesystem)
+    if not any(space.name == "t" for space in log.spaces()):
+        log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
+        log.create_space(
+            "u", [("id", "unsigned"), ("n", "unsigned")], primary=["id"], indexes={"n": ("n",)}
+        )
+    return log
+
+
+def run_of(log: Log, *rows: tuple[int, object], space: str = "t") -> Job:
+    """A job of REPLACEs."""
+    tuples = [pack(list(row)) for row in rows]
+    bounds = array("Q", (0,))
+    for data in tuples:
+        bounds.append(bounds[-1] + len(data))
+    run = Run(log.schema.space(space).id, b"".join(tuples), bounds)
+
+    def apply(group: Group) -> None:
+        if not store_run(group, run.space_id, RowType.REPLACE, run.packed, run.bounds):
+            for data in tuples:
+                group.execute(Request(RowType.REPLACE, run.space_id, tuple=data))
+                group.divide()
+
+    return Job(apply, len(run.packed), run=run)
+
+
+def calm(log: Log) -> None:
+    """So many groups of runs that the next ones are late."""
+    for number in range(LATE_AFTER):
+        log.run_job(run_of(log, (number, 0)))
+
+
+def state_lsn(log: Log) -> int:
+    """Up to where the state is applied, looked at past the log."""
+    with log._state.read() as txn:
+        position = txn.position()
+    assert position is not None
+    return position.vclock.lsn(1)
+
+
+def test_late_runs_are_durable_and_read_at_once(tmp_path: Path) -> None:
+    """The state is behind the log until somebody looks; then it is not."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        start = log.vclock
+        log.run_job(run_of(log, (1, 7), (2, 8), (1, 9)), [run_of(log, (3, 1)), run_of(log, (2, 2))])
+        assert state_lsn(log) == start.lsn(1)
+        assert [each.rows[0].lsn - start.lsn(1) for each in log.rows(start)] == [1, 2, 3, 4, 5]
+        assert [log.get("t", key) for key in (1, 2, 3)] == [(1, 9), (2, 8), (3, 1)]
+        assert state_lsn(log) == log.vclock.lsn(1) == start.lsn(1) + 5
+
+
+def test_a_killed_process_has_them_in_the_log(tmp_path: Path) -> None:
+    """What was late at the end is applied when the folder is opened."""
+    log = open_log(tmp_path / "s")
+    calm(log)
+    log.run_job(run_of(log, (1, 7), (50, 8)))
+    assert state_lsn(log) < log.vclock.lsn(1)
+    vclock = log.vclock
+    log.abandon()
+    with open_log(tmp_path / "s") as again:
+        assert again.vclock == vclock
+        assert (again.get("t", 1), again.get("t", 50)) == ((1, 7), (50, 8))
+
+
+def test_closing_applies_them(tmp_path: Path) -> None:
+    """The position of a closed state is the log's."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        log.run_job(run_of(log, (1, 7)))
+    with open_log(tmp_path / "s") as log:
+        assert state_lsn(log) == log.vclock.lsn(1)
+        assert log.get("t", 1) == (1, 7)
+
+
+def test_other_changes_see_them(tmp_path: Path) -> None:
+    """An update, a transaction, a run that needs another index: each in its order."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        log.run_job(run_of(log, (1, 7)))
+        log.update("t", 1, [("+", "n", 1)])
+        assert log.get("t", 1) == (1, 8)
+        calm(log)
+        log.run_job(run_of(log, (1, 20)))
+        with log.transaction() as tx:
+            assert tx.get("t", 1) == (1, 20)
+            tx.replace("t", (1, 21))
+        calm(log)
+        log.run_job(run_of(log, (1, 30)), [run_of(log, (5, 6), space="u"), run_of(log, (2, 31))])
+        assert log.select("u", 6, index="n") == [(5, 6)]
+        assert (log.get("t", 1), log.get("t", 2)) == ((1, 30), (2, 31))
+
+
+def test_a_refused_tuple_refuses_its_own_job_only(tmp_path: Path) -> None:
+    """The format is checked before anything is logged."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        good, bad = run_of(log, (1, 7)), run_of(log, (2, "text"))
+        log.run_job(good, [bad])
+        assert isinstance(bad.error, RequestError)
+        assert good.error is None
+        assert log.get("t", 1) == (1, 7)
+        assert log.get("t", 2) == (2, 0)
+
+
+def test_many_are_applied_without_a_look(tmp_path: Path) -> None:
+    """What waits is bounded: the next group after the limit has the state take it."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        log.run_job(run_of(log, *((number % 9000, 1) for number in range(LATE_ROWS))))
+        before = log.vclock.lsn(1)
+        log.run_job(run_of(log, (7, 3)))
+        assert state_lsn(log) >= before
+        assert log.count("t") == 9000
+        assert log.get("t", 7) == (7, 3)
+
+
+def test_nobody_needs_to_look(tmp_path: Path) -> None:
+    """A thread has the state take them soon."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        log.run_job(run_of(log, (1, 7)))
+        applied = threading.Event()
+        take = log._late._applying
+
+        def noted() -> None:
+            take()
+            applied.set()
+
+        log._late._applying = noted
+        log.run_job(run_of(log, (2, 7)))
+        assert applied.wait(30)
+        assert state_lsn(log) == log.vclock.lsn(1)
+
+
+def test_a_view_in_between_ends_being_late(tmp_path: Path) -> None:
+    """Who reads between the groups finds the state applied with each."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        for number in range(2 * LATE_AFTER):
+            log.run_job(run_of(log, (number, 1)))
+            assert log.get("t", number) == (number, 1)
+            log.run_job(run_of(log, (number, 2)))
+            assert state_lsn(log) == log.vclock.lsn(1)
+
+
+def test_a_stop_behind_the_sync_leaves_them_in_the_log(tmp_path: Path) -> None:
+    """The log has failed then, and opening again finds the rows."""
+    log = open_log(tmp_path / "s")
+    calm(log)
+
+    def stop() -> None:
+        raise RuntimeError("stopped")
+
+    arm("store.after_sync_before_state_commit", stop)
+    try:
+        with pytest.raises(WalError, match="stopped"):
+            log.run_job(run_of(log, (1, 7)))
+    finally:
+        disarm()
+    log.abandon()
+    with open_log(tmp_path / "s") as again:
+        assert again.get("t", 1) == (1, 7)
+
+
+def begun(log: Log, *jobs: Job) -> threading.Event:
+    """Begin a group; set when all its jobs are answered."""
+    done = threading.Event()
+    left = list(jobs)
+
+    def finished(job: Job) -> None:
+        left.remove(job)
+        if not left:
+            done.set()
+
+    for job in jobs:
+        job.finished = finished
+    assert log.begin_jobs(jobs)
+    return done
+
+
+def test_a_group_that_is_begun_is_answered_by_another_thread(tmp_path: Path) -> None:
+    """Durable then, and in the right order with what comes behind it."""
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        threads = []
+        log.on_commit(lambda vclock: threads.append(threading.get_ident()))
+        one, two = run_of(log, (1, 7)), run_of(log, (1, 8), (2, 9))
+        done = begun(log, one, two)
+        log.update("t", 2, [("+", "n", 1)])
+        assert done.is_set()
+        assert (one.error, two.error) == (None, None)
+        assert threads[0] != threading.get_ident()
+        assert (log.get("t", 1), log.get("t", 2)) == ((1, 8), (2, 10))
+
+
+def test_a_group_is_not_begun_where_it_must_wait_its_turn(tmp_path: Path) -> None:
+    """Of another kind, not calm yet, while a transaction is open, refused, or closed."""
+    with open_log(tmp_path / "s") as log:
+        assert not log.begin_jobs([run_of(log, (1, 7))])
+        calm(log)
+        assert not log.begin_jobs([Job(lambda group: None)])
+        assert not log.begin_jobs([run_of(log, (1, "text"))])
+        calm(log)
+        with log.transaction():
+            assert not log.begin_jobs([run_of(log, (1, 7))])
+        calm(log)
+        assert begun(log, run_of(log, (1, 7))).wait(30)
+        before = log.vclock
+    assert not log.begin_jobs([run_of(log, (1, 8))])
+    assert log.vclock == before
+
+
+def test_a_failing_disk_refuses_a_group_that_is_begun(tmp_path: Path) -> None:
+    """Of a failed write nothing is left and the log goes on; a failed sync ends it."""
+    faulty = FaultyFileSystem(OS)
+    log = open_log(tmp_path / "s", faulty)
+    calm(log)
+    jobs = [run_of(log, (1, 7)), run_of(log, (2, 7))]
+    vclock = log.vclock
+    faulty.fault = Fault(faulty._counted + 1, {"write"}, errno.ENOSPC)
+    assert begun(log, *jobs).wait(30)
+    assert all(isinstance(job.error, WriteFailed) for job in jobs)
+    assert log.vclock == vclock
+    log.run_job(run_of(log, (3, 8)))
+    calm(log)
+    faulty.fault = Fault(faulty._counted + 1, {"sync"})
+    job = run_of(log, (1, 9))
+    assert begun(log, job).wait(30)
+    assert isinstance(job.error, WriterPoisoned)
+    with pytest.raises(WriterPoisoned):
+        log.run_job(run_of(log, (1, 9)))
+    log.abandon()
+
+
+def test_a_callback_that_fails_is_not_the_end(tmp_path: Path, monkeypatch: Any) -> None:
+    """What a program's own callback raises is reported; the groups that follow are begun."""
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        job = run_of(log, (1, 7))
+
+        def fail(job: Job) -> None:
+            raise RuntimeError("the program's own")
+
+        job.finished = fail
+        assert log.begin_jobs([job])
+        log.run_job(run_of(log, (2, 7)))
+        assert begun(log, run_of(log, (1, 8))).wait(30)
+        assert (log.get("t", 1), log.get("t", 2)) == ((1, 8), (2, 7))
+    assert [str(one.exc_value) for one in reported] == ["the program's own"]
