@@ -485,7 +485,7 @@ class Tree:
         """The value under `key`."""
         if len(key) < PIECE_BYTES:
             value: bytes | None = self._raw.get(key, db=self.handle)
-            if value is not None and value[0] == REFERENCE:
+            if value and value[0] == REFERENCE:
                 return self._txn.resolve(value)
             return value
         return self._long().get(key) if self._txn.has_long(self._name) else None

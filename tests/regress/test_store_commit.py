@@ -322,6 +322,7 @@ def test_readers_that_never_pause_do_not_keep_the_map_from_growing(tmp_path: Pat
                 with log.read_view() as view:
                     view.count("kv")
                     log.get("kv", 1)  # a view inside a view
+                    stop.wait(0.002)  # three that spin would leave the writer no interpreter
 
         readers = [threading.Thread(target=read, daemon=True) for _ in range(3)]
         for reader in readers:

@@ -8,6 +8,8 @@ import pytest
 
 import logweir
 from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
+from logweir.replication.metrics import Metrics
+from logweir.replication.retention import Retention
 from logweir.replication.tap.names import STREAMS_SPACE, NamedStreams
 
 
@@ -27,14 +29,14 @@ def test_a_registered_name_is_kept_until_it_deregisters(tmp_path: Path, restarts
     while somebody uses it."""
     clock = Clock()
     with logweir.open(tmp_path / "s") as log:
-        names = NamedStreams(log, clock)
+        names = NamedStreams(log, Retention(log, metrics=Metrics()), clock)
         for name, is_registered in ((b"plain", False), (b"registered", True), (b"used", False)):
             stream = names.claim("b", name)
             stream.position, stream.is_registered = log.vclock, is_registered
             names.save(stream, at_once=True)
         names.claim("b", b"used").owner = log
         if restarts:
-            names = NamedStreams(log, clock)
+            names = NamedStreams(log, Retention(log, metrics=Metrics()), clock)
             names.claim("b", b"used").owner = log
         clock.now += TAP_KEEPALIVE_SECONDS - 1
         assert names.find("b", b"plain") is not None
@@ -53,7 +55,7 @@ def test_names_are_bounded(tmp_path: Path) -> None:
     """Above the limit the one that is away longest goes; one that is in use never."""
     clock = Clock()
     with logweir.open(tmp_path / "s") as log:
-        names = NamedStreams(log, clock)
+        names = NamedStreams(log, Retention(log, metrics=Metrics()), clock)
         names.claim("b", b"0").owner = log
         for number in range(1, TAP_STREAMS + 2):
             clock.now += 0.001
