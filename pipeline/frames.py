@@ -26,7 +26,10 @@ def scan(spark: SparkSession, *paths: Path, **options: object) -> DataFrame:
     Raises `ConfigError` for an option that is not known or does not fit; damage is raised by the
     first action, as Spark wraps it.
     """
+    from logweir.pipeline.sessions import register
+
     parsed = scan_options(*paths, **options)
+    register(spark)
     return spark.read.format("logweir").options(**parsed.to_text()).load()
 
 

@@ -49,10 +49,8 @@ TOPIC_COLUMNS: Final = (
 """A number is of 64 bits without sign, which no integer of Spark holds."""
 
 _ASK_SECONDS: Final = 0.2
-_TAP: Final = "its protocol has none, who connects again gets the data as it is then"
 _WHY_NOT: Final = {
-    "tap": _TAP,
-    "memcached": _TAP,
+    "tap": "its protocol has none, who connects again gets the data as it is then",
     "greenstack": "only logweir serves its change stream, and has the same rows at tarantool://",
     "synapse": "some of its streams live in memory and cannot be asked for again",
 }

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import FileFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -221,6 +222,10 @@ def register(spark: SparkSession) -> None:
 def _is_discovered() -> bool:
     """Whether Spark finds the format by the name of its module; registering it twice warns.
 
-    Spark lists the modules on the path, where one of an editable installation may be missing.
+    Spark lists the modules of the folders on the path: one of an editable installation may be
+    missing there, and one in a zip file of `--py-files` is only on the path of tasks.
     """
-    return any(found.name == "pyspark_logweir" for found in pkgutil.iter_modules())
+    return any(
+        found.name == "pyspark_logweir" and isinstance(found.module_finder, FileFinder)
+        for found in pkgutil.iter_modules()
+    )

@@ -97,7 +97,6 @@ def test_caps_and_other_protocols_are_refused() -> None:
         PeerStream(ScanOptions.parse({"url": "tarantool://h", "max_rows_per_batch": "5"}))
     whys = {
         "tap": "has none",
-        "memcached": "has none",
         "greenstack": "only logweir serves",
         "synapse": "live in memory",
         "synapse+redis": "live in memory",
@@ -107,6 +106,8 @@ def test_caps_and_other_protocols_are_refused() -> None:
         for made in (PeerReader, PeerStream):
             with pytest.raises(ConfigError, match=rf"{re.escape(scheme)}://.*{why}.*--follow"):
                 made(ScanOptions.parse({"url": f"{scheme}://h{path}"}))
+    with pytest.raises(ConfigError, match="memcached cannot be followed"):
+        PeerReader(ScanOptions.parse({"url": "memcached://h"}))
     with pytest.raises(ConfigError, match="spaces"):
         TopicReader(ScanOptions.parse({"url": "tank://h/t", "spaces": "512"}))
 

@@ -42,6 +42,7 @@ def jobs(spark: SparkSession, source: str, target: str) -> dict[str, Any]:
     """The format, batch and stream, and jobs."""
     from logweir import pipeline
 
+    pipeline.register(spark)
     files = {row.file for row in spark.range(0, 4, 1, 4).mapInArrow(where, "file STRING").collect()}
     rows = pipeline.scan(spark, source, spaces=512, split_bytes=2000)
     rows.write.format("logweir").mode("append").save(f"{target}/log")
