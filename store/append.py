@@ -7,7 +7,7 @@ LMDB; else each tuple goes the ordinary way, in the same group.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import eq
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
 from logweir.store import kernel
-from logweir.store.bulk import split_tuples
+from logweir.store.bulk import Keys, split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.format import HEADER_BYTES
@@ -223,13 +223,16 @@ def _append_plain(
     if takes_length(longest) and (last is None or keys[0] > last):
         # Nothing can refuse these: LMDB may take them while the log is being synced.
         group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)
-        group.defer(
-            lambda: tree.append(kernel.pairs(keys.data, keys.bounds, packed, bounds)), len(packed)
-        )
+        group.defer(lambda: tree.append(_pairs(keys, packed, bounds)), len(packed))
         return
-    pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
+    pairs = list(_pairs(keys, packed, bounds))
     if longest < 0:
         pairs.sort()
     if len({image for image, _ in pairs}) != len(pairs) or not tree.add_new(pairs):
         raise duplicate_key(space, primary)
     group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)
+
+
+def _pairs(keys: Keys, packed: bytes, bounds: array[int]) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and tuples, for LMDB: one pair at a time, so that nothing is left to be collected."""
+    return zip(kernel.parts(keys.data, keys.bounds), kernel.parts(packed, bounds), strict=True)

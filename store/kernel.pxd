@@ -69,9 +69,8 @@ cdef Py_ssize_t put_raw(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t size, unsigned char* out,
     Py_ssize_t used) noexcept
 
-@cython.locals(row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t, start=Py_ssize_t,
-               end=Py_ssize_t, found=list)
-cpdef list pairs(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds)
+@cython.locals(row=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, found=list)
+cpdef list parts(bytes packed, u64[::1] bounds)
 
 @cython.locals(row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t, start=Py_ssize_t,
                end=Py_ssize_t)

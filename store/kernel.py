@@ -361,18 +361,13 @@ def put_raw(data: bytes, at: int, size: int, out: bytearray, used: int) -> int:
     return used + 2
 
 
-def pairs(
-    keys: bytes, key_bounds: Table, packed: bytes, bounds: Table
-) -> list[tuple[bytes, bytes]]:
-    """Keys and tuples, each as bytes of its own: a list of pairs."""
-    found: list[tuple[bytes, bytes]] = []
-    key_start = key_bounds[0]
+def parts(packed: bytes, bounds: Table) -> list[bytes]:
+    """The slices of `packed` between one bound and the next, each as bytes of its own."""
+    found: list[bytes] = []
     start = bounds[0]
     for row in range(len(bounds) - 1):
-        key_end = key_bounds[row + 1]
         end = bounds[row + 1]
-        found.append((keys[key_start:key_end], packed[start:end]))
-        key_start = key_end
+        found.append(packed[start:end])
         start = end
     return found
 

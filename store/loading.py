@@ -146,8 +146,8 @@ class Loader:
         for data in tuples:
             bounds.append(bounds[-1] + len(data))
         keys = self._plans.get(space, primary, check=False).keys(packed, bounds)
-        pairs = kernel.pairs(keys.data, keys.bounds, packed, bounds)
-        self._open().txn.load(space_id, 0, pairs)
+        pairs = zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True)
+        self._open().txn.load(space_id, 0, list(pairs))
         self._rows += len(tuples)
         self._bytes += len(packed)
 
@@ -200,7 +200,7 @@ class Loader:
         plan = self._plans.get(space, space.indexes[0], check=False)
         packed = b"".join(tuples)
         keys = plan.keys(packed, bounds)
-        latest = dict(kernel.pairs(keys.data, keys.bounds, packed, bounds))
+        latest = dict(zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True))
         self._open().txn.load(space_id, 0, sorted(latest.items()))
         return True
 

@@ -27,7 +27,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import lt
@@ -556,7 +556,7 @@ class Tree:
             _, added = cursor.putmulti(pairs, overwrite=False)
         return bool(added == len(pairs))
 
-    def append(self, pairs: list[tuple[bytes, bytes]]) -> None:
+    def append(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Add many short keys, ascending and above all that are there. Undone as `add_new`."""
         self._txn.spoil()
         with self._raw.cursor(self.handle) as cursor:
