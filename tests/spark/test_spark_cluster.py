@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from logweir import pipeline
 pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).with_name("cluster_job.py")
+START_SECONDS = 120
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -43,9 +45,11 @@ def ids(folder: Path) -> list[int]:
 
 
 def environment(**changed: str | None) -> dict[str, str]:
-    """This process's, with nothing in it that says where the package is."""
+    """This process's, with nothing in it that says where the package is, and without the quiet
+    settings of a session that an earlier test began."""
     environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environ.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "SPARK_CONF_DIR"):
+        environ.pop(name, None)
     for name, value in changed.items():
         environ.pop(name, None)
         if value is not None:
@@ -80,6 +84,8 @@ def started(words: list[str], wanted: str, log: Path) -> Iterator[re.Match[str]]
     process = subprocess.Popen(
         words, env=environment(SPARK_NO_DAEMONIZE="1"), stderr=subprocess.PIPE, text=True
     )
+    limit = threading.Timer(START_SECONDS, process.kill)
+    limit.start()
     try:
         assert process.stderr is not None
         with open(log, "w") as kept:
@@ -89,8 +95,10 @@ def started(words: list[str], wanted: str, log: Path) -> Iterator[re.Match[str]]
                     break
             else:
                 pytest.fail(f"{words} ended: {log.read_text()[-2000:]}")
+        limit.cancel()
         yield found
     finally:
+        limit.cancel()
         process.kill()
         process.communicate()
 
