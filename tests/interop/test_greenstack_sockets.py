@@ -153,10 +153,12 @@ def test_warming_up_lasts_until_the_upstream_is_caught_up_with(tmp_path: Path) -
         RawClient(server.port, features=EVERY) as client,
     ):
         told = [notice(client)[0]]
+        while told[-1] == NoticeCode.CONFIGURATION_CHANGED:  # the bucket was made just now
+            told.append(notice(client)[0])
         client.barrier()
         told += [messages.decode_notice(frame.payload)[0] for frame in client.pushed]
         client.pushed.clear()
-        assert told[0] == NoticeCode.WARMING_UP
+        assert NoticeCode.WARMING_UP in told
         assert NoticeCode.READY not in told
         listen = [parse_listen_url(f"greenstack://:{port}")]
         with Serving(tmp_path / "a", listen=listen, guest="all"):
