@@ -44,6 +44,7 @@ from logweir.store.group import run_blocks
 from logweir.store.run import Run
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
+from logweir.wal.failpoint import failpoint
 from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -216,6 +217,7 @@ class Late:
                 # Sorting keys is four times as fast as sorting pairs.
                 txn.load(space_id, 0, [(key, found[key]) for key in sorted(found)])
             txn.set_position(position)
+            failpoint("store.before_late_commit")
         except BaseException:
             txn.abort()
             raise

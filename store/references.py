@@ -37,6 +37,7 @@ from logweir.errors import CorruptBlock, WalError
 from logweir.limits import LOG_FILES_OPEN
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
+from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ def move_in(log: Log, paths: Sequence[Path]) -> None:
             txn = log.begin_group().engine.txn
             try:
                 is_done = txn.move_in(numbers[0])
+                failpoint("store.before_move_commit")
                 txn.commit()
             except MapFull:
                 txn.abort()
@@ -207,5 +209,5 @@ def move_in(log: Log, paths: Sequence[Path]) -> None:
                 raise
         finally:
             log.leave_exclusive()
-        if is_done:
-            del numbers[0]
+        if is_done:  # and committed: no later view refers to it
+            txn.files.retire(numbers.pop(0))

@@ -418,7 +418,7 @@ class Txn:
     def move_in(self, number: int) -> bool:
         """Put tuples that are referred to in a log file into the state; False: there are more.
 
-        When it is done the file is kept open only for views that are in use.
+        The file is kept open: what views of before refer to is read after it is removed, too.
         """
         places: list[bytes] = []
         size = 0
@@ -435,8 +435,12 @@ class Txn:
                     places.append(place)
                     size += self._move_one(number, space_id, place[_PLACE.size :])
         self._forget(places)
-        self._state.files.retire(number)
         return True
+
+    @property
+    def files(self) -> LogFiles:
+        """The log files that references are about."""
+        return self._state.files
 
     def _move_one(self, number: int, space_id: int, key: bytes) -> int:
         """Returns how many bytes were moved: none where the entry is another one by now."""

@@ -315,6 +315,18 @@ def test_readers_that_never_pause_do_not_keep_the_map_from_growing(tmp_path: Pat
     with opened(tmp_path / "store") as log:
         stop = threading.Event()
         started = threading.Barrier(4)
+        turn = threading.Condition()
+        entered = 0
+
+        def stay() -> None:
+            """Nobody leaves before another one is inside."""
+            nonlocal entered
+            stop.wait(0.001)  # three that spin would leave the writer no interpreter
+            with turn:
+                entered += 1
+                mine = entered
+                turn.notify_all()
+                turn.wait_for(lambda: entered > mine, timeout=0.1)
 
         def read() -> None:
             started.wait()
@@ -322,7 +334,7 @@ def test_readers_that_never_pause_do_not_keep_the_map_from_growing(tmp_path: Pat
                 with log.read_view() as view:
                     view.count("kv")
                     log.get("kv", 1)  # a view inside a view
-                    stop.wait(0.002)  # three that spin would leave the writer no interpreter
+                    stay()
 
         readers = [threading.Thread(target=read, daemon=True) for _ in range(3)]
         for reader in readers:

@@ -15,6 +15,7 @@ from logweir.store import state as state_module
 from logweir.store.append import append_tuples
 from logweir.store.commit import Job
 from logweir.store.references import REFERENCE, LargeTuple
+from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import pack, unpack
 
 FIELDS = (
@@ -159,6 +160,34 @@ def test_log_that_is_removed_leaves_its_tuples_in_the_state(tmp_path: Path) -> N
         assert log.select("t")[:-1] == kept
     with topic(tmp_path) as log:
         assert log.select("t")[:-1] == kept
+
+
+def test_a_view_that_opens_while_tuples_are_moved_reads_them_to_its_end(tmp_path: Path) -> None:
+    """The move is not committed yet, an older view ends, the log goes: the view has the file."""
+    rows = rows_of(4)
+    with topic(tmp_path, checkpoint_count=1) as log, contextlib.ExitStack() as stack:
+        append(log, rows)
+        old = sorted(tmp_path.glob("*.xlog"))[0]
+        opened = []
+
+        def look() -> None:
+            with log.read_view():  # one that ends before the move is committed
+                pass
+            opened.append(stack.enter_context(log.read_view()))
+            disarm()
+
+        log.insert("t", (1, 1, 1, 7, b"x"))
+        arm("store.before_move_commit", look)
+        try:
+            log.snapshot()
+            append(log, rows_of(1, start=50))
+            log.snapshot()
+        finally:
+            disarm()
+        assert not old.exists()
+        assert len(opened) == 1
+        seen = [unpack(data) for data in opened[0].tuples(log.schema.space("t"))]
+        assert seen[:4] == [list(row) for row in rows]
 
 
 def test_few_log_files_are_open_however_many_are_read(

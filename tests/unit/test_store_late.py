@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from array import array
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from logweir.errors import RequestError, WalError, WriteFailed, WriterPoisoned
 from logweir.limits import LATE_AFTER, LATE_ROWS
 from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.store import late as late_module
 from logweir.store import open as open_store
-from logweir.store.append import store_run
+from logweir.store.append import append_tuples, store_run
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
+from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.store.run import Run
 from logweir.wal.failpoint import arm, disarm
@@ -261,6 +264,76 @@ def test_a_failing_disk_refuses_a_group_that_is_begun(tmp_path: Path) -> None:
     with pytest.raises(WriterPoisoned):
         log.run_job(run_of(log, (1, 9)))
     log.abandon()
+
+
+def test_a_state_that_fails_behind_a_begun_group_answers_it_once(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The group is durable whatever becomes of the state; who comes next is told."""
+    monkeypatch.setattr(late_module, "LATE_ROWS", 1)
+    log = open_log(tmp_path / "s")
+    calm(log)
+    log.run_job(run_of(log, (1, 6)))
+    answers = []
+    done = threading.Event()
+
+    def finished(job: Job) -> None:
+        answers.append(job.error)
+        done.set()
+
+    job = run_of(log, (1, 7))
+    job.finished = finished
+    arm("store.before_late_commit", broken)
+    try:
+        assert log.begin_jobs([job])
+    finally:
+        disarm()
+    assert done.wait(30)
+    with pytest.raises(WalError, match="before log and state were alike"):
+        log.insert("t", (9, 9))
+    log.abandon()
+    assert answers == [None]
+    with open_log(tmp_path / "s") as again:
+        assert again.get("t", 1) == (1, 7)
+
+
+def broken() -> None:
+    """The state cannot be written."""
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_late_runs_and_tuples_that_stand_in_the_log_go_together(tmp_path: Path) -> None:
+    """A late run replaces tuples that the state refers to, and others come behind it; also where
+    the log that is referred to goes."""
+    with open_log(tmp_path / "s") as log:
+        log.create_space("large", [("id", "unsigned"), ("data", "varbinary")], primary=["id"])
+        data = [os.urandom(30_000) for _ in range(4)]
+        store_large(log, data[:3])
+        calm(log)
+        log.run_job(run_of(log, (1, b"small"), space="large"))
+        store_large(log, data[3:], first=3)
+        log.run_job(run_of(log, (2, b"other"), space="large"))
+        expected = [(0, data[0]), (1, b"small"), (2, b"other"), (3, data[3])]
+        log.abandon()
+    with open_log(tmp_path / "s") as log:
+        assert log.select("large") == expected
+        calm(log)
+        log.run_job(run_of(log, (0, b"last"), space="large"))
+        log.snapshot()
+        expected[0] = (0, b"last")
+        assert log.select("large") == expected
+    with open_log(tmp_path / "s") as log:
+        assert log.select("large") == expected
+
+
+def store_large(log: Log, data: list[bytes], first: int = 0) -> None:
+    """Store tuples in the way that lets the state refer to them."""
+    tuples = []
+    for number, payload in enumerate(data, first):
+        packed = pack([number, payload])
+        tuples.append(LargeTuple(packed[: -len(payload)], payload))
+    space = log.schema.space("large").id
+    log.run_job(Job(lambda group: append_tuples(group, space, tuples)))
 
 
 def test_a_callback_that_fails_is_not_the_end(tmp_path: Path, monkeypatch: Any) -> None:
