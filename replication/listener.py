@@ -8,6 +8,7 @@ own form (`Service.refusal`) and closed. Without a host an address means 127.0.0
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.urls import Url
 
-__all__ = ["Listener", "Service", "server_tls"]
+__all__ = ["Listener", "Service", "bind_hint", "server_tls"]
 
 _log = get_logger("logweir.replication")
 
@@ -48,6 +49,15 @@ def server_tls(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
             "tls", f"{certificate} cannot be used: {error}", hint="give a PEM certificate and key"
         ) from error
     return context
+
+
+def bind_hint(error: OSError) -> str:
+    """What to do about an address that cannot be bound."""
+    if error.errno == errno.EADDRINUSE:
+        return "another process listens there; choose a free port, or 0 for any"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "ports below 1024 need rights that this process does not have; choose a higher one"
+    return "give an address of this machine: 127.0.0.1, 0.0.0.0 for all, or a name that means one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class Listener:
             raise ConfigError(
                 "listen",
                 f"{url} cannot be bound: {error.strerror or error}",
-                hint="another process may listen there; choose a free port, or 0 for any",
+                hint=bind_hint(error),
             ) from error
         port: int = server.sockets[0].getsockname()[1]
         real = replace(url, port=port)

@@ -128,6 +128,20 @@ def test_wrong_values_are_wrong_usage(folder: Path, options: list[str]) -> None:
     assert result.stderr != ""
 
 
+@pytest.mark.parametrize("style", ["jsonl", "hex"])
+def test_space_that_nothing_names_is_told(folder: Path, style: str) -> None:
+    """A name that no file knows is likely a slip: a warning says so, and which names there are.
+    One that is known, or is an id, is not warned of, also where it has no rows."""
+    result = cat(folder, "--format", style, "--space", "oders")
+    assert result.exit_code == 0
+    assert "apple" not in result.stdout
+    expected = "logweir: warning: no space has the name 'oders' in what was read; it has: orders\n"
+    assert result.stderr == expected
+    quiet = cat(folder, "--format", style, "--space", "_truncate", "--space", "orders")
+    assert quiet.stderr == ""
+    assert cat(folder, "--format", style, "--space", "4711").stderr == ""
+
+
 def test_raw_adds_the_exact_bytes(folder: Path) -> None:
     """--raw gives key, tuple and operations as hexadecimal MsgPack too."""
     by_lsn = {row["lsn"]: row for row in rows(cat("--raw", folder))}

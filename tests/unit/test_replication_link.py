@@ -238,8 +238,21 @@ def test_taken_address_is_a_config_error() -> None:
     """Binding twice says so."""
 
     async def test(listener: Listener, url: Url) -> None:
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError) as caught:
             await listener.listen(url, EchoService())
+        assert "another process listens there" in caught.value.hint
+
+    serve(EchoService(), test)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid"])
+def test_address_of_no_interface_is_not_said_to_be_taken(host: str) -> None:
+    """An address of another machine (one for documentation, RFC 5737) and a name without one."""
+
+    async def test(listener: Listener, url: Url) -> None:
+        with pytest.raises(ConfigError) as caught:
+            await listener.listen(parse_listen_url(f"{url.scheme}://{host}:0"), EchoService())
+        assert "an address of this machine" in caught.value.hint
 
     serve(EchoService(), test)
 

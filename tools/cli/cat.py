@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,7 +23,7 @@ from logweir.wal.follow import Follower
 from logweir.wal.reader import Block, WalReader, read_meta
 from logweir.wal.render import row_line, value_json
 from logweir.wal.selection import Bound, Selection, parse_bound, parse_time, parse_type
-from logweir.wal.spacenames import SpaceNames
+from logweir.wal.spacenames import SYSTEM_SPACES, SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -129,6 +129,7 @@ def command(
                 run.file(path, SpaceNames.before(path))
             if run.is_finished:
                 break
+        run.warn_of_unknown(space or ())
     return 3 if run.is_damaged else 0
 
 
@@ -144,6 +145,7 @@ class _Run:
         self.raw = raw
         self.left = sys.maxsize if limit is None else limit
         self.is_damaged = False
+        self.names: set[str] = set()
         emitters: dict[Format, Callable[[], _Emit]] = {
             Format.JSONL: lambda: _json_rows(out, raw),
             Format.YAML: lambda: _yaml_rows(out, raw),
@@ -188,6 +190,7 @@ class _Run:
                 self.block(item, names)
                 if self.is_finished:
                     break
+            self.names.update(names.values())
             return reader.vclock
 
     def dump(self, path: Path, names: SpaceNames) -> VClock:
@@ -208,7 +211,22 @@ class _Run:
                 self.report(entry)
             else:
                 self.out.line(format_entry(entry, whole=self.raw))
+        self.names.update(names.values())
         return reached
+
+    def warn_of_unknown(self, wanted: Sequence[str]) -> None:
+        """Say which of the wanted spaces no file read so far has a name for, unless the reading
+        ended early."""
+        if self.is_finished:
+            return
+        for name in wanted:
+            if not name.isdecimal() and name not in self.names:
+                own = sorted(self.names - set(SYSTEM_SPACES.values()))
+                known = ", ".join(own) or "only system spaces"
+                self.out.flush()
+                self.out.warning(
+                    f"no space has the name {name!r} in what was read; it has: {known}"
+                )
 
     def follow(self, paths: list[Path], start: Bound | None) -> None:
         """The log of one folder, from `start`, until stopped."""

@@ -17,7 +17,7 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.limits import CONNECTIONS
 from logweir.replication import server as serving
-from logweir.replication.listener import server_tls
+from logweir.replication.listener import bind_hint, server_tls
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.output import Output
@@ -174,5 +174,8 @@ def _serve_metrics(server: serving.Server, address: tuple[str, int]) -> None:
     except OSError as error:
         where = f"{address[0]}:{address[1]}"
         raise ConfigError(
-            "metrics", f"{where} cannot be bound: {error.strerror}", origin="--metrics"
+            "metrics",
+            f"{where} cannot be bound: {error.strerror}",
+            origin="--metrics",
+            hint=bind_hint(error),
         ) from error
