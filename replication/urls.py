@@ -170,7 +170,8 @@ def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
     except ValueError as error:
         raise _refuse(text, origin, str(error), form) from error
     if parts.fragment or any(letter.isspace() or letter < " " for letter in text):
-        raise _refuse(text, origin, "it holds a letter that an address cannot have", form)
+        hint = f"{form}, and %20 for a space" if " " in text else form
+        raise _refuse(text, origin, "it holds a letter that an address cannot have", hint)
     host = parts.hostname or default_host
     if not host:
         raise _refuse(text, origin, "it names no host", form)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -70,7 +71,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def encrypted(url: Url) -> Url:
-    return parse_url(f"tarantool://127.0.0.1:{url.port}?tls=1&ca={CERTIFICATE}")
+    return parse_url(f"tarantool://127.0.0.1:{url.port}?tls=1&ca={quote(str(CERTIFICATE))}")
 
 
 def test_followers_and_clients_speak_tls(tmp_path: Path) -> None:

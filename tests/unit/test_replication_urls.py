@@ -36,6 +36,16 @@ def test_address_is_read(text: str, url: Url) -> None:
     assert parse_url(text).password == url.password
 
 
+def test_path_with_a_space_is_quoted() -> None:
+    """A certificate may lie anywhere; who writes its path as it is, is told how to write it."""
+    url = parse_url("tank://h?tls=1&ca=/my%20files/c.pem")
+    assert url.options == (("tls", "1"), ("ca", "/my files/c.pem"))
+    assert parse_url(str(url)) == url
+    with pytest.raises(ConfigError) as caught:
+        parse_url("tank://h?tls=1&ca=/my files/c.pem")
+    assert "%20 for a space" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_publish_fetch_and_follow_over_tls(tmp_path: Path) -> None:
             server = Server(log, options)
             (plain,) = await server.start()
             address = f"tank://127.0.0.1:{plain.port}"
-            url = f"{address}?tls=1&ca={CERTIFICATE}"
+            url = f"{address}?tls=1&ca={quote(str(CERTIFICATE))}"
             async with Client(parse_url(url)) as client:
                 await client.create_topic("t", 1)
                 async with client.producer() as producer:
@@ -40,7 +41,7 @@ def test_publish_fetch_and_follow_over_tls(tmp_path: Path) -> None:
                 async with client.consumer("t", start="begin") as consumer:
                     found = [(await consumer.get()).content for _ in range(100)]
             assert found == [bytes((n,)) * 10_000 for n in range(100)]
-            source = TankSource(parse_url(f"{address}/t?tls=1&ca={CERTIFICATE}"), other)
+            source = TankSource(parse_url(f"{address}/t?tls=1&ca={quote(str(CERTIFICATE))}"), other)
             runner = Runner(source, metrics=Metrics())
             task = asyncio.create_task(runner.run())
             while runner.status.state is not SourceState.FOLLOWING:
