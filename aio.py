@@ -163,8 +163,8 @@ class AsyncLog(_AsyncStatements):
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
     ) -> int:
         """As `Log.append`."""
-        packed = appending.pack_tuples(tuples)
-        apply = appending.append_job(space, packed, one_transaction=one_transaction, is_array=True)
+        packed, bounds = appending.pack_run(tuples)
+        apply = appending.append_job(space, packed, bounds, one_transaction=one_transaction)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         job = Job(apply, len(packed), finished=_resolver(loop, done))

@@ -15,7 +15,7 @@ from typing import Final
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
 from logweir.store import kernel
-from logweir.store.bulk import Keys, split_tuples
+from logweir.store.bulk import Keys, pack_tuples, split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.format import HEADER_BYTES
@@ -23,30 +23,27 @@ from logweir.store.group import Group
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
-from logweir.wal.mp import Value, encode_bin_header, encode_uint, packer
+from logweir.wal.mp import Value, encode_bin_header, encode_uint
 from logweir.wal.xrow import RowType
 
-__all__ = ["append_job", "append_tuples", "append_units", "pack_tuples", "store_run"]
+__all__ = ["append_job", "append_tuples", "append_units", "pack_run", "store_run"]
 
 _REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16  # a reference's key says file and space, too
 
 
-def pack_tuples(tuples: Iterable[Sequence[Value]]) -> bytes:
-    """Tuples as one MsgPack array. Raises `RequestError` ILLEGAL_PARAMS."""
+def pack_run(tuples: Iterable[Sequence[Value]]) -> tuple[bytes, array[int]]:
+    """Tuples in MsgPack, one behind the other, and their bounds. Raises `RequestError`
+    ILLEGAL_PARAMS."""
     with packing("a tuple"):
-        rows = list(tuples)
-        try:
-            return packer(strict_text=True)(rows)
-        except UnicodeEncodeError:  # text that came as bytes which are not UTF-8
-            return packer()(rows)
+        return pack_tuples(list(tuples))
 
 
 def append_job(
-    space: int | str, packed: bytes, *, one_transaction: bool, is_array: bool
+    space: int | str, packed: bytes, bounds: array[int] | None = None, *, one_transaction: bool
 ) -> Callable[[Group], int]:
     """What inserts `packed` tuples in the group it is given and returns how many they are.
 
-    `is_array`: they are one MsgPack array, else they stand one behind the other.
+    They stand one behind the other; `bounds`: where, if that is known.
 
     Raises, when it runs or at once, `RequestError` for a malformed tuple, one that does not fit
     the space, or a key that is taken or comes twice; then none is inserted.
@@ -57,7 +54,7 @@ def append_job(
             f"packed tuples are bytes, not {type(packed).__name__}",
             hint="give `bytes(…)` of a buffer; Python values are for `append`",
         )
-    bounds = split_tuples(packed, is_array=is_array)
+    places = split_tuples(packed) if bounds is None else bounds
     if one_transaction and len(packed) > TRANSACTION_BYTES:
         raise LimitExceeded(
             "TRANSACTION_BYTES",
@@ -68,13 +65,13 @@ def append_job(
 
     def apply(group: Group) -> int:
         found = group.schema.space(space)
-        count = len(bounds) - 1
+        count = len(places) - 1
         if found.is_plain and count:
             _append_plain(
-                group, found, group.schema.index(found, 0), packed, bounds, one_transaction
+                group, found, group.schema.index(found, 0), packed, places, one_transaction
             )
             return count
-        for start, end in pairwise(bounds):
+        for start, end in pairwise(places):
             group.execute(Request(RowType.INSERT, found.id, tuple=packed[start:end]))
             if not one_transaction:
                 group.divide()

@@ -9,7 +9,9 @@ go the ordinary way, one by one, through `store.format` and `store.keys`. Both g
 from __future__ import annotations
 
 import importlib.util
+import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,8 +25,9 @@ from logweir.store.format import HEADER_BYTES, TupleFormat
 from logweir.store.keys import index_keys
 from logweir.store.values import invalid_msgpack, read_array
 from logweir.wal import kernel as rows_kernel
+from logweir.wal.mp import Value, packer
 
-__all__ = ["KeyPlan", "Keys", "split_tuples"]
+__all__ = ["KeyPlan", "Keys", "pack_tuples", "split_tuples"]
 
 Bounds: TypeAlias = "array[int]"
 """Boundaries in a buffer, format "Q": one number more than there are items."""
@@ -46,6 +49,41 @@ def interpreted(module: ModuleType) -> ModuleType:
 if rows_kernel.COMPILED and not kernel.COMPILED:
     # The C functions of the one kernel can only be called by the other compiled.
     vars(kernel)["rows"] = interpreted(rows_kernel)
+
+
+def pack_tuples(tuples: Sequence[Sequence[Value]]) -> tuple[bytes, Bounds]:
+    """Tuples in MsgPack, as a run.
+
+    Raises what `wal.mp.pack` raises for a value that has no form, and `RequestError` 20 for one
+    that is nested too deep.
+    """
+    rows = list(tuples)
+    ends = array("Q", bytes(8 * (len(rows) + 1)))
+    packed, row = b"", 0
+    if kernel.COMPILED and sys.byteorder == "little":
+        out = bytearray(_FIRST_ROOM + 64 * len(rows))
+        box = array("d", (0.0,))
+        image = memoryview(box).cast("B")
+        how = kernel.NO_ROOM
+        while how == kernel.NO_ROOM:
+            row, how = divmod(kernel.pack_rows(rows, row, out, ends, box, image), 4)
+            if how == kernel.NO_ROOM:
+                out.extend(bytes(len(out)))
+        packed = bytes(memoryview(out)[: ends[row]])
+        if how == kernel.DONE:
+            return packed, ends
+    # Where there is one value that the kernel does not know, there are more, mostly in each row.
+    rest = _pack_any(rows[row:])
+    bounds = split_tuples(rest, is_array=True)
+    kernel.join_bounds(bounds, ends, row)
+    return packed + rest[bounds[0] :], ends
+
+
+def _pack_any(value: Value) -> bytes:
+    try:
+        return packer(strict_text=True)(value)
+    except UnicodeEncodeError:  # text that came as bytes which are not UTF-8
+        return packer()(value)
 
 
 def split_tuples(packed: bytes, *, is_array: bool = False) -> Bounds:

@@ -5,6 +5,7 @@ cimport logweir.wal.kernel as rows
 ctypedef unsigned long long u64
 
 cdef u64 ONES, SIGN, FRACTION, INFINITE, QUIET, EXACT_END
+cdef long long LARGEST, HALF
 cdef Py_ssize_t NIL, UINT, INT, STR, BIN, ARRAY, MAP, BOOL, FLOAT, DOUBLE, EXT
 cdef Py_ssize_t UNSIGNED, INTEGER, EXT_UUID
 cdef Py_ssize_t _PLACES, _ABSENT_BIT, _COLLATED, PLAN_FIELDS, PART_BYTES
@@ -69,12 +70,30 @@ cdef Py_ssize_t put_raw(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t size, unsigned char* out,
     Py_ssize_t used) noexcept
 
-@cython.locals(row=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, found=list)
+@cython.locals(row=Py_ssize_t, start=u64, end=u64, size=u64, base="const char*", found=list)
 cpdef list parts(bytes packed, u64[::1] bounds)
 
-@cython.locals(row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t, start=Py_ssize_t,
-               end=Py_ssize_t)
+cdef bytes part(const char* base, u64 start, u64 end, u64 size)
+
+@cython.locals(row=Py_ssize_t, key_start=u64, key_end=u64, start=u64, end=u64, key_size=u64,
+               size=u64, key_base="const char*", base="const char*")
 cpdef gather(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds, dict found)
+
+@cython.locals(raw="unsigned char*", room=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
+cpdef Py_ssize_t pack_rows(
+    list tuples, Py_ssize_t row, bytearray out, u64[::1] ends, double[::1] box,
+    const unsigned char[::1] image) except? -2
+
+@cython.locals(count=Py_ssize_t, i=Py_ssize_t)
+cdef Py_ssize_t pack_row(
+    object fields, unsigned char* out, Py_ssize_t at, Py_ssize_t room, double[::1] box,
+    const unsigned char[::1] image) except? -2
+
+cdef Py_ssize_t put_signed(unsigned char* out, Py_ssize_t at, long long value) noexcept
+
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t put_sized(
+    bytes data, unsigned char* out, Py_ssize_t at, Py_ssize_t room, Py_ssize_t first) noexcept
 
 @cython.locals(count=Py_ssize_t, row=Py_ssize_t, more=u64, less=u64)
 cpdef Py_ssize_t join_bounds(u64[::1] bounds, u64[::1] out, Py_ssize_t at) except? -2

@@ -29,7 +29,7 @@ ends of its buffer first, since the compiled one would not notice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import logweir.wal.kernel as rows
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from array import array
 
     Table = array[int] | memoryview
+    Floats = array[float]
 
 # How a loop over tuples ended.
 DONE = 0
@@ -73,6 +74,8 @@ EXT_UUID = 2
 
 # Parts of the 64 bits of a float.
 ONES = 2**64 - 1
+LARGEST = 2**63 - 1
+HALF = 2**31 - 1
 SIGN = 2**63
 FRACTION = 2**52 - 1
 INFINITE = 0x7FF << 52
@@ -364,26 +367,158 @@ def put_raw(data: bytes, at: int, size: int, out: bytearray, used: int) -> int:
 def parts(packed: bytes, bounds: Table) -> list[bytes]:
     """The slices of `packed` between one bound and the next, each as bytes of its own."""
     found: list[bytes] = []
+    base = packed
+    size = len(packed)
     start = bounds[0]
     for row in range(len(bounds) - 1):
         end = bounds[row + 1]
-        found.append(packed[start:end])
+        found.append(part(base, start, end, size))
         start = end
     return found
+
+
+def part(base: bytes, start: int, end: int, size: int) -> bytes:
+    """base[start:end], of `size` bytes; compiled, it makes no slice object."""
+    if end > size:
+        end = size
+    if start > end:
+        start = end
+    return base[start:end]
 
 
 def gather(
     keys: bytes, key_bounds: Table, packed: bytes, bounds: Table, found: dict[bytes, bytes]
 ) -> None:
     """Set `found[key]` to its tuple for each key, in order: the last of each stays."""
+    key_base, base = keys, packed
+    key_size, size = len(keys), len(packed)
     key_start = key_bounds[0]
     start = bounds[0]
     for row in range(len(bounds) - 1):
         key_end = key_bounds[row + 1]
         end = bounds[row + 1]
-        found[keys[key_start:key_end]] = packed[start:end]
+        found[part(key_base, key_start, key_end, key_size)] = part(base, start, end, size)
         key_start = key_end
         start = end
+
+
+def pack_rows(
+    tuples: list[Any], row: int, out: bytearray, ends: Table, box: Floats, image: Table
+) -> int:
+    """Write tuples as MsgPack, one behind the other, from `row` on.
+
+    Tuple r is to stand in out[ends[r]:ends[r + 1]]; `ends` has one number more than there are
+    tuples. `box`: one float, whose bytes in memory, the lowest first, are `image`. Returns four
+    times the row reached, and how it ended: `DONE`, `NO_ROOM`, or `ODD` at a row that holds other
+    things than None, booleans, integers of 64 bits with a sign, floats, texts and bytes.
+    """
+    raw = out
+    room = len(out)
+    count = min(len(tuples), len(ends) - 1)
+    while row < count:
+        at = ends[row]
+        try:
+            at = pack_row(tuples[row], raw, at, room, box, image) if at <= room else -1
+        except (OverflowError, UnicodeEncodeError):
+            return 4 * row + ODD
+        if at < 0:
+            return 4 * row + (NO_ROOM if at == -1 else ODD)
+        row += 1
+        ends[row] = at
+    return 4 * count + DONE
+
+
+def pack_row(fields: Any, out: bytearray, at: int, room: int, box: Floats, image: Table) -> int:
+    """One tuple of `pack_rows`. Where it ends; -1: no room, -3: odd."""
+    kind = type(fields)
+    if kind is not tuple and kind is not list:
+        return -3
+    count = len(fields)
+    if count > 0xFFFF:
+        return -3
+    if room - at < 3:
+        return -1
+    if count < 16:
+        out[at] = 0x90 | count
+        at += 1
+    else:
+        out[at] = 0xDC
+        at = rows.put_number(out, at + 1, count, 2)
+    for item in fields:
+        if room - at < 9:
+            return -1
+        kind = type(item)
+        if kind is int:
+            at = put_signed(out, at, item)
+            if at < 0:
+                return at
+        elif kind is str:
+            at = put_sized(item.encode(), out, at, room, 0xD9)
+            if at < 0:
+                return at
+        elif kind is float:
+            box[0] = item
+            out[at] = 0xCB
+            for i in range(8):
+                out[at + 1 + i] = image[7 - i]
+            at += 9
+        elif item is None:
+            out[at] = 0xC0
+            at += 1
+        elif kind is bool:
+            out[at] = 0xC3 if item is True else 0xC2
+            at += 1
+        elif kind is bytes:
+            at = put_sized(item, out, at, room, 0xC4)
+            if at < 0:
+                return at
+        else:
+            return -3
+    return at
+
+
+def put_signed(out: bytearray, at: int, value: int) -> int:
+    """Write an integer of 64 bits with a sign in its shortest form. Where it ends; -3: it is none.
+    Unchecked."""
+    if value >= 0:
+        return rows.put_uint(out, at, value) if value <= LARGEST else -3
+    if value >= -32:
+        out[at] = value & 0xFF
+        return at + 1
+    if value >= -0x80:
+        out[at] = 0xD0
+        return rows.put_number(out, at + 1, value, 1)
+    if value >= -0x8000:
+        out[at] = 0xD1
+        return rows.put_number(out, at + 1, value, 2)
+    if value >= -HALF - 1:
+        out[at] = 0xD2
+        return rows.put_number(out, at + 1, value, 4)
+    out[at] = 0xD3
+    return rows.put_number(out, at + 1, value, 8) if value >= -LARGEST - 1 else -3
+
+
+def put_sized(data: bytes, out: bytearray, at: int, room: int, first: int) -> int:
+    """Write a text (`first`: d9) or bytes (c4) with its length. Where it ends; -1: no room.
+
+    There must be room for a length.
+    """
+    size = len(data)
+    if size < 32 and first == 0xD9:
+        out[at] = 0xA0 | size
+        at += 1
+    elif size < 0x100:
+        out[at] = first
+        at = rows.put_number(out, at + 1, size, 1)
+    elif size < 0x10000:
+        out[at] = first + 1
+        at = rows.put_number(out, at + 1, size, 2)
+    elif size >> 32 == 0:
+        out[at] = first + 2
+        at = rows.put_number(out, at + 1, size, 4)
+    else:
+        return -3
+    return rows.copy(data, 0, size, out, at) if size <= room - at else -1
 
 
 def join_bounds(bounds: Table, out: Table, at: int) -> int:

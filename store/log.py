@@ -273,8 +273,8 @@ class Log(statements.Statements, upkeep.Upkeep):
         `one_transaction`: all or nothing for every reader and follower, else each tuple is a
         transaction of its own (for the caller it is all or nothing either way). Returns how many.
         """
-        packed = append.pack_tuples(tuples)
-        job = append.append_job(space, packed, one_transaction=one_transaction, is_array=True)
+        packed, bounds = append.pack_run(tuples)
+        job = append.append_job(space, packed, bounds, one_transaction=one_transaction)
         count: int = self._run(job, size=len(packed))
         return count
 
@@ -282,7 +282,7 @@ class Log(statements.Statements, upkeep.Upkeep):
         self, space: int | str, packed: bytes, *, one_transaction: bool = True
     ) -> int:
         """`append` of tuples that are MsgPack already: arrays, one behind the other."""
-        job = append.append_job(space, packed, one_transaction=one_transaction, is_array=False)
+        job = append.append_job(space, packed, one_transaction=one_transaction)
         count: int = self._run(job, size=len(packed))
         return count
 

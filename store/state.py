@@ -27,6 +27,7 @@ import json
 import os
 import shutil
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -61,6 +62,8 @@ _MOVED_ENTRIES: Final = 10_000
 _LONG_NAME: Final = b"/long"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
+_DISK_SECONDS: Final = 0.1
+_DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
 _STEP_VALUES: Final = 16
 _SMALL_BYTES: Final = 1024
 
@@ -111,6 +114,8 @@ class State:
         self._env: lmdb.Environment | None = None
         self._databases: dict[bytes, Any] = {}
         self._map_bytes = STATE_MAP_START_BYTES
+        self._disk_left = 0  # may be stored until then without asking the system again
+        self._disk_until = 0.0
 
     def is_usable(self) -> bool:
         """Whether the state on disk is that of a position: closed in order, or same boot."""
@@ -213,13 +218,21 @@ class State:
         """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
 
         LMDB takes what it could not write for a broken disk, so that it must not come to it. Where
-        the system does not say, as of a folder that was removed, nothing is refused.
+        the system does not say, as of a folder that was removed, nothing is refused. Where there is
+        much room it is asked again only after a while.
         """
+        now = time.monotonic()
+        if wanted_bytes <= self._disk_left and now < self._disk_until:
+            self._disk_left -= wanted_bytes
+            return
         try:
             found = os.statvfs(self.directory)
         except OSError:
             return
-        if found.f_blocks and found.f_bavail * found.f_frsize < wanted_bytes + _DISK_ROOM_BYTES:
+        left = found.f_bavail * found.f_frsize - wanted_bytes - _DISK_ROOM_BYTES
+        self._disk_left = left - _DISK_OTHERS_BYTES
+        self._disk_until = now + _DISK_SECONDS
+        if found.f_blocks and left < 0:
             known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
             raise WriteFailed(
                 f"cannot store the change: {known.reason}",

@@ -163,16 +163,18 @@ def decode_ext(code: int, data: bytes) -> Value:
     return Ext(code, data)
 
 
-def packer(*, strict_text: bool = False) -> Callable[[Value], bytes]:
+def packer(*, strict_text: bool = False, room_bytes: int = 256 * 1024) -> Callable[[Value], bytes]:
     """A function that packs as `pack` does, faster in a loop; for one thread only.
 
-    `strict_text`: faster still, but text with lone surrogates raises `UnicodeEncodeError`.
+    `strict_text`: faster still, but text with lone surrogates raises `UnicodeEncodeError`;
+    `room_bytes`: of its buffer at first, which grows.
     """
     pack_one: Callable[[Value], bytes] = msgpack.Packer(
         default=_default,
         use_bin_type=True,
         strict_types=False,
         unicode_errors=None if strict_text else "surrogateescape",
+        buf_size=room_bytes,
     ).pack
 
     def pack_any(value: Value) -> bytes:
@@ -190,7 +192,7 @@ def pack(value: Value) -> bytes:
     Raises `TypeError` for a type that is not in the table above, `OverflowError` for an integer
     out of range, `ValueError` for a decimal that has no form (`encode_decimal`) or nested too deep.
     """
-    return packer()(value)
+    return packer(room_bytes=_SMALL_ROOM_BYTES)(value)
 
 
 def _pack_with_pairs(value: Value) -> bytes:
@@ -243,6 +245,7 @@ def decode_uint(data: bytes | memoryview, offset: int) -> tuple[int, int] | None
     return int.from_bytes(data[offset + 1 : end], "big"), end
 
 
+_SMALL_ROOM_BYTES: Final = 512
 _OPTIONS: Final[dict[str, Any]] = {
     "raw": False,
     "strict_map_key": False,

@@ -548,7 +548,7 @@ class StoredTopics:
             if are_large and append_tuples(group, space_id, run.tuples):
                 return
             packed = b"".join(chain.from_iterable(run.tuples))
-            append_job(space_id, packed, one_transaction=False, is_array=False)(group)
+            append_job(space_id, packed, one_transaction=False)(group)
         except RequestError as error:
             group.rollback(mark)
             self._writing.forget(space_id, len(run.places))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import pairwise
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
 from mutation import mutate
@@ -14,12 +16,13 @@ from mutation import mutate
 from interop.valuecases import Cases
 from interop.valuecases import array as packed_array
 from logweir.errors import RequestError
-from logweir.store import kernel
-from logweir.store.bulk import KeyPlan, _table, interpreted
+from logweir.store import bulk, kernel
+from logweir.store.bulk import KeyPlan, _table, interpreted, pack_tuples
 from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
 from logweir.store.fieldtype import FieldType
 from logweir.store.keys import index_keys
 from logweir.wal import kernel as rows_kernel
+from logweir.wal.mp import pack
 
 ROUNDS = 3000
 KEYED = [kind for kind in FieldType if kind not in (FieldType.ANY, FieldType.ARRAY, FieldType.MAP)]
@@ -175,6 +178,77 @@ def test_the_order_of_keys_is_checked_alike() -> None:
         assert plain.ascending(packed, bounds) == expected
         assert kernel.parts(packed, bounds) == keys
         assert plain.parts(packed, bounds) == keys
+
+
+def value(random: Random, depth: int = 0) -> object:
+    """Any value that can be packed, and some that cannot."""
+    kinds: list[Callable[[], object]] = [
+        lambda: random.choice([None, True, False]),
+        lambda: random.getrandbits(random.randrange(1, 65)),
+        lambda: -random.getrandbits(random.randrange(1, 65)),
+        lambda: (
+            random.choice([1, -1]) * 2 ** random.choice([5, 7, 8, 15, 16, 31, 32, 63])
+            - random.randrange(2)
+        ),
+        lambda: random.choice([0.0, -0.0, 1.5, -1e300, float("inf"), random.random()]),
+        lambda: "aé€\U0001f600"[: random.randrange(5)] * random.choice([1, 1, 9, 80, 30_000]),
+        lambda: random.randbytes(random.choice([0, 1, 31, 255, 256, 70_000])),
+    ]
+    odd: list[Callable[[], object]] = [
+        lambda: [value(random, depth + 1) for _ in range(random.randrange(3))] if depth < 3 else 1,
+        lambda: {"a": value(random, depth + 1)} if depth < 3 else {},
+        lambda: Decimal(random.randrange(1000)) / 8,
+        lambda: "\udc80",
+        lambda: random.choice([2**64, -(2**63) - 1, object()]),
+    ]
+    return random.choice(kinds if depth == 0 and random.random() < 0.99 else odd)()
+
+
+def test_tuples_are_packed_as_msgpack_packs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, interpreted and by the library: the same bytes and bounds, or the same error."""
+    monkeypatch.setattr(plain, "COMPILED", True)
+    random = Random(14)
+    done = 0
+    for _ in range(ROUNDS // 3):
+        rows: list[Any] = []
+        for _ in range(random.choice([0, 1, 2, 40])):
+            fields = [value(random) for _ in range(random.choice([0, 1, 3, 15, 16, 20]))]
+            rows.append(tuple(fields) if random.random() < 0.7 else fields)
+        expected: object
+        try:
+            expected = [pack(row) for row in rows]
+        except (TypeError, OverflowError) as error:
+            expected = type(error)
+        else:
+            done += 1
+        for module in (kernel, plain):
+            monkeypatch.setattr(bulk, "kernel", module)
+            found: object
+            try:
+                packed, bounds = pack_tuples(rows)
+            except (TypeError, OverflowError) as error:
+                found = type(error)
+            else:
+                found = [packed[start:end] for start, end in pairwise(bounds)]
+            assert found == expected
+    assert done > ROUNDS // 6
+
+
+def test_rows_without_room_are_told() -> None:
+    """No byte is written behind the room there is; what was packed before stays."""
+    rows = [(1, "abc", 2.5), (2, "x" * 300, b"y" * 70_000)]
+    whole, bounds = pack_tuples(rows)
+    for module in (kernel, plain):
+        box = array("d", (0.0,))
+        for room in (0, 2, 10, bounds[1], bounds[1] + 5, 350, bounds[2] - 1):
+            out = bytearray(room)
+            ends = array("Q", bytes(24))
+            row, how = divmod(
+                module.pack_rows(rows, 0, out, ends, box, memoryview(box).cast("B")), 4
+            )
+            assert how == kernel.NO_ROOM
+            assert out[: ends[row]] == whole[: bounds[row]]
+            assert len(out) == room
 
 
 def test_joining_and_gathering_are_the_same_compiled_and_not() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import logweir
 from logweir.errors import ErrorCode, RequestError
-from logweir.store.append import append_job, pack_tuples
+from logweir.store.append import append_job, pack_run
 from logweir.store.commit import Job
 from logweir.store.request import Request
 from logweir.wal.mp import pack
@@ -43,9 +43,9 @@ def test_jobs_of_one_group_see_what_an_append_before_them_added(tmp_path: Path) 
             request = Request(RowType.INSERT, space, tuple=pack([number]))
             return Job(lambda group: group.execute(request), finished=finished)
 
-        packed = pack_tuples([(i,) for i in range(100)])
-        first = append_job("kv", packed, one_transaction=True, is_array=True)
-        again = append_job("kv", packed, one_transaction=True, is_array=True)
+        packed, bounds = pack_run([(i,) for i in range(100)])
+        first = append_job("kv", packed, bounds, one_transaction=True)
+        again = append_job("kv", packed, one_transaction=True)
         jobs = [Job(first, finished=finished), insert(50), insert(100)]
         jobs.append(Job(again, finished=finished))
         with log.transaction():  # while it is open the jobs gather: they become one group

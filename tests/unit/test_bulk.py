@@ -5,16 +5,17 @@ from __future__ import annotations
 from array import array
 from decimal import Decimal
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from logweir.errors import RequestError
 from logweir.limits import MSGPACK_DEPTH, TUPLE_BYTES
-from logweir.store.bulk import KeyPlan, split_tuples
+from logweir.store.bulk import KeyPlan, pack_tuples, split_tuples
 from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
 from logweir.store.fieldtype import FieldType
 from logweir.store.keys import index_keys
-from logweir.wal.mp import pack
+from logweir.wal.mp import pack, unpack
 
 SPACE = SpaceDef(
     512,
@@ -88,6 +89,11 @@ def test_nesting_is_limited() -> None:
     assert split_tuples(deepest)[-1] == len(deepest)
     with pytest.raises(RequestError):
         split_tuples(b"\x91" + deepest)
+    nested: Any = unpack(deepest)
+    packed = b"\x92\x01\x02" + deepest
+    assert pack_tuples([(1, 2), nested]) == (packed, array("Q", (0, 3, len(packed))))
+    with pytest.raises(RequestError):
+        pack_tuples([(1, 2), [nested]])
 
 
 @pytest.mark.parametrize("space", [SPACE, FLAT], ids=["with a path", "flat"])

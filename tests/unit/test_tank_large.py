@@ -242,7 +242,6 @@ def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None
                     space,
                     b"".join(map(LargeTuple.joined, rows)),
                     one_transaction=False,
-                    is_array=False,
                 )
                 return job(group)
 
