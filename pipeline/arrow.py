@@ -33,6 +33,7 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 _TYPE_NAMES: Final = {int(kind): kind.name for kind in RowType}
 _RANGES: Final = {"int16": 2**15, "int32": 2**31, "int64": 2**63}
 _MICROSECONDS: Final = 2.0**63 / 1e6
+_CONSTANTS: Final = 8  # more are not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class BatchBuilder:
         """The same value so many times."""
         made = self._constants.get((value, kind))
         if made is None or len(made) < count:
-            self._constants.clear()  # a file's name; the next file has another
+            if len(self._constants) >= _CONSTANTS:
+                self._constants.clear()  # names of files that are read by now
             made = self._constants[value, kind] = pa.repeat(pa.scalar(value, kind), count)
         return made.slice(0, count)
 
