@@ -1,9 +1,8 @@
 """Rows of blocks as Arrow batches: the columns of `wal.kernel`, no row touched by itself.
 
 What is read together is a *group*: the rows of some blocks that stand one behind the other, as one
-buffer with one table of columns. Numbers become Arrow arrays as they are; a slice of bytes is
-taken out of the buffer by Arrow itself: the starts and ends of the slices, alternating, are the
-offsets of a binary array over the whole buffer, of which every second element is wanted.
+buffer with one table of columns. Numbers become Arrow arrays as they are; slices of bytes are put
+one behind the other by `pipeline.kernel`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from logweir.errors import CorruptBlock
 from logweir.limits import VCLOCK_COMPONENTS
+from logweir.pipeline import kernel
 from logweir.pipeline.columns import arrow_schema
 from logweir.pipeline.options import ScanOptions
 from logweir.wal.columns import ABSENT, ODD, RowColumns
@@ -33,6 +33,7 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 _TYPE_NAMES: Final = {int(kind): kind.name for kind in RowType}
 _RANGES: Final = {"int16": 2**15, "int32": 2**31, "int64": 2**63}
 _MICROSECONDS: Final = 2.0**63 / 1e6
+_CONSTANTS: Final = 8  # more are not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,11 @@ class Group:
     @cached_property
     def block(self) -> Indices:
         """The number of each row's block in the group."""
-        counts = np.diff(self.firsts, append=len(self))
-        return np.repeat(np.arange(len(self.firsts)), counts)
+        return self.by_row(np.arange(len(self.firsts)))
+
+    def by_row(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """For each row what `values` has for its block."""
+        return np.repeat(values, np.diff(self.firsts, append=len(self)))
 
     def where(self, row: int) -> str:
         """A row's place, for errors."""
@@ -94,6 +98,7 @@ class BatchBuilder:
         self._types = np.array(options.types, dtype=np.uint64)
         self._after = _lsns(options.vclock_from)
         self._upto = _lsns(options.vclock_to)
+        self._constants: dict[tuple[Any, pa.DataType], pa.Array] = {}
 
     def build(self, group: Group) -> Iterator[pa.RecordBatch]:
         """The batches of one group, of at most `batch_rows` rows each.
@@ -101,15 +106,24 @@ class BatchBuilder:
         Raises `CorruptBlock` where a row has a number that its column cannot hold.
         """
         chosen = self.choose(group)
-        rows = np.arange(len(group)) if chosen is None else np.flatnonzero(chosen)
-        if not len(rows):
-            return
-        taken = _Taken(group, rows, whole=len(rows) == len(group))
-        arrays = [taken.array(name) for name in self._options.columns]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        step = self._options.batch_rows
-        for first in range(0, batch.num_rows, step):
-            yield batch.slice(first, step)
+        rows = None if chosen is None else np.flatnonzero(chosen)
+        count = len(group) if rows is None else len(rows)
+        # Parts of about one size, so that none is a small rest.
+        step = -(-count // -(-count // self._options.batch_rows)) if count else 1
+        for first in range(0, count, step):
+            last = min(first + step, count)
+            taken = _Taken(group, slice(first, last) if rows is None else rows[first:last], self)
+            arrays = [taken.array(name) for name in self._options.columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def constant(self, value: Any, kind: pa.DataType, count: int) -> pa.Array:
+        """The same value so many times."""
+        made = self._constants.get((value, kind))
+        if made is None or len(made) < count:
+            if len(self._constants) >= _CONSTANTS:
+                self._constants.clear()  # names of files that are read by now
+            made = self._constants[value, kind] = pa.repeat(pa.scalar(value, kind), count)
+        return made.slice(0, count)
 
     def damage(self, place: Place, offset: int, message: str) -> pa.RecordBatch:
         """A damaged place as a batch of one row."""
@@ -163,23 +177,32 @@ def _kind(place: Place) -> str:
 
 
 class _Taken:
-    """Some rows of a group, a column at a time."""
+    """Some rows of a group, a column at a time. `rows`: their numbers, or from where to where."""
 
-    def __init__(self, group: Group, rows: Indices, *, whole: bool) -> None:
+    def __init__(self, group: Group, rows: Indices | slice, builder: BatchBuilder) -> None:
         self._group = group
         self._rows = rows
-        self._whole = whole
+        self._builder = builder
+        self._count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+    def __len__(self) -> int:
+        return self._count
 
     def array(self, name: str) -> pa.Array:
         """One column of the format."""
         return _MAKERS[name](self)
 
     def _take(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return values if self._whole else values[self._rows]
+        return values[self._rows]
+
+    def _row(self, number: int) -> int:
+        """The number in the group of one of these rows."""
+        rows = self._rows
+        return rows.start + number if isinstance(rows, slice) else int(rows[number])
 
     def constant(self, value: Any, kind: pa.DataType) -> pa.Array:
         """The same value in every row."""
-        return pa.repeat(pa.scalar(value, kind), len(self._rows))
+        return self._builder.constant(value, kind, len(self))
 
     def number(self, name: str, column: str, kind: str) -> pa.Array:
         """A column of the kernel as signed numbers."""
@@ -189,7 +212,7 @@ class _Taken:
     def _fit(self, values: Numbers, column: str, kind: str) -> pa.Array:
         if len(values) and int(values.max()) >= _RANGES[kind]:
             at = int(np.argmax(values))
-            row = int(self._rows[at])
+            row = self._row(at)
             group = self._group
             raise CorruptBlock(
                 f"{column} {values[at]} of the row of {group.where(row)} does not fit its column.",
@@ -197,15 +220,15 @@ class _Taken:
                 offset=int(group.offsets[group.block[row]]),
                 hint="no known program writes it; read the columns `header` and `body` instead",
             )
-        return pa.array(values.astype(kind))
+        return pa.array(values.view(np.int64) if kind == "int64" else values.astype(kind))
 
     def flags(self) -> pa.Array:
         """Bit 0 and what else the header says."""
         values = self._take(self._group.number("flags"))
         plain = values & np.uint64(ODD - 1)
-        odd = np.flatnonzero(values & np.uint64(ODD))
+        odd = np.flatnonzero(values & np.uint64(ODD)).tolist()
         for at in odd:
-            row = self._group.columns.row(int(self._rows[at]))
+            row = self._group.columns.row(self._row(at))
             plain[at] = row.flags | (FLAG_COMMIT if row.commit else 0)
         return self._fit(plain, "flags", "int16")
 
@@ -233,15 +256,16 @@ class _Taken:
         """Of the row's block."""
         group = self._group
         if not group.place.has_blocks:
-            return pa.nulls(len(self._rows), pa.int64())
-        return pa.array(group.offsets[self._take(group.block)].astype(np.int64))
+            return pa.nulls(len(self), pa.int64())
+        return pa.array(self._take(group.by_row(group.offsets.view(np.int64))))
 
     def row_in_block(self) -> pa.Array:
         """From 0."""
         group = self._group
         if not group.place.has_blocks:
-            return pa.nulls(len(self._rows), pa.int32())
-        return pa.array((self._rows - group.firsts[self._take(group.block)]).astype(np.int32))
+            return pa.nulls(len(self), pa.int32())
+        rows = np.arange(len(group), dtype=np.int32) - group.by_row(group.firsts.astype(np.int32))
+        return pa.array(self._take(rows))
 
     def span(self, name: str) -> Numbers:
         """A body value's start and, 2^32 times, its end; 0 where it is absent."""
@@ -257,41 +281,32 @@ class _Taken:
 
     def part(self, name: str) -> pa.Array:
         """Key, tuple or operations."""
-        span = self.span(name)
-        return self.slices(span & np.uint64(0xFFFFFFFF), span >> np.uint64(32), span == 0)
+        return self.values(self.span(name))
 
-    def slices(
-        self, starts: Numbers, stops: Numbers, absent: np.ndarray[Any, np.dtype[np.bool_]]
-    ) -> pa.Array:
-        """Slices of the buffer, ascending; null where `absent`."""
-        count = len(starts)
-        present = np.flatnonzero(~absent)
-        if not len(present):
-            return pa.nulls(count, pa.binary())
-        edges = np.empty(2 * len(present), dtype=np.int32)
-        edges[0::2] = starts[present]
-        edges[1::2] = stops[present]
-        whole = pa.BinaryArray.from_buffers(
-            pa.binary(),
-            len(edges) - 1,
-            [None, pa.py_buffer(edges), pa.py_buffer(self._group.columns.data)],
-        )
-        if len(present) == count:
-            return whole.take(pa.array(np.arange(0, 2 * count, 2)))
-        order = np.cumsum(~absent, dtype=np.int64) * 2 - 2
-        return whole.take(pa.array(order, mask=absent))
+    def values(self, spans: Numbers) -> pa.Array:
+        """What stands at these spans of the buffer; null where a span is 0."""
+        count, data = len(spans), self._group.columns.data
+        held = np.ascontiguousarray(spans).data
+        offsets = np.empty(count + 1, np.int32)
+        size = kernel.span_bytes(held, len(data))
+        out = bytearray(max(size, 0))
+        if kernel.gather(data, held, offsets.data, out) != size:
+            raise AssertionError("a span that the kernel gave is not in its buffer")
+        present = spans != 0
+        absent = count - int(np.count_nonzero(present))
+        valid = pa.py_buffer(np.packbits(present, bitorder="little")) if absent else None
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, absent)
 
     def header(self) -> pa.Array:
         """The row's first map."""
         starts = self._take(self._group.number("row_offset"))
-        stops = self._take(self._group.number("body_offset"))
-        return self.slices(starts, stops, np.zeros(len(starts), dtype=np.bool_))
+        return self.values(starts | self._take(self._group.number("body_offset")) << np.uint64(32))
 
     def body(self) -> pa.Array:
         """The row's second map; empty for a NOP."""
         starts = self._take(self._group.number("body_offset"))
-        stops = self._take(self._group.ends)
-        return self.slices(starts, stops, np.zeros(len(starts), dtype=np.bool_))
+        return self.values(starts | self._take(self._group.ends) << np.uint64(32))
 
     def json(self, name: str) -> pa.Array:
         """Key, tuple or operations as JSON text."""
@@ -331,5 +346,5 @@ _MAKERS: Final[dict[str, Callable[[_Taken], pa.Array]]] = {
     "tuple_json": lambda one: one.json("tuple"),
     "ops_json": lambda one: one.json("ops"),
     "crc_ok": lambda one: one.constant(True, pa.bool_()),
-    "damage": lambda one: pa.nulls(len(one._rows), pa.string()),
+    "damage": lambda one: pa.nulls(len(one), pa.string()),
 }

@@ -43,8 +43,8 @@ _AT: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
 _ZERO: Final = array("Q", (0,))
 _ONES: Final = array("Q", (2**64 - 1,))
 _PACKET_MORE_BYTES: Final = 5 + 12  # length, and what a sync adds to a header
-_ROW_BYTES: Final = 64  # first guess of a row's size; a table that is too small is made again
-_MANY_ROWS: Final = 256  # from so many guessed rows on it is worth to look at
+_ROW_BYTES: Final = 32  # few rows are shorter; a table that is too small is made again
+_MANY_ROWS: Final = 128  # from so many guessed rows on it is worth to look at
 _FEW_ROWS: Final = 16  # of them first
 
 

@@ -3,6 +3,7 @@
 Tasks do what `logweir.recovery.logscan` does, and the driver judges as `recovery.examine` judges,
 so the report is the one that `logweir verify` gives, byte for byte. `level="crc"` does less, as
 fast as memory goes: block headers, checksums, endings and the chain of headers; rows stay packed.
+`level="unpack"` also unpacks what is compressed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from logweir.errors import WalError
+from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
 from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Range, Source, plan, walk_blocks
@@ -23,7 +24,7 @@ from logweir.pipeline.storage import open_storage
 from logweir.recovery.examine import examine
 from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import RecoveryReport
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress
 from logweir.wal.crc32c import checksum
 from logweir.wal.directory import LogFile
 
@@ -95,14 +96,15 @@ class Checked:
 def quick_check(
     spark: SparkSession,
     *paths: str | Path,
+    unpack: bool = False,
     told: Told | None = None,
     **options: Any,
 ) -> list[Checked]:
     """Checksums of all blocks and ends of all files. Reads each byte once.
 
     Finds flipped bits, torn ends, and a log that is missing between two others by their headers;
-    not what only rows tell (an lsn twice, rows missing at a border): that is `verify`. Raises
-    `WalError` and its kinds for headers.
+    not what only rows tell (an lsn twice, rows missing at a border): that is `verify`. `unpack`:
+    also whether what is compressed can be unpacked. Raises `WalError` and its kinds for headers.
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
     wanted = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), **given)
@@ -110,7 +112,7 @@ def quick_check(
     ranges = [one for split in planned.splits for one in split.ranges]
 
     def work(one: Range) -> Iterator[pa.RecordBatch]:
-        blocks, end, bad, reason = check_blocks(one)
+        blocks, end, bad, reason = check_blocks(one, unpack=unpack)
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([one.source.number], pa.int32()),
@@ -149,9 +151,9 @@ def _checked(source: Source, found: list[tuple[Any, ...]]) -> Checked:
     return Checked(source.path, blocks, source.size, "", reached, "no block begins here")
 
 
-def check_blocks(one: Range) -> tuple[int, int, int | None, str | None]:
+def check_blocks(one: Range, *, unpack: bool = False) -> tuple[int, int, int | None, str | None]:
     """The checksums of one range: how many blocks are whole, where they end, the first bad one and
-    why. Raises `WalError` where the file cannot be read."""
+    why. `unpack`: unpack them too. Raises `WalError` where the file cannot be read."""
     filesystem, _ = open_storage(one.source.location)
     try:
         file = filesystem.open_read(Path(one.source.path))
@@ -161,13 +163,20 @@ def check_blocks(one: Range) -> tuple[int, int, int | None, str | None]:
     try:
         for walked in walk_blocks(file, one.start, one.end, whole=True):
             window = memoryview(walked.window)
-            columns = [walked.column(number).tolist() for number in range(3)]
-            for offset, size, crc in zip(*columns, strict=True):
+            columns = [walked.column(number).tolist() for number in range(4)]
+            for offset, size, crc, packed in zip(*columns, strict=True):
                 start = offset + FIXHEADER_BYTES
-                found = checksum(window[start : start + size])
+                payload = window[start : start + size]
+                found = checksum(payload)
                 if found != crc:
                     reason = f"block checksum is {found:08x}, its header says {crc:08x}"
                     return blocks, at, walked.at + offset, reason
+                if unpack and packed:
+                    try:
+                        decompress(payload)
+                    except (DecodeError, LimitExceeded) as error:
+                        reason = f"checksum matches but {error.message}"
+                        return blocks, at, walked.at + offset, reason
                 blocks += 1
                 at = walked.at + start + size
         if at < one.end:

@@ -100,6 +100,17 @@ _CUT_BYTES: Final = 32
 Numbers = Any  # a numpy array
 
 
+def _flags(kinds: tuple[RowType, ...]) -> Numbers:
+    """For each number that the column `type` can hold, whether it is one of these."""
+    found = np.zeros(2**15, bool)
+    found[list(kinds)] = True
+    return found
+
+
+_IS_BY_KEY: Final = _flags(_BY_KEY)
+_IS_CHANGE: Final = _flags((*_TUPLES, *_BY_KEY))
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """From a place on, the rows that need not be applied: those that `vclock` holds."""
@@ -341,7 +352,7 @@ class Keyer:
     def _wanted(self, batch: pa.RecordBatch, file: int, at: Numbers) -> Numbers:
         """Which rows are not applied yet and stand in front of the end."""
         kinds = batch.column("type").to_numpy(zero_copy_only=False)
-        wanted = np.isin(kinds, (*_TUPLES, *_BY_KEY))
+        wanted = _IS_CHANGE[kinds]
         end_file, end_at = self.plan.end
         if file > end_file:
             return np.zeros(len(at), bool)
@@ -350,7 +361,7 @@ class Keyer:
         if file > 0:
             wanted &= self._is_new(batch, file, at)
             by_index = batch.column("index_id").to_numpy(zero_copy_only=False) > 0
-            wanted &= ~(by_index & np.isin(kinds, _BY_KEY))
+            wanted &= ~(by_index & _IS_BY_KEY[kinds])
         return wanted
 
     def _is_new(self, batch: pa.RecordBatch, file: int, at: Numbers) -> Numbers:
@@ -376,7 +387,7 @@ class Keyer:
         """The wanted rows by era and kind."""
         spaces = batch.column("space_id").to_numpy(zero_copy_only=False)
         kinds = batch.column("type").to_numpy(zero_copy_only=False)
-        by_key = np.isin(kinds, _BY_KEY)
+        by_key = _IS_BY_KEY[kinds]
         for space_id in np.unique(spaces[wanted]).tolist():
             space_id = int(space_id)
             if is_definition(space_id):
@@ -456,8 +467,8 @@ class Keyer:
         """The part of each key."""
         cuts = self._cuts.get(space_id)
         if cuts is None:
-            first = sum(one < space_id for one, _ in self.plan.cuts)
-            inner = [cut[:_CUT_BYTES] for one, cut in self.plan.cuts if one == space_id]
+            first = sum((one, cut) <= (space_id, b"") for one, cut in self.plan.cuts)
+            inner = [cut[:_CUT_BYTES] for one, cut in self.plan.cuts if one == space_id and cut]
             cuts = self._cuts[space_id] = (first, np.array(inner, dtype=f"S{_CUT_BYTES}"))
         first, borders = cuts
         if not len(borders):

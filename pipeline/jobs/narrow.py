@@ -2,9 +2,11 @@
 
 Of each key only what stands behind its last insert, replace or delete counts (`fold`). Where that
 row is in the same stretch of a task's rows, those in front of it need not be shuffled and sorted: a
-log that changes the same keys again and again loses most of its rows here. A stretch is about
-`limits.PIPELINE_NARROW_BYTES` of rows, so memory does not depend on the size of a split. What is
-left out is never looked at by the fold either, so the result, and what is refused, stay the same.
+log that changes the same keys again and again loses most of its rows here. What is left of
+`limits.PIPELINE_NARROW_BYTES` of rows stays, where that is less than half, to be looked at with the
+rows behind it; so memory does not depend on the size of a split, and what a task with few keys
+hands on not on how often they change. What is left out is never looked at by the fold either, so
+the result, and what is refused, stay the same.
 """
 
 from __future__ import annotations
@@ -43,8 +45,11 @@ def keyed_rows(
         pending.append(keyed)
         size += keyed.nbytes
         if size >= stretch_bytes:
-            yield from map(keyer.parted, narrowed(pending))
-            pending, size = [], 0
+            pending = list(narrowed(pending))
+            size = sum(batch.nbytes for batch in pending)
+            if size > stretch_bytes // 2:
+                yield from map(keyer.parted, pending)
+                pending, size = [], 0
     yield from map(keyer.parted, narrowed(pending))
 
 

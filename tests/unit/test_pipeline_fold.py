@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_any_splits_and_parts_fold_to_what_a_store_holds(folder: Path, split_byt
     assert got == wanted
 
 
-@pytest.mark.parametrize("stretch_bytes", [1, 500, 10**9])
+@pytest.mark.parametrize("stretch_bytes", [1, 500, 20_000, 10**9])
 def test_rows_that_are_void_are_left_out_early(folder: Path, stretch_bytes: int) -> None:
     """Whatever stretch of rows is looked at together, the state is the same; all at once leaves
     of each key at most one insert, replace or delete, and drops rows."""
@@ -214,6 +215,21 @@ def test_rows_that_are_void_are_left_out_early(folder: Path, stretch_bytes: int)
         kept = [row for row in rows if row["file"] and row["what"] & 31 in full]
         assert len({(row["what"] >> 10, row["key"]) for row in kept}) == len(kept)
     assert state == stored_state(folder)  # which removes the first snapshot
+
+
+def test_what_is_handed_on_depends_on_keys_not_on_changes(tmp_path: Path) -> None:
+    """A log that changes few keys often, looked at in small stretches: a row per key is left."""
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("few", format=[("id", "unsigned"), ("text", "string")])
+        for number in range(100):
+            with log.transaction() as tx:
+                for key in range(20):
+                    tx.replace("few", [key, f"text {number}"])
+    prepared = prepared_here(tmp_path / "data")
+    prepared = replace(prepared, options=replace(prepared.options, batch_rows=100))
+    changes = [row for row in keyed_here(prepared, 20_000).to_pylist() if row["file"]]
+    assert len([row for row in changes if row["space_id"] == 512]) == 20
+    assert state_here(prepared, stretch_bytes=20_000) == stored_state(tmp_path / "data")
 
 
 def test_an_older_snapshot_folds_to_the_same(folder: Path) -> None:

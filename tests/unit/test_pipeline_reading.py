@@ -19,14 +19,16 @@ from logweir import pipeline
 from logweir.errors import ChainGap, ConfigError, CorruptBlock, WalError
 from logweir.pipeline.columns import COLUMNS, arrow_schema
 from logweir.pipeline.frames import scan_options
+from logweir.pipeline.jobs.checks import check_blocks
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
 from logweir.pipeline.readers import LogweirReader
 from logweir.pipeline.reading import scan
 from logweir.pipeline.source import LogweirSource
 from logweir.pipeline.storage import UrlFileSystem, open_storage
-from logweir.wal.block import encode_block
+from logweir.wal.block import encode_block, encode_fixheader
 from logweir.wal.columns import encode_run
+from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
 from logweir.wal.mp import pack
 from logweir.wal.reader import WalReader
@@ -470,3 +472,40 @@ def test_schema_is_what_spark_makes_of_the_ddl() -> None:
     for name, kind in COLUMNS.items():
         struct.add(name, types[kind])
     assert arrow_schema(list(COLUMNS)) == to_arrow_schema(struct, timezone="UTC")
+
+
+def test_batches_of_a_group_are_of_one_size(tmp_path: Path) -> None:
+    """A group that is a little too large for one batch is halved; all its rows are there."""
+    write_log(tmp_path, blocks=1, per_block=103, base=b"base", max_bytes=2**40)
+    found = list(pipeline.batches(tmp_path, batch_rows=100))
+    assert [batch.num_rows for batch in found] == [52, 51]
+    assert [row["row_in_block"] for row in rows_of(found)] == list(range(103))
+    chosen = list(pipeline.batches(tmp_path, batch_rows=100, replica_id=1, lsn_to=101))
+    assert [batch.num_rows for batch in chosen] == [51, 50]
+    assert [row["lsn"] for row in rows_of(chosen)] == list(range(1, 102))
+    for row in rows_of(chosen):
+        assert row["tuple"] == pack([row["lsn"], b"base"])
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_frame_that_does_not_unpack_is_found_by_unpacking(tmp_path: Path, is_right: bool) -> None:
+    """Its checksum may match all the same; plain blocks and whole frames pass."""
+    write_log(tmp_path, blocks=2, per_block=3, base=b"base", max_bytes=2**40)
+    log = min(tmp_path.glob("*.xlog"))
+    data = log.read_bytes()
+    payload = bytes(encode_block(rows(b"base" * 100, 30, 7))[1])
+    if not is_right:
+        payload = payload[:-9] + bytes(9)
+    header = encode_fixheader("zstd", len(payload), checksum(payload))
+    log.write_bytes(data[:-4] + header + payload + data[-4:])
+    ((one,),) = [split.ranges for split in plan(ScanOptions(paths=(str(tmp_path),))).splits]
+    assert check_blocks(one)[::3] == (3, None)
+    blocks, end, bad, reason = check_blocks(one, unpack=True)
+    if is_right:
+        assert (blocks, end, bad, reason) == (3, len(data) - 4 + 19 + len(payload), None, None)
+    else:
+        assert (blocks, end, bad) == (2, len(data) - 4, len(data) - 4)
+        assert "checksum matches but zstd" in (reason or "")

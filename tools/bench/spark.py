@@ -27,10 +27,12 @@ from logweir import pipeline
 from logweir.pipeline.jobs.checks import check_blocks
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
+from logweir.recovery.logscan import scan_log
 from logweir.store import open as open_log
 from logweir.tools.bench.harness import Case, compare
 from logweir.tools.bench.scan import make_log
-from logweir.wal.block import FIXHEADER_BYTES, decode_fixheader, decompress
+from logweir.wal.directory import scan_directory
+from logweir.wal.filesystem import OS
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import file_name
 
@@ -333,12 +335,17 @@ def _checks(folder: Path, log: Path) -> Iterator[Figure]:
     plain_folder = folder / "plain"
     plain_folder.mkdir()
     plain = make_log(plain_folder, 500_000, compress=False)
-    yield _rate("verify, plain blocks", plain, _checksums, 1000)
-    yield _rate("verify, zstd blocks", log, _checksums, 150)
-    yield _rate("verify with unpacking, zstd blocks", log, _unpacked, 150)
+    crc, unpack = partial(_checked, unpack=False), partial(_checked, unpack=True)
+    yield _rate("verify, plain blocks", plain, crc, 1000)
+    yield _rate("verify, zstd blocks", log, crc, 150)
+    yield _rate("verify with unpacking, zstd blocks", log, unpack, 150)
+    yield _rate("verify of all rows, plain blocks", plain, _rows)
+    yield _rate("verify of all rows, zstd blocks", log, _rows)
 
 
-def _rate(name: str, path: Path, check: Callable[[Path], None], least: float) -> Figure:
+def _rate(
+    name: str, path: Path, check: Callable[[Path], None], least: float | None = None
+) -> Figure:
     check(path)
     rates = []
     for _ in range(_CHECK_TIMES):
@@ -348,20 +355,12 @@ def _rate(name: str, path: Path, check: Callable[[Path], None], least: float) ->
     return Figure(name, rates, "MB per CPU s", least=least)
 
 
-def _checksums(path: Path) -> None:
+def _checked(path: Path, *, unpack: bool) -> None:
     for split in plan(ScanOptions(paths=(str(path),))).splits:
         for one in split.ranges:
-            assert check_blocks(one)[2] is None
+            assert check_blocks(one, unpack=unpack)[2] is None
 
 
-def _unpacked(path: Path) -> None:
-    _checksums(path)
-    data = memoryview(path.read_bytes())
-    source = plan(ScanOptions(paths=(str(path),))).sources[0]
-    at = source.first_block
-    while at + FIXHEADER_BYTES <= len(data):
-        header = decode_fixheader(data[at : at + FIXHEADER_BYTES])
-        start = at + FIXHEADER_BYTES
-        if header.kind == "zstd":
-            decompress(data[start : start + header.stored_bytes])
-        at = start + header.stored_bytes
+def _rows(path: Path) -> None:
+    logs = [log for log in scan_directory(path.parent).xlogs if log.path == path]
+    assert not any(scan_log(log, OS, lambda _: None).report.damage for log in logs)

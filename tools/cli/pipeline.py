@@ -75,7 +75,8 @@ def command(
         str | None, typer.Option(metavar="TIME", help="The state at this time (ISO 8601, UTC).")
     ] = None,
     level: Annotated[
-        Literal["rows", "crc"], typer.Option(help="verify: everything, or checksums and endings.")
+        Literal["rows", "unpack", "crc"],
+        typer.Option(help="verify: everything; or checksums and endings; or these and unpacking."),
     ] = "rows",
     snapshot: Annotated[
         str | None, typer.Option(metavar="NAME", help="compact, state: the snapshot to start from.")
@@ -183,9 +184,10 @@ def _progress(call: _Call, label: str) -> Iterator[Callable[[int, int], None]]:
 def _verify(spark: SparkSession, call: _Call) -> int:
     from logweir.pipeline.jobs import checks
 
-    if call.options["level"] == "crc":
+    if call.options["level"] != "rows":
+        unpack = call.options["level"] == "unpack"
         with _progress(call, "Checking") as told:
-            files = checks.quick_check(spark, *call.paths, told=told)
+            files = checks.quick_check(spark, *call.paths, unpack=unpack, told=told)
         if call.out.as_json:
             shown = [_checked(one) for one in files]
             call.out.json({"ok": all(one.ok for one in files), "files": shown})
