@@ -31,7 +31,7 @@ from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.references import LargeTuple
-from logweir.wal.mp import pack
+from logweir.wal.mp import pack, unpack
 
 FIELDS = (
     ("partition", "unsigned"),
@@ -265,6 +265,34 @@ def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None
             )
     assert found[0] == found[2]
     assert found[1] == found[3]
+
+
+@pytest.mark.parametrize("before", [120, 250, 65_530])
+def test_rows_keep_their_form_where_lsns_get_longer(tmp_path: Path, before: int) -> None:
+    """A group across the place where a number takes more bytes is that of one tuple at a time."""
+    rows = [large([0, n, n, 0, b"x" * 10_000]) for n in range(1, 13)]
+    found = []
+    for name, step in (("one", 12), ("two", 1)):
+        with logweir.open(tmp_path / name, durability="write", clock=lambda: 7.0) as log:
+            log.create_space("t", FIELDS, primary=["partition", "first"])
+            log.create_space("u", [("n", "unsigned")], primary=["n"])
+            log.append("u", [[n] for n in range(before - log.vclock.lsn(1))])
+            assert log.vclock.lsn(1) == before
+            space = log.schema.space("t").id
+            for at in range(0, 12, step):
+                some = rows[at : at + step]
+                log.run_job(Job(functools.partial(append_tuples, space_id=space, tuples=some)))
+            transactions = [batch for batch in log.rows() if batch.rows[0].lsn > before]
+            assert len(transactions) == 12
+            found.append(
+                [
+                    (row.type, row.lsn, row.tsn, row.decoded())
+                    for batch in transactions
+                    for row in batch.rows
+                ]
+            )
+            assert log.select("t") == [tuple(unpack(row.joined())) for row in rows]
+    assert found[0] == found[1]
 
 
 def test_space_with_more_indexes_is_left_to_the_ordinary_way(tmp_path: Path) -> None:
