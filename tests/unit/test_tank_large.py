@@ -126,6 +126,22 @@ def test_bundle_above_the_limit_is_refused_alone(
 
 
 @pytest.mark.slow
+def test_bundle_refused_for_its_numbers_is_alone_in_its_group(tmp_path: Path) -> None:
+    """Nothing is stored, the reason is told, and what follows gets the next number."""
+    data = bundle(20_000)
+
+    async def test(connection: Connection) -> None:
+        assert await publish(connection, PublishPart("t", 0, data)) == [PublishResult.STORED]
+        taken = Publish(0, (("t", (PublishPart("t", 0, data, 1),)),), at_numbers=True)
+        answer = await connection.ask(taken)
+        assert answer.results[0] == (PublishResult.BAD_NUMBERS,)
+        assert await publish(connection, PublishPart("t", 0, data)) == [PublishResult.STORED]
+        assert (await fetch(connection, 0, 2)).endswith(data)
+        assert (await fetch(connection, 0, 3)) == b""
+
+    run(tmp_path / "s", test)
+
+
 def test_frame_of_256_mib_is_taken(tmp_path: Path) -> None:
     """Four of the largest bundles in one frame are stored; one that is as large as the frame gets
     result 2, and the connection stays."""
