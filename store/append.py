@@ -6,11 +6,12 @@ LMDB; else each tuple goes the ordinary way, in the same group.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import eq
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
@@ -23,10 +24,10 @@ from logweir.store.group import Group
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
-from logweir.wal.mp import Value, encode_bin_header, encode_uint
+from logweir.wal.mp import Value, encode_uint
 from logweir.wal.xrow import RowType
 
-__all__ = ["append_job", "append_tuples", "append_units", "pack_run", "store_run"]
+__all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run", "store_run"]
 
 _REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16  # a reference's key says file and space, too
 
@@ -36,6 +37,34 @@ def pack_run(tuples: Iterable[Sequence[Value]]) -> tuple[bytes, array[int]]:
     ILLEGAL_PARAMS."""
     with packing("a tuple"):
         return pack_tuples(list(tuples))
+
+
+class Appends(ABC):
+    """What a log offers to fill a space with."""
+
+    @abstractmethod
+    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any: ...
+
+    def append(
+        self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
+    ) -> int:
+        """Insert many tuples with one sync; the fastest way to fill a space.
+
+        `one_transaction`: all or nothing for every reader and follower, else each tuple is a
+        transaction of its own (for the caller it is all or nothing either way). Returns how many.
+        """
+        packed, bounds = pack_run(tuples)
+        job = append_job(space, packed, bounds, one_transaction=one_transaction)
+        count: int = self._run(job, size=len(packed))
+        return count
+
+    def append_packed(
+        self, space: int | str, packed: bytes, *, one_transaction: bool = True
+    ) -> int:
+        """`append` of tuples that are MsgPack already: arrays, one behind the other."""
+        job = append_job(space, packed, one_transaction=one_transaction)
+        count: int = self._run(job, size=len(packed))
+        return count
 
 
 def append_job(
@@ -169,25 +198,34 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
     if any(part.field_no >= last_field for part in primary.sort_parts):
         return False
     limit_bytes = space.format.max_bytes - HEADER_BYTES - space.format.offsets_bytes
-    items = []
+    checked = []
+    size = 0
     for data in tuples:
-        cut = len(data.head) - len(encode_bin_header(len(data.payload)))
-        assert data.head[0] == 0x90 + last_field + 1
+        head, payload = data
+        length = len(payload)
+        whole = len(head) + length
+        size += whole
+        assert head[0] == 0x91 + last_field
         # What is checked, and what the key is made of, is the tuple without its payload.
-        whole = data.head[:cut] + b"\xc4\0" if data.size <= limit_bytes else data.joined()
-        items.append((plan.key(whole)[0], data))
+        if whole <= limit_bytes:
+            cut = 2 if length < 1 << 8 else 3 if length < 1 << 16 else 5
+            checked.append(head[:-cut] + b"\xc4\0")
+        else:
+            checked.append(data.joined())
+    found = plan.keys(b"".join(checked), array("Q", accumulate(map(len, checked), initial=0)))
+    made = list(kernel.parts(found.data, found.bounds))
     tree = group.engine.txn.tree(space.id, 0)
     assert tree is not None
-    if not all(len(key) <= _REFERENCE_KEY_BYTES for key, _ in items):
+    keys = sorted(made)
+    if max(map(len, keys)) > _REFERENCE_KEY_BYTES:
         return False
-    keys = sorted(key for key, _ in items)
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
     places = group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
 
     def store() -> None:
         referred, held = [], []
-        for (key, data), place in zip(items, places, strict=True):
+        for key, data, place in zip(made, tuples, places, strict=True):
             reference = place.reference()
             if reference is None:
                 held.append((key, data.joined()))
@@ -198,7 +236,7 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
         if referred:
             group.engine.txn.refer(space.id, sorted(referred))
 
-    group.defer(store, sum(data.size for data in tuples))
+    group.defer(store, size)
     return True
 
 

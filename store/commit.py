@@ -57,16 +57,18 @@ class Job:
 
 class CommitQueue:
     """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
-    raise: what goes wrong is the jobs' error. `begin`: see there."""
+    raise: what goes wrong is the jobs' error. `begin`, `here`: see `begin` and `run_here`."""
 
     def __init__(
         self,
         commit: Callable[[list[Job]], None],
         lock: threading.Lock,
         begin: Callable[[Sequence[Job]], Callable[[], None] | None] = lambda jobs: None,
+        here: Callable[[Sequence[Job]], bool] = lambda jobs: False,
     ) -> None:
         self._commit = commit
         self._begin = begin
+        self._here = here
         self._line: deque[Job] = deque()
         self._guard = threading.Lock()
         self._leader: Job | CommitQueue | None = None  # whose thread commits; self: the queue's own
@@ -136,12 +138,8 @@ class CommitQueue:
         The queue's own `begin` writes it, and returns what syncs it; None where the group has to be
         put in line. False, and nothing done, then and where anybody is in line or commits.
         """
-        with self._guard:
-            if self._leader is not None or self._line or self._closing:
-                return False
-            if not self._lock.acquire(blocking=False):
-                return False
-            self._leader = self
+        if not self._enter():
+            return False
         finish: Callable[[], None] | None = None
         try:
             finish = self._begin(jobs)
@@ -160,6 +158,38 @@ class CommitQueue:
         hand(lambda: self._complete(jobs, finish))
         return True
 
+    def run_here(self, jobs: Sequence[Job]) -> bool:
+        """Commit a group now, in this thread, for a caller that must not wait: where nothing is
+        synced this takes no longer than to hand it to another thread.
+
+        The queue's own `here` does so; it returns False where the group has to be put in line.
+        False, and nothing done, then and where anybody is in line or commits.
+        """
+        if not self._enter():
+            return False
+        cause: BaseException | None = None
+        is_done = True
+        try:
+            is_done = self._here(jobs)
+        except BaseException as error:
+            cause = error
+            raise
+        finally:
+            self._free()
+            if is_done:
+                _finish(jobs, cause)
+        return is_done
+
+    def _enter(self) -> bool:
+        """Become the leader, if that needs no waiting; to be ended by `_free`."""
+        with self._guard:
+            if self._leader is not None or self._line or self._closing:
+                return False
+            if not self._lock.acquire(blocking=False):
+                return False
+            self._leader = self
+            return True
+
     def _complete(self, jobs: Sequence[Job], finish: Callable[[], None]) -> None:
         """The rest of `begin`, in its thread."""
         cause: BaseException | None = None
@@ -173,8 +203,8 @@ class CommitQueue:
         finally:
             self._free()
             for job in jobs:
-                job.error = None if cause is None else _interrupted(cause)
-                job.finish()
+                job.error = None
+            _finish(jobs, cause)
 
     def _free(self) -> None:
         self._lock.release()
@@ -216,10 +246,7 @@ class CommitQueue:
                 cause = error
                 raise
             finally:
-                for job in group:
-                    if cause is not None and job.error is None:
-                        job.error = _interrupted(cause)
-                    job.finish()
+                _finish(group, cause)
 
     def _leave(self, job: Job) -> None:
         """The thread of `job` waits no longer: hand the lead, if it has it, to one that does."""
@@ -259,6 +286,14 @@ class CommitQueue:
             with self._guard:
                 self._start_thread()
             raise
+
+
+def _finish(jobs: Sequence[Job], cause: BaseException | None) -> None:
+    """Tell those that wait. `cause`: what stopped the thread that committed them."""
+    for job in jobs:
+        if cause is not None and job.error is None:
+            job.error = _interrupted(cause)
+        job.finish()
 
 
 def _interrupted(cause: BaseException) -> BaseException:

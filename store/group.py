@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
+from operator import itemgetter
 from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
@@ -33,7 +34,7 @@ from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 __all__ = ["Group", "Mark", "run_blocks"]
 
 _COLUMNS: Final = 7
-_EMPTY_BODY: Final = array("Q", (0, 0))
+_WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
 _APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
 )
@@ -92,7 +93,7 @@ class Group:
     @property
     def vclock(self) -> VClock:
         """The state after all transactions that were ended."""
-        return VClock(dict(enumerate(self._lsns)))
+        return VClock(dict(filter(itemgetter(1), enumerate(self._lsns))))
 
     @property
     def last_lsn(self) -> int:
@@ -358,31 +359,50 @@ class Group:
         """Log large INSERTs whose effect is already applied, a transaction each, without joining
         them: their bytes are written from where they are. Returns where that will be."""
         self._flush()
-        replica_id = 0 if space.is_local else self.replica_id
         places: list[InLog] = []
-        rows = Pieces([], 0)
-        for data in tuples:
-            self._lsns[replica_id] += 1
-            head = encode_run(
-                type=RowType.INSERT,
-                replica_id=replica_id,
-                first_lsn=self._lsns[replica_id],
-                timestamp=self.now,
-                source=b"",
-                bounds=_EMPTY_BODY,
-                prefix=prefix,
-                group_id=GROUP_LOCAL if space.is_local else 0,
-            )
-            places.append(InLog(rows, len(rows.parts) + 1, rows.size_bytes + len(head)))
-            rows.parts = (*rows.parts, head, *data)
-            rows.size_bytes += len(head) + data.size
-            if rows.size_bytes >= BLOCK_TARGET_BYTES:
+        parts: list[bytes | bytearray | memoryview] = []
+        rows = Pieces(parts, 0)
+        size = 0
+        for row_head, data in zip(self._row_heads(space, len(tuples), prefix), tuples, strict=True):
+            head, payload = data
+            size += len(row_head)
+            places.append(InLog(rows, len(parts) + 1, size))
+            parts += (row_head, head, payload)
+            size += len(head) + len(payload)
+            rows.size_bytes = size
+            if size >= BLOCK_TARGET_BYTES:
                 self._blocks.append(rows)
-                rows = Pieces([], 0)
-        if rows.parts:
+                parts = []
+                rows = Pieces(parts, 0)
+                size = 0
+        if parts:
             self._blocks.append(rows)
         self.touched = True
         return places
+
+    def _row_heads(self, space: SpaceDef, count: int, prefix: bytes) -> Iterator[bytearray]:
+        """What stands before the tuples of the next `count` INSERTs, each a transaction."""
+        replica_id = 0 if space.is_local else self.replica_id
+        first = self._lsns[replica_id] + 1
+        self._lsns[replica_id] += count
+        while count:
+            # As many as have lsns of one length, made at once: then each is as long as the others.
+            alike = min(count, next(end for end in _WIDER_FROM if end > first) - first)
+            made = encode_run(
+                type=RowType.INSERT,
+                replica_id=replica_id,
+                first_lsn=first,
+                timestamp=self.now,
+                source=b"",
+                bounds=array("Q", bytes(8 * (alike + 1))),
+                prefix=prefix,
+                group_id=GROUP_LOCAL if space.is_local else 0,
+            )
+            size = len(made) // alike
+            for at in range(0, len(made), size):
+                yield made[at : at + size]
+            first += alike
+            count -= alike
 
     def defer(self, work: Callable[[], None], size: int) -> None:
         """Have `work` on the state done while the log is being synced: nothing may refuse it.

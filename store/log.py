@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +65,7 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(statements.Statements, upkeep.Upkeep):
+class Log(statements.Statements, append.Appends, upkeep.Upkeep):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -102,7 +102,9 @@ class Log(statements.Statements, upkeep.Upkeep):
         self._grown = threading.Condition()
         self._durable = opened.durable_end()
         self._late = Late(self._state, self._view_guard, self._apply_late)
-        self._queue = CommitQueue(self._commit, self._exclusive, self._begin_late)
+        self._queue = CommitQueue(
+            self._commit, self._exclusive, self._begin_late, self._commit_here
+        )
         self._syncer = Syncer()
         self._failure: LogweirError | None = None
         self._closed = False
@@ -265,26 +267,10 @@ class Log(statements.Statements, upkeep.Upkeep):
                 self._apply_late()
         return True
 
-    def append(
-        self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
-    ) -> int:
-        """Insert many tuples with one sync; the fastest way to fill a space.
-
-        `one_transaction`: all or nothing for every reader and follower, else each tuple is a
-        transaction of its own (for the caller it is all or nothing either way). Returns how many.
-        """
-        packed, bounds = append.pack_run(tuples)
-        job = append.append_job(space, packed, bounds, one_transaction=one_transaction)
-        count: int = self._run(job, size=len(packed))
-        return count
-
-    def append_packed(
-        self, space: int | str, packed: bytes, *, one_transaction: bool = True
-    ) -> int:
-        """`append` of tuples that are MsgPack already: arrays, one behind the other."""
-        job = append.append_job(space, packed, one_transaction=one_transaction)
-        count: int = self._run(job, size=len(packed))
-        return count
+    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
+        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
+        this thread. False, and nothing done, where that cannot be done now."""
+        return self.durability == "write" and self._queue.run_here(jobs)
 
     def transaction(self) -> Transaction:
         """Several changes, applied together or not at all: a context manager.
@@ -372,7 +358,24 @@ class Log(statements.Statements, upkeep.Upkeep):
                     job.error = job.error or error
                 return
 
-    def _commit_once(self, jobs: list[Job]) -> None:
+    def _commit_here(self, jobs: Sequence[Job]) -> bool:
+        """`_commit` where nothing has to be waited for; False, and nothing done, else.
+
+        A new log file begins with a sync, and what is late may be much.
+        """
+        if self._late.waits or self._writer.is_full:
+            return False
+        try:
+            self._check_open()
+            self._commit_once(jobs)
+        except (MapFull, Refused):
+            return False
+        except LogweirError as error:
+            for job in jobs:
+                job.error = job.error or error
+        return True
+
+    def _commit_once(self, jobs: Sequence[Job]) -> None:
         if self._commit_late(jobs):
             return
         group = self.begin_group()

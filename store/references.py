@@ -43,7 +43,7 @@ from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 if TYPE_CHECKING:
     from logweir.store.log import Log
 
-__all__ = ["REFERENCE", "InLog", "LargeTuple", "LogFiles", "file_of", "move_in"]
+__all__ = ["REFERENCE", "InLog", "LargeTuple", "LogFiles", "file_of", "file_part", "move_in"]
 
 REFERENCE: Final = 0xC1
 _FORM: Final = struct.Struct(">BQQQII")
@@ -88,6 +88,11 @@ class InLog(NamedTuple):
 def file_of(reference: bytes) -> int:
     """The number of the file that a reference is about."""
     return int(_FORM.unpack(reference)[1])
+
+
+def file_part(reference: bytes) -> bytes:
+    """The same as it stands there, in 8 bytes, big-endian."""
+    return reference[1:9]
 
 
 class LogFiles:

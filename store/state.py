@@ -42,7 +42,7 @@ from logweir.limits import STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
 from logweir.store.longkeys import PIECE_BYTES, LongKeys
-from logweir.store.references import REFERENCE, LogFiles, file_of
+from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
@@ -399,7 +399,8 @@ class Txn:
         if not self.is_referring(name):
             self.raw.put(_REFERRING + name, b"", db=self.database(_META))
             self._referring[name] = True
-        places = sorted((_PLACE.pack(file_of(ref), space_id) + key, b"") for key, ref in pairs)
+        space = space_id.to_bytes(4, "big")
+        places = sorted([(file_part(ref) + space + key, b"") for key, ref in pairs])
         with self.raw.cursor(self.database(_REFERENCES)) as cursor:
             cursor.putmulti(places)
 

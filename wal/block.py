@@ -25,7 +25,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, Literal
 
 import zstandard
@@ -33,7 +32,7 @@ import zstandard
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import BLOCK_RAW_BYTES, BLOCK_STORED_BYTES, COMPRESS_THRESHOLD_BYTES
 from logweir.wal import kernel
-from logweir.wal.crc32c import checksum
+from logweir.wal.crc32c import checksum, checksums
 from logweir.wal.mp import decode_uint, skip
 
 __all__ = [
@@ -235,17 +234,20 @@ def encode_pieces(
     level: int = 1,
     unsynced_bytes: int = 0,
     offset: int = 0,
+    is_dense: bool = False,
 ) -> Sequence[Buffer]:
     """`encode_block` of rows in several buffers. Returns what is to be written.
 
-    They are joined only where that makes the block smaller, or has to be.
+    They are joined only where that makes the block smaller, or has to be. `is_dense`: it would not,
+    which need not be looked at.
     """
-    largest, last = max(rows.parts, key=len), rows.parts[-1]
-    packs = threshold_bytes is not None and len(rows) >= threshold_bytes
+    large = [part for part in rows.parts if len(part) >= _LONG_RUN]
+    largest, last = max(large or rows.parts, key=len), rows.parts[-1]
+    packs = not is_dense and threshold_bytes is not None and rows.size_bytes >= threshold_bytes
     if (
         (packs and not _is_dense(largest, level, _SAMPLED_PIECE_BYTES))
-        or _has_zero_sector(last, offset + len(rows) - len(last))
-        or any(kernel.has_zeros(part, _LONG_RUN) for part in rows.parts)
+        or _has_zero_sector(last, offset + rows.size_bytes - len(last))
+        or any([kernel.has_zeros(part, _LONG_RUN) for part in large])
     ):
         return encode_block(
             b"".join(rows.parts),
@@ -254,13 +256,9 @@ def encode_pieces(
             unsynced_bytes=unsynced_bytes,
             offset=offset,
         )
-    rows.checksums = tuple(accumulate(rows.parts, _go_on, initial=0))[1:]
-    head = encode_fixheader("plain", len(rows), rows.checksums[-1], unsynced_bytes)
+    rows.checksums = checksums(rows.parts)
+    head = encode_fixheader("plain", rows.size_bytes, rows.checksums[-1], unsynced_bytes)
     return (head, *rows.parts)
-
-
-def _go_on(before: int, part: Buffer) -> int:
-    return checksum(part, before)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

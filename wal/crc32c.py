@@ -11,12 +11,12 @@ which one runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import crcmod  # type: ignore[import-untyped]
 
-__all__ = ["SOURCE", "checksum", "reference_checksum"]
+__all__ = ["SOURCE", "checksum", "checksums", "reference_checksum"]
 
 _ONES: Final = 0xFFFFFFFF
 
@@ -34,9 +34,19 @@ try:
 except ImportError:
     SOURCE = "crcmod"
     checksum = reference_checksum
+
+    def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
+        crc = 0
+        return [crc := checksum(part, crc) for part in parts]
 else:
     SOURCE = "crc32c"
 
     def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
         """CRC-32C of `data` in Tarantool's variant, going on from `before`. Returns 0 … 2^32-1."""
         return _hardware.crc32c(data, before ^ _ONES) ^ _ONES
+
+    def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
+        """Of what stands up to the end of each part, one behind the other."""
+        find = _hardware.crc32c
+        crc = _ONES
+        return [(crc := find(part, crc)) ^ _ONES for part in parts]

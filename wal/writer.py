@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
@@ -43,6 +43,9 @@ PROGRAM: Final = f"logweir {VERSION}"
 
 INPROGRESS: Final = ".inprogress"
 _UNSYNCED_MAX: Final = 2**32 - 1
+_DENSE_BLOCKS: Final = 8
+"""After so many blocks of pieces in a row that could not be made smaller only each of so many is
+looked at: trying takes as long as writing."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -126,6 +129,7 @@ class WalWriter:
         self._header_items: tuple[tuple[str, str], ...] = ()
         self._current: _Current | None = None
         self._poison: BaseException | None = None
+        self._dense = 0  # how many blocks of pieces in a row could not be made smaller
         self.syncs = 0
         """How many times `sync` reached the disk."""
         if at.path is not None:
@@ -156,6 +160,11 @@ class WalWriter:
         """Whether a sync failed: see `WriterPoisoned`."""
         return self._poison is not None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next batch closes the current file, or has to make the first."""
+        return self._current is None or self._current.file.size() >= self.options.max_bytes
+
     def write(self, blocks: Sequence[Buffer | Pieces], vclock: VClock) -> int:
         """Append a batch; nothing is synced.
 
@@ -173,17 +182,21 @@ class WalWriter:
         parts: list[Buffer] = []
         size = before
         for rows in blocks:
-            encode: Any = encode_pieces if isinstance(rows, Pieces) else encode_block
-            block: Sequence[Buffer] = encode(
-                rows,
-                threshold_bytes=options.compress_threshold_bytes,
-                level=options.compress_level,
-                unsynced_bytes=min(size - current.synced, _UNSYNCED_MAX),
-                offset=size,
-            )
-            if isinstance(rows, Pieces) and rows.checksums:
-                rows.file, rows.offset = current.number, size + FIXHEADER_BYTES
-            parts += block
+            unsynced_bytes = min(size - current.synced, _UNSYNCED_MAX)
+            if isinstance(rows, Pieces):
+                parts += (block := self._encode_pieces(rows, unsynced_bytes, size))
+                if rows.checksums:
+                    rows.file, rows.offset = current.number, size + FIXHEADER_BYTES
+            else:
+                parts += (
+                    block := encode_block(
+                        rows,
+                        threshold_bytes=options.compress_threshold_bytes,
+                        level=options.compress_level,
+                        unsynced_bytes=unsynced_bytes,
+                        offset=size,
+                    )
+                )
             size += sum(map(len, block))
         failpoint("wal.before_write")
         try:
@@ -242,6 +255,20 @@ class WalWriter:
             self._current = None
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _encode_pieces(self, rows: Pieces, unsynced_bytes: int, offset: int) -> Sequence[Buffer]:
+        """What came in several buffers is often like what came before it: see `_DENSE_BLOCKS`."""
+        is_dense = self._dense >= _DENSE_BLOCKS and self._dense % _DENSE_BLOCKS > 0
+        block = encode_pieces(
+            rows,
+            threshold_bytes=self.options.compress_threshold_bytes,
+            level=self.options.compress_level,
+            unsynced_bytes=unsynced_bytes,
+            offset=offset,
+            is_dense=is_dense,
+        )
+        self._dense = self._dense + 1 if rows.checksums else 0
+        return block
 
     def _check(self) -> None:
         if self._poison is not None:

@@ -235,6 +235,9 @@ def check_bundle(data: Buffer) -> tuple[BundleHead, int]:
     Returns the head and the time of the first message in ms. Raises `DecodeError` or
     `LimitExceeded`; the bytes are not changed.
     """
+    found = kernel.sound(data)
+    if found is not None:
+        return BundleHead(*found[0]), found[1]
     head = read_head(data)
     return head, _walk(data, head, 1, None)
 

@@ -52,12 +52,14 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
+from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import encode_varint, read_varint
 from logweir.replication.tank.messages import (
     FROM_END,
@@ -98,11 +100,15 @@ __all__ = [
     "decode_request",
     "encode_answer",
     "encode_fetch_header",
+    "encode_published",
     "encode_request",
     "publish_results",
 ]
 
 _FRAME: Final = struct.Struct("<BI")
+_PUBLISH: Final = int(MessageType.PUBLISH)  # to look up members of an enumeration takes time
+_PUBLISH_AT: Final = int(MessageType.PUBLISH_AT)
+_PUBLISHED: Final = struct.Struct("<BII")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -119,6 +125,7 @@ _SCRATCH_BYTES: Final = 64 * 1024  # what is received at a time where no large f
 _HEAD_BYTES: Final = 4 * 1024  # the same behind a large frame: another one may follow
 _OWN_BYTES: Final = 256 * 1024
 _BUFFERS_KEPT: Final = 32
+_BUFFERS_TRIED: Final = 4
 _OWN_FRAME_BYTES: Final = 4 * 1024 * 1024  # larger frames are received in pieces
 _SMALL_BYTES: Final = 1024  # smaller parts of a frame are gathered: each would cost as much again
 Buffer = bytes | memoryview
@@ -131,15 +138,17 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._used: list[bytearray] = []
+        self._used: deque[bytearray] = deque()  # the one that was taken first, and is free first
 
     def take(self, size: int) -> memoryview:
         """A buffer of at least `size` bytes; one of the usual size that nobody looks into any more
         is used again."""
         if size > _OWN_BYTES:
             return memoryview(bytearray(size))
-        for at in range(len(self._used) - 1, -1, -1):
-            buffer = self._used[at]
+        used = self._used
+        for _ in range(min(len(used), _BUFFERS_TRIED)):
+            buffer = used.popleft()
+            used.append(buffer)
             try:
                 buffer.pop()  # refused while there is a view
             except BufferError:
@@ -147,8 +156,8 @@ class _Buffers(threading.local):
             buffer.append(0)
             return memoryview(buffer)
         buffer = bytearray(_OWN_BYTES)
-        if len(self._used) < _BUFFERS_KEPT:
-            self._used.append(buffer)
+        if len(used) < _BUFFERS_KEPT:
+            used.append(buffer)
         return memoryview(buffer)
 
 
@@ -215,8 +224,10 @@ class FrameBuffer:
             self._room = memoryview(bytearray(min(missing, _OWN_BYTES)))
         else:
             self._own = _buffers.take(self._needed_bytes)
-            self._own_start, self._own_end = 0, self._size_bytes
-            self._own[: self._size_bytes] = b"".join(self._parts)
+            self._own_start = self._own_end = 0
+            for part in self._parts:
+                start, self._own_end = self._own_end, self._own_end + len(part)
+                self._own[start : self._own_end] = part
             self._parts = []
             self._room = self._own[self._own_end :]
         return self._room
@@ -249,13 +260,20 @@ class FrameBuffer:
         self, view: memoryview, position: int, frames: list[tuple[int, memoryview]]
     ) -> tuple[int, LimitExceeded | None]:
         """Take the frames from `position` on, keep the rest; returns where that begins."""
-        while position < len(view):
-            before = len(frames)
+        end = len(view)
+        limit = self._limit_bytes
+        while end - position >= _FRAME.size:
+            kind, size = _FRAME.unpack_from(view, position)
+            start = position + _FRAME.size
+            if size > limit or end - start < size:
+                break
+            position = start + size
+            frames.append((kind, view[start:position]))
+        problem = None
+        self._parts, self._size_bytes = [], 0
+        if position < end:
             problem = self._take(view, position, frames)
-            if problem is not None or len(frames) == before:
-                return position, problem
-            position += _FRAME.size + len(frames[-1][1])
-        return position, None
+        return position, problem
 
     def _add(self, part: memoryview) -> None:
         self._size_bytes += len(part)
@@ -396,6 +414,19 @@ def _decode_publish(reader: _Reader, at_numbers: bool) -> Publish:
     return Publish(request_id, tuple(topics), at_numbers, version, client, acks, timeout_ms)
 
 
+def _one_bundle(payload: Buffer, at_numbers: bool, fields: tuple[int, ...]) -> Publish:
+    """`_decode_publish` of what `kernel.one_bundle` found."""
+    version, request_id, client_end, acks, timeout_ms, name_end, partition, first, start = fields
+    client = str(payload[7:client_end], "utf-8", "surrogateescape")
+    name = str(payload[client_end + 7 : name_end], "utf-8", "surrogateescape")
+    bundle = payload[start:]
+    if len(bundle) < _VIEWED_BYTES:
+        bundle = bytes(bundle)
+    part = PublishPart(name, partition, bundle, first if at_numbers else None)
+    topics = ((name, (part,)),)
+    return Publish(request_id, topics, at_numbers, version, client, acks, timeout_ms)
+
+
 def _decode_fetch(reader: _Reader) -> Fetch:
     version, request_id, client = reader.u16(), reader.u32(), reader.text()
     max_wait_ms, min_bytes = reader.u64(), reader.u32()
@@ -426,6 +457,10 @@ def _decode_create(reader: _Reader) -> Create:
 
 def decode_request(kind: int, payload: Buffer) -> Request:
     """What a client asks. Raises `DecodeError`: unknown type, cut field, bytes left over."""
+    if kind in (_PUBLISH, _PUBLISH_AT) and (
+        found := kernel.one_bundle(payload, kind == _PUBLISH_AT)
+    ):
+        return _one_bundle(payload, kind == _PUBLISH_AT, found)
     reader = _Reader(payload)
     request: Request
     match kind:
@@ -565,12 +600,17 @@ def encode_fetch_header(
     return _FRAME.pack(MessageType.FETCH, size) + _U32.pack(len(body)) + bytes(body)
 
 
+def encode_published(request_id: int, raw: bytes) -> bytes:
+    """The frame of a `PublishAnswer` of at most 255 * 255 results."""
+    return _PUBLISHED.pack(_PUBLISH, _U32.size + len(raw), request_id) + raw
+
+
 def encode_answer(answer: Answer) -> bytes:
     """The frame of an answer that is not a `FetchAnswer` (see `encode_fetch_header`)."""
     head = _U32.pack(answer.request_id)
     match answer:
         case PublishAnswer():
-            return _frame(MessageType.PUBLISH, head + answer.raw)
+            return encode_published(answer.request_id, answer.raw)
         case PartitionsAnswer():
             body = bytearray(_text(answer.topic) + _U16.pack(len(answer.partitions)))
             for state in answer.partitions:

@@ -11,9 +11,9 @@ Connections that never sent a byte: above `limits.TANK_SILENT_CONNECTIONS` the o
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from logweir.limits import TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
 from logweir.replication.link import Link
@@ -31,6 +31,8 @@ from logweir.replication.tank.waiting import WaitIndex
 __all__ = ["TankService", "TopicStore"]
 
 PartitionKey = tuple[str, int]
+
+_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
 
 
 class TopicStore(TopicReader, Protocol):
@@ -66,7 +68,7 @@ class TankService:
         self._conversations: dict[ServerSession, _Conversation] = {}
         self._silent: dict[ServerSession, Link] = {}
         self._unflushed: dict[Link, None] = {}
-        self._results: Counter[PublishResult] = Counter()
+        self._stored = self._refused = 0  # bundles that are to be counted
         self._oldest = 0.0
         topics.on_published(self._published)
 
@@ -96,14 +98,15 @@ class TankService:
             self._oldest = began
             asyncio.get_running_loop().call_soon(self._flush)
         self._unflushed[link] = None
-        self._results.update(results)
+        stored = results.count(_STORED)
+        self._stored += stored
+        self._refused += len(results) - stored
         self._oldest = min(self._oldest, began)
 
     def _flush(self) -> None:
         links, self._unflushed = self._unflushed, {}
-        results, self._results = self._results, Counter()
-        stored = results[PublishResult.STORED]
-        self.metrics.answered("tank", stored, results.total() - stored)
+        self.metrics.answered("tank", self._stored, self._refused)
+        self._stored = self._refused = 0
         for link in links:
             with link.guarded():
                 link.flush()
@@ -166,16 +169,23 @@ class _Conversation:
 
     def _serve(self) -> None:
         """Take what is in line while the client takes its answers; else go on when it does."""
-        while self._line:
-            if not self._link.writable and not isinstance(self._line[0], Publish):
+        line = self._line
+        while line:
+            item = line[0]
+            if isinstance(item, Publish):
+                line.popleft()
+                self._publish(item)
+                continue
+            if not self._link.writable:
                 if self._link.is_open:
                     self._later(self._link.drained())
                 return
-            if self._prepare(self._line[0]):
+            if self._prepare(item):
                 return
-            self._take(self._line.popleft())
+            line.popleft()
+            self._take(item)
             self._prepared = None
-            if self._line:
+            if line:
                 self._link.flush()
 
     def _prepare(self, item: Request | Waiting) -> bool:
@@ -205,18 +215,19 @@ class _Conversation:
             case Waiting():
                 self._noted.discard(item)
                 session.published(item)
-            case Publish():
-                appends = session.publish(item)
-                if appends:
-                    self._append(appends)
             case Create():
                 if session.creation(item) is not None:
                     topics.create_from(item, lambda error: self._created(item, error))
             case _:
                 session.answer(item, self._link.time())
 
-    def _append(self, appends: Sequence[Append]) -> None:
-        size = sum(len(append.bundle) for append in appends)
+    def _publish(self, request: Publish) -> None:
+        appends = self._session.publish(request)
+        if not appends:
+            return
+        size = 0
+        for append in appends:
+            size += len(append.bundle)
         self._unstored_bytes += size
         if self._unstored_bytes > TANK_UNSTORED_BYTES and not self._held:
             self._held = True

@@ -1,6 +1,7 @@
 cimport cython
 
 cdef unsigned int _HAS_KEY, _SAME_TIME, _NEXT_NUMBER
+cdef unsigned long long HIGHEST
 
 cpdef bint compiled()
 
@@ -17,3 +18,31 @@ cdef long long varint(
 cpdef tuple walk(
     object data, const unsigned char[::1] source, Py_ssize_t position, unsigned long long count, bint sparse,
     unsigned long long first, unsigned long long last, list out)
+
+@cython.locals(
+    end=Py_ssize_t, client_end=Py_ssize_t, topic_end=Py_ssize_t, position=Py_ssize_t,
+    found=cython.longlong, size=cython.longlong, first=cython.ulonglong,
+)
+cpdef tuple one_bundle(const unsigned char[::1] source, bint at_numbers)
+
+@cython.locals(value=cython.ulonglong)
+cdef unsigned long long fixed(
+    const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) noexcept
+
+@cython.locals(
+    end=Py_ssize_t, position=Py_ssize_t, flags=cython.uint, count=cython.ulonglong,
+    found=cython.longlong, first=cython.ulonglong, last=cython.ulonglong, sparse=bint,
+    base=cython.ulonglong, until=cython.ulonglong,
+)
+cpdef tuple sound(const unsigned char[::1] source)
+
+@cython.locals(at=Py_ssize_t, width=Py_ssize_t)
+cpdef bytes tuple_head(
+    unsigned long long partition, unsigned long long first, unsigned long long last,
+    unsigned long long time, unsigned long long size)
+
+@cython.locals(first=cython.uint, width=Py_ssize_t)
+cdef Py_ssize_t put_uint(bytearray out, Py_ssize_t at, unsigned long long value) except -1
+
+cdef int put_big(
+    bytearray out, Py_ssize_t at, unsigned long long value, Py_ssize_t width) except -1

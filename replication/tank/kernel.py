@@ -1,18 +1,20 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
-"""The hot loop over the messages of a Tank bundle. Compiled where possible, same file interpreted.
+"""What is done for each published bundle and each message in it. Compiled where possible, same
+file interpreted.
 
 `walk` follows one message set from its first byte to its last. The layout is in
 `logweir.replication.tank.bundle`. It checks what a reader depends on: that there are as many
 messages as announced, that each field lies within the bytes, that the numbers of a sparse set rise
-from the first to the last announced, and that nothing is left over. It takes types from
-`kernel.pxd`; without a compiler it runs as it stands.
+from the first to the last announced, and that nothing is left over. `one_bundle` and `sound` are
+for what nearly all publishes are, and leave everything else, also whatever is wrong, to the
+ordinary way. It takes types from `kernel.pxd`; without a compiler it runs as it stands.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["compiled", "walk"]
+__all__ = ["compiled", "one_bundle", "sound", "tuple_head", "walk"]
 
 _HAS_KEY = 1
 _SAME_TIME = 2
@@ -23,6 +25,8 @@ TRUNCATED = 1
 BAD_VARINT = 2
 LEFT_OVER = 3
 BAD_NUMBER = 4
+
+HIGHEST = 0xFFFFFFFFFFFFFFFE
 
 
 def compiled() -> bool:
@@ -43,6 +47,150 @@ def varint(source: bytes | memoryview, position: int, end: int) -> int:
         if byte < 0x80:
             return -BAD_VARINT if value >> 32 else size << 32 | value
     return -BAD_VARINT
+
+
+def one_bundle(
+    source: bytes | memoryview, at_numbers: bool
+) -> tuple[int, int, int, int, int, int, int, int, int] | None:
+    """The fields of a publish of one bundle. `source`: the payload of its frame; `at_numbers`: it
+    is a message 05.
+
+    Returns version, request id, where the client's name ends (it begins at byte 7), acks, ack
+    timeout, where the topic's name ends (it begins 7 bytes behind the client's), partition, first
+    number (0 in a message 01), where the bundle begins, which is all the rest. None: it is another
+    publish, or a malformed one.
+    """
+    end = len(source)
+    if end < 7:
+        return None
+    client_end = 7 + source[6]
+    if client_end + 7 > end or source[client_end + 5] != 1:
+        return None
+    topic_end = client_end + 7 + source[client_end + 6]
+    if topic_end + 3 > end or source[topic_end] != 1:
+        return None
+    position = topic_end + 3
+    found = varint(source, position, end)
+    if found < 0:
+        return None
+    size = found - (found >> 32 << 32)
+    position += found >> 32
+    first = 0
+    if at_numbers:
+        if end - position < 8:
+            return None
+        first = fixed(source, position, 8)
+        position += 8
+    if end - position != size:
+        return None
+    return (
+        fixed(source, 0, 2),
+        fixed(source, 2, 4),
+        client_end,
+        source[client_end],
+        fixed(source, client_end + 1, 4),
+        topic_end,
+        fixed(source, topic_end + 1, 2),
+        first,
+        position,
+    )
+
+
+def fixed(source: bytes | memoryview, position: int, size: int) -> int:
+    """The little-endian number in `size` bytes from `position` on, which are there."""
+    value = 0
+    while size > 0:
+        size -= 1
+        value = value << 8 | source[position + size]
+    return value
+
+
+def sound(
+    source: bytes | memoryview,
+) -> tuple[tuple[int, int, bool, int, int, int], int] | None:
+    """The head of a bundle that is not compressed, as in `BundleHead`, and the time of its first
+    message. None where it is compressed or anything is wrong with it."""
+    end = len(source)
+    if end < 1:
+        return None
+    flags = source[0]
+    if flags & 0x83:
+        return None
+    position = 1
+    count = flags >> 2 & 15
+    if count == 0:
+        found = varint(source, position, end)
+        if found < 0:
+            return None
+        count = found - (found >> 32 << 32)
+        position += found >> 32
+        if count == 0:
+            return None
+    first = 0
+    last = 0
+    sparse = flags & 0x40 != 0
+    base = 1
+    until = count
+    if sparse:
+        if end - position < 8:
+            return None
+        first = fixed(source, position, 8)
+        position += 8
+        last = first
+        if count > 1:
+            found = varint(source, position, end)
+            if found < 0:
+                return None
+            last = first + (found - (found >> 32 << 32)) + 1
+            position += found >> 32
+        if first < 1 or last < first or last > HIGHEST or last - first < count - 1:
+            return None
+        base = first
+        until = last
+    if end - position < count * 2:
+        return None
+    reason, _, time = walk(b"", source, position, count, sparse, base, until, None)
+    if reason:
+        return None
+    return (0, count, sparse, first, last, position), time
+
+
+def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> bytes:
+    """What stands before the `size` bytes (less than 2^32) of a bundle in its tuple, in MsgPack:
+    the header of an array of five, the four numbers (below 2^64), the header of the bundle."""
+    out = bytearray(42)
+    out[0] = 0x95
+    at = put_uint(out, 1, partition)
+    at = put_uint(out, at, first)
+    at = put_uint(out, at, last)
+    at = put_uint(out, at, time)
+    width = 1 if size < 0x100 else 2 if size < 0x10000 else 4
+    out[at] = 0xC4 if width == 1 else 0xC5 if width == 2 else 0xC6
+    put_big(out, at + 1, size, width)
+    return bytes(out[: at + 1 + width])
+
+
+def put_uint(out: bytearray, at: int, value: int) -> int:
+    """Write the shortest MsgPack of `value`; returns where it ends."""
+    if value < 0x80:
+        out[at] = value
+        return at + 1
+    first = 0xCC
+    width = 1
+    while width < 8 and value >> (8 * width):
+        first += 1
+        width *= 2
+    out[at] = first
+    put_big(out, at + 1, value, width)
+    return at + 1 + width
+
+
+def put_big(out: bytearray, at: int, value: int, width: int) -> None:
+    """Write `value` big-endian into `width` bytes."""
+    while width > 0:
+        width -= 1
+        out[at + width] = value & 0xFF
+        value >>= 8
 
 
 def walk(

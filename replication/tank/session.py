@@ -62,6 +62,7 @@ from logweir.replication.tank.codec import (
     decode_request,
     encode_answer,
     encode_fetch_header,
+    encode_published,
 )
 from logweir.replication.tank.config import parse_config
 from logweir.replication.tank.messages import (
@@ -78,7 +79,6 @@ from logweir.replication.tank.messages import (
     PartitionState,
     Ping,
     Publish,
-    PublishAnswer,
     PublishPart,
     PublishResult,
     Reload,
@@ -205,10 +205,11 @@ class InputBudget:
 
 @dataclass(slots=True)
 class _Publishing:
-    """A publish whose bundles are being stored. `results`: None where it is not known yet."""
+    """A publish whose bundles are being stored. `results`: any number where it is not known yet;
+    `missing`: how many are not."""
 
     request_id: int
-    results: list[int | None]
+    results: list[int]
     missing: int
 
 
@@ -344,24 +345,23 @@ class ServerSession:
         With none left to be stored the answer is made at once.
         """
         self._tickets += 1
-        results: list[int | None] = []
+        results: list[int] = []
         appends: list[Append] = []
         for topic, parts in request.topics:
             partitions = self._topics.partitions(topic)
             if partitions is None:
                 results.append(PublishResult.UNKNOWN_TOPIC)
-                continue
-            if self._topics.read_only or not self._topics.writable(topic):
+            elif self._topics.read_only or not self._topics.writable(topic):
                 results.append(PublishResult.READ_ONLY)
-                continue
-            for part in parts:
-                if part.partition >= partitions:
-                    results.append(PublishResult.UNKNOWN_PARTITION)
-                    continue
-                append = self._append(part, len(results))
-                results.append(PublishResult.BAD_NUMBERS if append is None else None)
-                if append is not None:
-                    appends.append(append)
+            else:
+                for part in parts:
+                    if part.partition >= partitions:
+                        results.append(PublishResult.UNKNOWN_PARTITION)
+                    elif (append := self._append(part, len(results))) is None:
+                        results.append(PublishResult.BAD_NUMBERS)
+                    else:
+                        results.append(0)
+                        appends.append(append)
         pending = _Publishing(request.request_id, results, len(appends))
         if appends:
             self._publishing[self._tickets] = pending
@@ -370,32 +370,30 @@ class ServerSession:
         return appends
 
     def _append(self, part: PublishPart, slot: int) -> Append | None:
+        topic, partition, bundle, first = part
         try:
-            head, time_ms = check_bundle(part.bundle)
+            head, time_ms = check_bundle(bundle)
         except (DecodeError, LimitExceeded):
             return None
-        first = part.first
         if first is not None:
             if head.sparse and first != head.first:
                 return None
             if first < 1 or first > NUMBER_MAX - head.count + 1:
                 return None
-        return Append(
-            self._tickets, slot, part.topic, part.partition, part.bundle, head, time_ms, first
-        )
+        return Append(self._tickets, slot, topic, partition, bundle, head, time_ms, first)
 
     def stored(self, append: Append, result: PublishResult) -> None:
         """The outcome of one append; with the last one of a request its answer is made."""
-        pending = self._publishing[append.ticket]
+        ticket = append.ticket
+        pending = self._publishing[ticket]
         pending.results[append.slot] = result
         pending.missing -= 1
         if not pending.missing:
-            del self._publishing[append.ticket]
+            del self._publishing[ticket]
             self._answer_publish(pending)
 
     def _answer_publish(self, pending: _Publishing) -> None:
-        raw = bytes(result for result in pending.results if result is not None)
-        self._out.put(encode_answer(PublishAnswer(pending.request_id, raw)))
+        self._out.put(encode_published(pending.request_id, bytes(pending.results)))
 
     # --- everything else --------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES, TANK_READ_AHEAD_BYTES
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
+from logweir.replication.tank.kernel import tuple_head
 from logweir.replication.tank.messages import (
     Create,
     CreateError,
@@ -53,7 +54,6 @@ from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,
     TopicDef,
-    bundle_tuple,
     bundles_from,
     create_topic,
     last_bundle,
@@ -67,6 +67,7 @@ from logweir.store import Log
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
+from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
@@ -85,6 +86,7 @@ _LARGE_BYTES: Final = 8 * 1024
 """Bundles of this size on are cheaper to store one by one than joined."""
 
 _EMPTY: Final = Chunk(0, False)
+_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
 PartitionKey = tuple[str, int]
@@ -274,6 +276,9 @@ class StoredTopics:
         return self._read_only
 
     def partitions(self, topic: str) -> int | None:
+        found = self._topics.get(topic)
+        if found is not None and not topic.startswith(CONSUMER_PREFIX):
+            return found.partitions
         if topic.startswith(CONSUMER_PREFIX) and not _is_group(topic):
             return None
         name = _topic_of(topic)
@@ -447,7 +452,7 @@ class StoredTopics:
                 tail.last = newest.last if newest else 0
             elif newest is not None and newest.last > tail.last:
                 for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
-                    tail.written_bytes += _framed_bytes(bundle.data)
+                    tail.written_bytes += _framed_bytes(len(bundle.data))
                 tail.last = newest.last
         tail.first = oldest.first if oldest else 0
         tail.generation = self._generation
@@ -488,13 +493,15 @@ class StoredTopics:
     def append(
         self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
     ) -> None:
-        if any(append.topic.startswith(CONSUMER_PREFIX) for append in appends):
-            self._need_consumer_space()
-        spaces = [self._topics.get(append.topic) for append in appends]
+        spaces = []
+        for append in appends:
+            if append.topic.startswith(CONSUMER_PREFIX):
+                self._need_consumer_space()
+            spaces.append(self._topics.get(append.topic))
+            self._gathered_bytes += len(append.bundle) + 64
         if not self._gathered:
             self._loop.call_soon(self._submit)
         self._gathered.append(Publication(appends, spaces, done))
-        self._gathered_bytes += sum(len(append.bundle) + 64 for append in appends)
         if self._gathered_bytes > GROUP_BYTES // 2:
             self._submit()
 
@@ -518,7 +525,8 @@ class StoredTopics:
 
         try:
             job = Job(lambda group: self._apply(group, batch.take()), size, finished=finished)
-            self._log.submit_jobs([job])
+            if not self._log.run_jobs_here([job]):
+                self._log.submit_jobs([job])
         except LogweirError as error:
             self._arrive_failed(batch.take(), error)
 
@@ -534,7 +542,8 @@ class StoredTopics:
                 for append, topic in zip(publish.appends, publish.topics, strict=True):
                     mine.append(self._place_one(group, append, topic, runs, (mine, len(mine))))
             for space_id, run in runs.items():
-                self._add_run(group, space_id, run)
+                if run.tuples:
+                    self._add_run(group, space_id, run)
         except BaseException:
             self._writing.rollback(mark)
             raise
@@ -543,7 +552,7 @@ class StoredTopics:
     def _add_run(self, group: Group, space_id: int, run: Run) -> None:
         """Add the bundles of one space; what it refuses fails them and no others."""
         mark = group.mark()
-        are_large = sum(data.size for data in run.tuples) >= _LARGE_BYTES * len(run.tuples)
+        are_large = sum([len(data) for _, data in run.tuples]) >= _LARGE_BYTES * len(run.tuples)
         try:
             if are_large and append_tuples(group, space_id, run.tuples):
                 return
@@ -564,24 +573,31 @@ class StoredTopics:
         runs: dict[int, Run],
         place: tuple[list[Outcome], int],
     ) -> Outcome:
-        if append.topic.startswith(CONSUMER_PREFIX):
+        _, _, name, partition, bundle, head, time_ms, wanted = append
+        if name.startswith(CONSUMER_PREFIX):
             return self._store_place(group, append)
-        if topic is None or group.schema.get(topic.space_id) is None:
+        if topic is None:
             return FAILED
-        last = self._writing.last(group, topic.space_id, append.partition)
-        placed = place_bundle(append.bundle, append.head, last, append.first)
+        space_id = topic.space_id
+        run = runs.get(space_id)
+        if run is None:
+            if group.schema.get(space_id) is None:
+                return FAILED
+            run = runs[space_id] = Run([], [])
+        last = self._writing.last(group, space_id, partition)
+        placed = place_bundle(bundle, head, last, wanted)
         if isinstance(placed, PublishResult):
             return Outcome(placed)
-        if len(placed.data) > TANK_BUNDLE_BYTES:
-            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))
+        first, last, data = placed
+        size = len(data)
+        if size > TANK_BUNDLE_BYTES:
+            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, size)
             _log.error("publish.refused", topic=topic.name, error=str(error))
             return FAILED
-        run = runs.setdefault(topic.space_id, Run([], []))
-        run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
+        run.tuples.append(LargeTuple(tuple_head(partition, first, last, time_ms, size), data))
         run.places.append(place)
-        self._writing.wrote(topic.space_id, append.partition, placed.last)
-        size = _framed_bytes(placed.data)
-        return Outcome(PublishResult.STORED, placed.first, placed.last, size, placed.data)
+        self._writing.wrote(space_id, partition, last)
+        return Outcome(_STORED, first, last, _framed_bytes(size), data)
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -652,11 +668,15 @@ class StoredTopics:
             arrived, self._arrived = self._arrived, deque()
         grown: set[PartitionKey] = set()
         for publish, outcomes in arrived:
-            for append, outcome in zip(publish.appends, outcomes, strict=True):
+            appends, _, done = publish
+            results = []
+            for append, outcome in zip(appends, outcomes, strict=True):
+                results.append(outcome.result)
                 if outcome.size_bytes:
-                    grown.add((append.topic, append.partition))
-                    self._grow(append.topic, append.partition, outcome)
-            publish.done([outcome.result for outcome in outcomes])
+                    key = append.topic, append.partition
+                    grown.add(key)
+                    self._grow(key, outcome)
+            done(results)
         if foreign:
             wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
             if wait_seconds <= 0:
@@ -674,10 +694,10 @@ class StoredTopics:
         finally:
             self._news.clear()
 
-    def _grow(self, topic: str, partition: int, outcome: Outcome) -> None:
-        tail = self._tails.get((topic, partition))
+    def _grow(self, key: PartitionKey, outcome: Outcome) -> None:
+        tail = self._tails.get(key)
         if tail is not None and tail.last < outcome.first:
-            news = self._news.setdefault((topic, partition), News(tail.last, []))
+            news = self._news.setdefault(key, News(tail.last, []))
             news.bundles.append(outcome)
             tail.first = tail.first or outcome.first
             tail.last = outcome.last
@@ -722,5 +742,6 @@ def _is_group(name: str) -> bool:
     return bool(group and slash) and name.isprintable()
 
 
-def _framed_bytes(data: bytes | memoryview) -> int:
-    return len(encode_varint(len(data))) + len(data)
+def _framed_bytes(size: int) -> int:
+    """Of a bundle of `size` bytes with its length."""
+    return size + (max(size.bit_length(), 1) + 6) // 7

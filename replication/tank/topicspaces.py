@@ -32,6 +32,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.limits import TANK_BUNDLE_BYTES
 from logweir.replication.tank.bundle import NUMBER_MAX, BundleHead, make_sparse
 from logweir.replication.tank.config import TopicConfig, parse_config
+from logweir.replication.tank.kernel import tuple_head
 from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.views import is_view
 from logweir.store import Log
@@ -41,7 +42,7 @@ from logweir.store.group import Group
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.store.select import Select, select
-from logweir.wal.mp import decode_uint, encode_bin_header, encode_uint, unpack
+from logweir.wal.mp import decode_uint, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -275,9 +276,8 @@ def place_bundle(
 
 def bundle_tuple(partition: int, placed: Placed, time_ms: int) -> LargeTuple:
     """The tuple of a bundle in MsgPack."""
-    fields = (partition, placed.first, placed.last, time_ms)
-    head = b"".join((b"\x95", *map(encode_uint, fields), encode_bin_header(len(placed.data))))
-    return LargeTuple(head, placed.data)
+    first, last, data = placed
+    return LargeTuple(tuple_head(partition, first, last, time_ms, len(data)), data)
 
 
 def insert_bundle(

@@ -104,11 +104,12 @@ def test_torn_folder_is_imported_with_a_note_and_damage_has_its_exit_code(tmp_pa
 
 
 @pytest.mark.kill
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durability", ["fsync", "write"])
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, durability: str) -> None:
     """SIGKILL in the middle of a stream of publishes, several times over."""
     stored = 0
     for round_number in range(3):
-        with serving(tmp_path / "store") as (url, process):
+        with serving(tmp_path / "store", "--durability", durability) as (url, process):
             client = Client(url)
             with contextlib.suppress(LogweirError):
                 client.create_topic("t")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,7 +18,9 @@ from logweir.wal.block import (
     encode_block,
     encode_pieces,
 )
-from logweir.wal.crc32c import checksum, reference_checksum
+from logweir.wal.crc32c import checksum, checksums, reference_checksum
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import AppendPoint, WalWriter
 
 NOISE = Random(7).randbytes(200_000)
 
@@ -79,6 +83,30 @@ def test_pieces_give_the_block_of_the_joined_rows(
     written = encode_pieces(pieces(*parts), threshold_bytes=threshold, offset=offset)
     joined = encode_block(b"".join(parts), threshold_bytes=threshold, offset=offset)
     assert b"".join(written) == b"".join(joined)
+
+
+def test_what_stopped_being_dense_is_compressed_again(tmp_path: Path) -> None:
+    """Many dense blocks in a row are taken for dense without a look, but not for long."""
+    text = b"some text " * 10_000
+    writer = WalWriter(tmp_path, uuid.uuid4(), AppendPoint(VClock()))
+    kinds = []
+    for number, data in enumerate((*[NOISE] * 40, *[text] * 10, NOISE, text)):
+        block = pieces(b"\x85head", data)
+        writer.write([block], VClock({1: number + 1}))
+        kinds.append("plain" if block.checksums else "zstd")
+    writer.close()
+    assert kinds[:40] == ["plain"] * 40
+    changed = kinds[40:50]
+    assert changed == sorted(changed)
+    assert changed[-2:] == ["zstd", "zstd"]
+    assert kinds[50:] == ["plain", "zstd"]
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+def test_checksums_of_parts_are_those_of_what_ends_there(parts: list[bytes]) -> None:
+    """By the definition."""
+    expected = [reference_checksum(b"".join(parts[: end + 1])) for end in range(len(parts))]
+    assert checksums(parts) == expected
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

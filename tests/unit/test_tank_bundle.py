@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cramjam
 import pytest
 
@@ -11,6 +13,7 @@ from logweir.replication.tank import bundle as bundles
 from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import (
     NUMBER_MAX,
+    BundleHead,
     Message,
     check_bundle,
     decode_bundle,
@@ -25,6 +28,7 @@ from logweir.replication.tank.bundle import (
 from logweir.replication.tank.codec import decode_request
 from logweir.replication.tank.folder import read_folder
 from logweir.replication.tank.messages import Publish
+from logweir.wal.mp import pack
 
 TIME = 1795206128984
 ONE = bytes.fromhex("040058a59ffaa10100000a68656c6c6f2074616e6b")
@@ -341,14 +345,18 @@ def test_raw_size_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         decode_bundle(data)
 
 
-def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
-    """The source file, run as it stands, gives the same on golden and on broken bytes."""
+def interpreted() -> dict[str, Any]:
+    """The source file of the kernel, run as it stands."""
     source = kernel.__file__.rpartition("/")[0] + "/kernel.py"
-    plain: dict[str, object] = {"__name__": "plain", "__file__": source}
+    plain: dict[str, Any] = {"__name__": "plain", "__file__": source}
     with open(source) as file:
         exec(compile(file.read(), source, "exec"), plain)
-    walk = plain["walk"]
-    assert callable(walk)
+    return plain
+
+
+def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
+    """It gives the same on golden and on broken bytes."""
+    walk = interpreted()["walk"]
     contents = (b"", b"a" * 127, b"b" * 128, b"c" * 17_000)
     long = [Message(n * 300 + 1, 7, b"k", content) for n, content in enumerate(contents)]
     made = [encode_bundle(long, sparse=sparse, compress=False)[:700] for sparse in (True, False)]
@@ -365,3 +373,58 @@ def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
                 args = (each, each, head.body, head.count, head.sparse, first, last)
                 assert kernel.walk(*args, mine) == walk(*args, its)
                 assert mine == its
+
+
+EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x100, 0xFFFF, 0x10000, 2**32 - 1, 2**32, 2**64 - 1)
+
+
+def ordinary_way(data: bytes) -> object:
+    """What a bundle is found to be without the short way; None for one that is malformed."""
+    try:
+        head = read_head(data)
+        return head, bundles._walk(data, head, 1, None)
+    except (DecodeError, LimitExceeded):
+        return None
+
+
+def test_short_way_of_checking_agrees_with_the_ordinary_one() -> None:
+    """On golden bytes, each cut and each changed in every place, and on the highest numbers."""
+    sound = interpreted()["sound"]
+    ends = [
+        b"\x44" + number.to_bytes(8, "little") + bytes(10)
+        for number in (0, 1, NUMBER_MAX, NUMBER_MAX + 1)
+    ]
+    jumps = [
+        b"\x48" + number.to_bytes(8, "little") + step + bytes(10) + b"\2\0"
+        for number in (1, NUMBER_MAX - 1, NUMBER_MAX, NUMBER_MAX - 2**32)
+        for step in (b"\0", b"\1", b"\xff\xff\xff\xff\x0f", b"\x80")
+    ]
+    seen = set()
+    for data in (*(data for data, _ in GOLDEN.values()), *ends, *jumps, b"", b"\0", b"\0\0"):
+        cuts = [data[:end] for end in range(len(data) + 1)]
+        flips = [
+            data[:at] + bytes((data[at] ^ mask,)) + data[at + 1 :]
+            for at in range(len(data))
+            for mask in (0x01, 0x40, 0x80, 0xFF)
+        ]
+        for each in (data, data + b"\0", *cuts, *flips):
+            mine, its, expected = kernel.sound(each), sound(each), ordinary_way(each)
+            assert mine == its
+            seen.add(mine is None)
+            if mine is not None:
+                assert expected == (BundleHead(*mine[0]), mine[1])
+            elif expected is not None:
+                assert each[0] & 3  # compressed: left to the ordinary way
+    assert seen == {True, False}
+
+
+def test_head_of_a_tuple_is_its_msgpack() -> None:
+    """At all lengths of numbers and of the bundle."""
+    tuple_head = interpreted()["tuple_head"]
+    for edge in EDGES:
+        for numbers in ((edge, 1, 2, 3), (0, edge, edge, 0), (1, 2, 3, edge)):
+            for size in (0, 1, 0xFF, 0x100, 0xFFFF, 0x10000):
+                expected = pack([*numbers, bytes(size)])[: -size or None]
+                assert kernel.tuple_head(*numbers, size) == expected
+                assert tuple_head(*numbers, size) == expected
+    assert kernel.tuple_head(0, 1, 2, 3, 2**32 - 1)[-5:] == b"\xc6\xff\xff\xff\xff"

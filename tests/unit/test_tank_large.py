@@ -31,7 +31,7 @@ from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.references import LargeTuple
-from logweir.wal.mp import pack
+from logweir.wal.mp import pack, unpack
 
 FIELDS = (
     ("partition", "unsigned"),
@@ -126,6 +126,22 @@ def test_bundle_above_the_limit_is_refused_alone(
 
 
 @pytest.mark.slow
+def test_bundle_refused_for_its_numbers_is_alone_in_its_group(tmp_path: Path) -> None:
+    """Nothing is stored, the reason is told, and what follows gets the next number."""
+    data = bundle(20_000)
+
+    async def test(connection: Connection) -> None:
+        assert await publish(connection, PublishPart("t", 0, data)) == [PublishResult.STORED]
+        taken = Publish(0, (("t", (PublishPart("t", 0, data, 1),)),), at_numbers=True)
+        answer = await connection.ask(taken)
+        assert answer.results[0] == (PublishResult.BAD_NUMBERS,)
+        assert await publish(connection, PublishPart("t", 0, data)) == [PublishResult.STORED]
+        assert (await fetch(connection, 0, 2)).endswith(data)
+        assert (await fetch(connection, 0, 3)) == b""
+
+    run(tmp_path / "s", test)
+
+
 def test_frame_of_256_mib_is_taken(tmp_path: Path) -> None:
     """Four of the largest bundles in one frame are stored; one that is as large as the frame gets
     result 2, and the connection stays."""
@@ -264,6 +280,34 @@ def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None
             )
     assert found[0] == found[2]
     assert found[1] == found[3]
+
+
+@pytest.mark.parametrize("before", [120, 250, 65_530])
+def test_rows_keep_their_form_where_lsns_get_longer(tmp_path: Path, before: int) -> None:
+    """A group across the place where a number takes more bytes is that of one tuple at a time."""
+    rows = [large([0, n, n, 0, b"x" * 10_000]) for n in range(1, 13)]
+    found = []
+    for name, step in (("one", 12), ("two", 1)):
+        with logweir.open(tmp_path / name, durability="write", clock=lambda: 7.0) as log:
+            log.create_space("t", FIELDS, primary=["partition", "first"])
+            log.create_space("u", [("n", "unsigned")], primary=["n"])
+            log.append("u", [[n] for n in range(before - log.vclock.lsn(1))])
+            assert log.vclock.lsn(1) == before
+            space = log.schema.space("t").id
+            for at in range(0, 12, step):
+                some = rows[at : at + step]
+                log.run_job(Job(functools.partial(append_tuples, space_id=space, tuples=some)))
+            transactions = [batch for batch in log.rows() if batch.rows[0].lsn > before]
+            assert len(transactions) == 12
+            found.append(
+                [
+                    (row.type, row.lsn, row.tsn, row.decoded())
+                    for batch in transactions
+                    for row in batch.rows
+                ]
+            )
+            assert log.select("t") == [tuple(unpack(row.joined())) for row in rows]
+    assert found[0] == found[1]
 
 
 def test_space_with_more_indexes_is_left_to_the_ordinary_way(tmp_path: Path) -> None:
