@@ -2,8 +2,9 @@
 
 The log is the truth and the state lags behind it; what reads the state must not see that. So the
 tuples of a *late* group, which is nothing but runs of REPLACEs into spaces that have only their
-primary index, wait here once they are durable, and the state takes them, sorted and the last of
-each key only, in one LMDB transaction with the position behind them
+primary index, or a second one in which no tuple changes its place (`store.run`), wait here once
+they are durable, and the state takes them, sorted and the last of each key only, in one LMDB
+transaction with the position behind them
 
 * before anything else touches the state: a view is opened, or another kind of group begins;
 * while the log syncs a later group, once there are `limits.LATE_ROWS` of them, or the first is
@@ -14,7 +15,9 @@ A process that dies in between has them in the log, behind the state's position,
 folder applies them. Groups are late only after `limits.LATE_AFTER` of that kind came without a view
 in between: who reads what was just written is served as fast as ever.
 
-Checks of the format and the making of keys are not late: they come before the log is written.
+Checks of the format and the making of keys are not late: they come before the log is written. What
+a maker of runs looks at in the state is not late either: where anything of it waits, the group goes
+the ordinary way.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -39,11 +42,11 @@ from logweir.limits import (
 )
 from logweir.store import kernel
 from logweir.store.bulk import Keys
-from logweir.store.engine import Plans
+from logweir.store.engine import Engine, Plans
 from logweir.store.group import run_blocks
-from logweir.store.run import Run
+from logweir.store.run import Run, RunMaker
 from logweir.store.schema import Schema
-from logweir.store.state import Position, State
+from logweir.store.state import Position, State, Txn
 from logweir.wal.failpoint import failpoint
 from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
@@ -51,12 +54,13 @@ from logweir.wal.xrow import RowType
 
 __all__ = ["Late", "LateGroup", "prepare"]
 
-_ROW_PAGE_BYTES: Final = 4096  # a row costs the state no more than its own size and one such page
+_ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
     space_id: int
+    prefix: bytes
     keys: Keys
     packed: bytes
     bounds: array[int]
@@ -74,23 +78,36 @@ class LateGroup:
 
 
 def prepare(
-    runs: Sequence[Run],
+    makers: Sequence[RunMaker],
     *,
+    state: State,
+    waiting: Mapping[int, bytes],
     schema: Schema,
     plans: Plans,
     vclock: VClock,
     replica_id: int,
     now: float,
 ) -> LateGroup | None:
-    """Check and encode runs. None where one of them needs the ordinary way, also to be refused."""
+    """Check and encode runs. None where one of them needs the ordinary way, also to be refused.
+
+    `waiting`: see `Late.waiting`; nobody else may commit, or let the map of `state` grow.
+    """
+    runs = [maker for maker in makers if isinstance(maker, Run) and not maker.prefix]
+    if len(runs) < len(makers):
+        first_lsn = vclock.lsn(replica_id) + 1
+        with state.read() as txn:
+            made = _made(makers, Engine(txn, schema, plans), waiting, first_lsn)
+        if made is None:
+            return None
+        runs = made
     blocks: list[bytearray] = []
     pieces: list[_Piece] = []
     rows = size = 0
-    for space_id, together in groupby(runs, attrgetter("space_id")):
+    for (space_id, prefix), together in groupby(runs, attrgetter("space_id", "prefix")):
         packed, bounds = _joined(list(together))
         try:
             space = schema.space(space_id)
-            if not space.is_plain or not (replica_id or space.is_local):
+            if not (space.is_plain or prefix) or not (replica_id or space.is_local):
                 return None
             keys = plans.get(space, schema.index(space, 0), check=True).keys(packed, bounds)
         except RequestError:
@@ -110,8 +127,40 @@ def prepare(
         vclock = vclock.with_lsn(signed, vclock.lsn(signed) + count)
         rows += count
         size += len(packed)
-        pieces.append(_Piece(space_id, keys, packed, bounds))
+        pieces.append(_Piece(space_id, prefix, keys, packed, bounds))
     return LateGroup(blocks, vclock, pieces, rows, size)
+
+
+def _made(
+    makers: Sequence[RunMaker], engine: Engine, waiting: Mapping[int, bytes], lsn: int
+) -> list[Run] | None:
+    """The runs that makers make; None where one of them makes none, or breaks its promise."""
+    waiting = dict(waiting)
+    runs: list[Run] = []
+    for maker in makers:
+        if not waiting.keys().isdisjoint(maker.reads):
+            return None
+        try:
+            run = maker.make(engine, lsn)
+            if run is None or not _keeps_places(engine.txn, run, waiting):
+                return None
+            if not engine.schema.space(run.space_id).is_local:
+                lsn += len(run.bounds) - 1
+        except RequestError:
+            return None
+        waiting[run.space_id] = run.prefix
+        runs.append(run)
+    return runs
+
+
+def _keeps_places(txn: Txn, run: Run, waiting: Mapping[int, bytes]) -> bool:
+    """Whether all tuples that are there, or wait, have the run's prefix in the second index."""
+    if not run.prefix:
+        return True
+    if waiting.get(run.space_id, run.prefix) != run.prefix:
+        return False
+    second = txn.tree(run.space_id, 1)
+    return second is None or second.has_only(run.prefix)
 
 
 def _joined(runs: list[Run]) -> tuple[bytes, array[int]]:
@@ -162,6 +211,11 @@ class Late:
             or time.monotonic() >= self._since + LATE_SECONDS / 2
         )
 
+    @property
+    def waiting(self) -> Mapping[int, bytes]:
+        """The spaces of which something waits, each with the prefix of its runs."""
+        return {piece.space_id: piece.prefix for piece in self._pieces}
+
     def disturb(self) -> None:
         """Something else wants the state."""
         self._calm = 0
@@ -208,6 +262,7 @@ class Late:
         assert position is not None
         self._failed = True
         latest: dict[int, dict[bytes, bytes]] = {}
+        prefixes = self.waiting
         for piece in self._pieces:
             found = latest.setdefault(piece.space_id, {})
             kernel.gather(piece.keys.data, piece.keys.bounds, piece.packed, piece.bounds, found)
@@ -215,7 +270,12 @@ class Late:
         try:
             for space_id, found in latest.items():
                 # Sorting keys is four times as fast as sorting pairs.
-                txn.load(space_id, 0, [(key, found[key]) for key in sorted(found)])
+                keys = sorted(found)
+                before = txn.count(space_id, 0)
+                txn.load(space_id, 0, [(key, found[key]) for key in keys])
+                prefix = prefixes[space_id]
+                if prefix and txn.count(space_id, 0) != before:
+                    txn.load(space_id, 1, [(prefix + key, key) for key in keys])
             txn.set_position(position)
             failpoint("store.before_late_commit")
         except BaseException:

@@ -414,10 +414,12 @@ class Log(statements.Statements, upkeep.Upkeep):
         runs = [job.run for job in jobs if job.run is not None]
         if len(runs) < len(jobs) or self.durability == "none":
             return None
-        if not self._late.takes(sum(len(run.packed) for run in runs)):
+        if not self._late.takes(sum(run.size_bytes for run in runs)):
             return None
         return prepare(
             runs,
+            state=self._state,
+            waiting=self._late.waiting,
             schema=self._schema,
             plans=self._plans,
             vclock=self._vclock,

@@ -319,6 +319,11 @@ class Txn:
         if pairs:
             tree.load(pairs)
 
+    def count(self, space_id: int, index_id: int) -> int:
+        """How many entries an index has."""
+        tree = self.tree(space_id, index_id)
+        return 0 if tree is None else tree.count()
+
     def spoil(self) -> None:
         """From here on a rollback undoes the whole transaction or raises `Spoiled`."""
         self._irreversible += 1
@@ -578,6 +583,14 @@ class Tree:
         last = self.last_key()
         with self._raw.cursor(self.handle) as cursor:
             return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
+
+    def has_only(self, prefix: bytes) -> bool:
+        """Whether all keys begin with `prefix`, as short as a key that is stored as it is."""
+        with self._raw.cursor(self.handle) as cursor:
+            if not cursor.first():
+                return True
+            has_first: bool = cursor.key().startswith(prefix)
+            return has_first and cursor.last() and cursor.key().startswith(prefix)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""

@@ -10,9 +10,10 @@ and `stream`, payloads in `flat` and `messages`, tuples in `replication.bucket`.
 A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set, no
 CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but flex and quiet, and with
 no entries but perhaps the lane and, behind it, the vbucket. What is not of that form, or is wrong
-in any way, ends the run and goes the ordinary way. Each becomes a SET of memcached's binary
-protocol, a quiet one a SETQ, whose opaque is its number in the run: so there is one place that
-stores runs.
+in any way, ends the run and goes the ordinary way. `tuples` makes of a run what is stored where
+nothing has to be looked at, and `successes` the answers. Else each becomes a SET of memcached's
+binary protocol (`sets`), a quiet one a SETQ, whose opaque is its number in the run, and what is
+answered to those `answers` translates.
 
 What is pushed are rows of the log (`pushes`) or tuples (`documents`). Of the log, whole
 transactions of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE behind it. Whatever
@@ -38,19 +39,31 @@ if TYPE_CHECKING:
 
 COMPILED = not __file__.endswith(".py")
 
-# What `take_run` writes.
-RUN_STOP, RUN_BYTES, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE = range(6)
+# What `take_run` writes: where the run stops, bytes of its keys and values, where the lane's id
+# stands, how many requests are not quiet, the vbucket of all, or `MIXED`.
+(RUN_STOP, RUN_BYTES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE, RUN_LOUD, RUN_VBUCKET) = range(7)
+RUN_NUMBERS = 7
+MIXED = 1 << 16
 
-# What is kept of each request.
-OPAQUE, VALUE_BYTES, IS_QUIET, WIDTH = range(4)
+# What is kept of each request. Traits: bit 0 quiet, 8 … 15 datatype, 16 … 31 vbucket, 32 … flags.
+OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, WIDTH = range(7)
+SET_BYTES = 32  # of a SET, without its key and value
+TUPLE_BYTES = 32  # of a tuple, without them
+ANSWER_HEAD = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
+"""MutationResponse with all its slots: what stands before the first number."""
 
 # What `pushes` and `documents` read and write, and how they ended.
 ROW, BYTES, OPAQUE_NEXT, FRAMES = range(4)
 DONE, STOPPED, ODD = range(3)
 
 ANSWER_BYTES = 77  # of an answer, without the lane's id
-_RUN_STOP, _RUN_BYTES, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE = range(6)
+(_RUN_STOP, _RUN_BYTES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(5)
+_RUN_LOUD, _RUN_VBUCKET = 5, 6
+_MIXED = MIXED
+_REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
 _ANSWER_BYTES = ANSWER_BYTES
+_SET_BYTES = SET_BYTES
+_TUPLE_BYTES = TUPLE_BYTES
 _HEADER = 24
 _FRAME_MIN = 21  # a request whose entries are a vbucket, without payload
 _ID_MAX = 250  # limits.GREENSTACK_ID_BYTES
@@ -61,8 +74,7 @@ _BAD = -1
 _WIDTH = WIDTH
 _PAYLOAD_BYTES = 56
 
-# MutationResponse with all its slots: what stands before the first number.
-_answer_head = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
+_answer_head = ANSWER_HEAD
 HEAD = _answer_head
 
 
@@ -184,99 +196,74 @@ def put_little(out: bytearray, at: int, value: int, width: int) -> None:
         value >>= 8
 
 
-def put_set(
-    data: bytes,
-    begin: int,
-    end: int,
-    vbucket: int,
-    number: int,
-    quiet: int,
-    value_max: int,
-    out: bytearray,
-    used: int,
-    room: int,
-) -> int:
-    """Write the SET of the payload from `begin` to `end`, or, unless `quiet` is 0, the SETQ.
-    Returns where it ends; -1: it cannot."""
+def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int]) -> bool:
+    """Read the payload from `begin` to `end`. False: it is not of the form of a run.
+
+    `fields`: takes its traits, without vbucket, and the places and lengths of key and value.
+    """
     root = target(data, begin, end)
     names = vtable(data, begin, root, end) if root >= 0 else _BAD
     if names < 0 or small(data, names, root, end, 1, _SET) != _SET:
-        return _BAD
+        return False
     document = slot(data, names, root, end, 0)
     if document <= 0:
-        return _BAD
+        return False
     document = target(data, document, end)
     names = vtable(data, begin, document, end) if document >= 0 else _BAD
     if names < 0:
-        return _BAD
+        return False
     info = slot(data, names, document, end, 0)
     value = slot(data, names, document, end, 1)
     if info <= 0 or value <= 0:
-        return _BAD
+        return False
     info = target(data, info, end)
     value = target(data, value, end)
     names = vtable(data, begin, info, end) if info >= 0 else _BAD
     if names < 0 or value < 0:
-        return _BAD
+        return False
     value_bytes = little4(data, value)
     if value_bytes > end - value - 4 or value_bytes > value_max:
-        return _BAD
+        return False
     key = text(data, names, info, end, 0)
     expiration = text(data, names, info, end, 2)
     datatype = small(data, names, info, end, 4, 0)
     flags = slot(data, names, info, end, 1)
     cas = slot(data, names, info, end, 5)
     if key <= 0 or expiration < 0 or flags < 0 or cas < 0 or datatype < 0 or datatype > 1:
-        return _BAD
+        return False
     if small(data, names, info, end, 3, 0) or (expiration and little4(data, expiration)):
-        return _BAD
+        return False
     if (flags and end - flags < 4) or (cas and end - cas < 8):
-        return _BAD
+        return False
     if cas and (little4(data, cas) or little4(data, cas + 4)):
-        return _BAD
+        return False
     key_bytes = little4(data, key)
-    body = 8 + key_bytes + value_bytes
-    if key_bytes == 0 or key_bytes > _ID_MAX or _HEADER + body > room - used:
-        return _BAD
-    out[used] = 0x80
-    out[used + 1] = 0x11 if quiet else 0x01
-    out[used + 2] = key_bytes >> 8
-    out[used + 3] = key_bytes & 0xFF
-    out[used + 4] = 8
-    out[used + 5] = datatype
-    out[used + 6] = vbucket >> 8
-    out[used + 7] = vbucket & 0xFF
-    used = put4(out, put4(out, used + 8, body), number)
-    for _ in range(8):
-        out[used] = 0
-        used += 1
-    used = put4(out, put4(out, used, little4(data, flags) if flags else 0), 0)
+    if key_bytes == 0 or key_bytes > _ID_MAX:
+        return False
     for i in range(key + 4, key + 4 + key_bytes):
         if data[i] == 0:
-            return _BAD
-        out[used] = data[i]
-        used += 1
-    return rows.copy(data, value + 4, value + 4 + value_bytes, out, used)
+            return False
+    traits = little4(data, flags) if flags else 0
+    fields[_REQ_TRAITS] = traits << 32 | datatype << 8
+    fields[_REQ_KEY_AT] = key + 4
+    fields[_REQ_KEY_BYTES] = key_bytes
+    fields[_REQ_VALUE_AT] = value + 4
+    fields[_REQ_VALUE_BYTES] = value_bytes
+    return True
 
 
 def take_run(
-    data: bytes,
-    at: int,
-    count_max: int,
-    value_max: int,
-    found: Table,
-    table: Table,
-    sets: bytearray,
+    data: bytes, at: int, count_max: int, value_max: int, found: Table, table: Table
 ) -> int:
     """Find the run that begins at `at`. Returns how many requests it has, at most `count_max`.
 
-    `value_max`: longest value; `found`: takes where the run stops, the bytes used of `sets`, those
-    of ids and values, and where the lane's id stands; `table`: takes `WIDTH` numbers per request.
+    `value_max`: longest value; `found`: takes `RUN_NUMBERS` numbers; `table`: `WIDTH` of each
+    request.
     """
-    raw, out = data, sets
+    raw = data
+    fields = [0] * 6
     end = len(data)
-    room = len(sets)
-    used = count = values = 0
+    count = size_bytes = loud = all_in = 0
     lane_at = lane_bytes = has_lane = 0
     while count < count_max and end - at >= _FRAME_MIN:
         size = big4(raw, at)
@@ -309,26 +296,146 @@ def take_run(
                 i += 1
             if i < own_bytes:
                 break
-        vbucket = big2(raw, place + 4)
-        after = put_set(raw, payload, stop, vbucket, count, flags & 16, value_max, out, used, room)
-        if after < 0:
+        if not read_set(raw, payload, stop, value_max, fields):
             break
-        table[count * _WIDTH] = big4(raw, at + 4)
-        table[count * _WIDTH + 1] = (
-            after - used - _HEADER - 8 - (out[used + 2] << 8 | out[used + 3])
-        )
-        table[count * _WIDTH + 2] = flags & 16
-        values += after - used
-        used = after
+        vbucket = big2(raw, place + 4)
+        if count == 0:
+            all_in = vbucket
+        elif vbucket != all_in:
+            all_in = _MIXED
+        traits = fields[_REQ_TRAITS] | vbucket << 16
+        if flags & 16:
+            traits |= 1
+        else:
+            loud += 1
+        row = count * _WIDTH
+        table[row] = big4(raw, at + 4)
+        table[row + _REQ_TRAITS] = traits
+        for i in range(_REQ_KEY_AT, _REQ_VALUE_BYTES + 1):
+            table[row + i] = fields[i]
+        size_bytes += fields[_REQ_KEY_BYTES] + fields[_REQ_VALUE_BYTES]
         at = stop
         count += 1
     found[_RUN_STOP] = at
-    found[_RUN_BYTES] = used
-    found[_RUN_VALUES] = values
+    found[_RUN_BYTES] = size_bytes
     found[_RUN_LANE_AT] = lane_at
     found[_RUN_LANE_BYTES] = lane_bytes
     found[_RUN_HAS_LANE] = has_lane
+    found[_RUN_LOUD] = loud
+    found[_RUN_VBUCKET] = all_in
     return count
+
+
+def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
+    """Write the SETs of a run in `data`. Returns the bytes used of `out`, -1: it does not fit."""
+    raw, to = data, out
+    end = len(data)
+    room = len(out)
+    used = 0
+    for i in range(count):
+        row = i * _WIDTH
+        traits = table[row + _REQ_TRAITS]
+        key_at = table[row + _REQ_KEY_AT]
+        key_bytes = table[row + _REQ_KEY_BYTES]
+        value_at = table[row + _REQ_VALUE_AT]
+        value_bytes = table[row + _REQ_VALUE_BYTES]
+        if key_bytes > end or value_bytes > end:
+            return _BAD
+        if key_at > end - key_bytes or value_at > end - value_bytes:
+            return _BAD
+        if _SET_BYTES + key_bytes + value_bytes > room - used:
+            return _BAD
+        to[used] = 0x80
+        to[used + 1] = 0x11 if traits & 1 else 0x01
+        to[used + 2] = key_bytes >> 8 & 0xFF
+        to[used + 3] = key_bytes & 0xFF
+        to[used + 4] = 8
+        to[used + 5] = traits >> 8 & 0xFF
+        to[used + 6] = traits >> 24 & 0xFF
+        to[used + 7] = traits >> 16 & 0xFF
+        used = put4(to, put4(to, used + 8, 8 + key_bytes + value_bytes), i)
+        used = put4(to, put4(to, used, 0), 0)  # the CAS
+        used = put4(to, put4(to, used, traits >> 32), 0)
+        used = rows.copy(raw, key_at, key_at + key_bytes, to, used)
+        used = rows.copy(raw, value_at, value_at + value_bytes, to, used)
+    return used
+
+
+def tuples(
+    data: bytes,
+    table: Table,
+    count: int,
+    cas: int,
+    out: bytearray,
+    used: int,
+    bounds: Table,
+    first: int,
+) -> int:
+    """Write what a run in `data` stores, as `replication.bucket` packs it, from `used` on.
+
+    The CAS values begin with `cas`; bounds[first + i + 1] takes where tuple i ends. Returns where
+    the last one ends, -1 where it does not fit.
+    """
+    raw, to = data, out
+    end = len(data)
+    room = len(out)
+    if used < 0 or first < 0 or first + count >= len(bounds):
+        return _BAD
+    for i in range(count):
+        row = i * _WIDTH
+        traits = table[row + _REQ_TRAITS]
+        key_at = table[row + _REQ_KEY_AT]
+        key_bytes = table[row + _REQ_KEY_BYTES]
+        value_at = table[row + _REQ_VALUE_AT]
+        value_bytes = table[row + _REQ_VALUE_BYTES]
+        if key_bytes > end or value_bytes > end:
+            return _BAD
+        if key_at > end - key_bytes or value_at > end - value_bytes:
+            return _BAD
+        if _TUPLE_BYTES + key_bytes + value_bytes > room - used:
+            return _BAD
+        to[used] = 0x9A
+        used = items.put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
+        used = rows.put_uint(to, used, traits >> 16 & 0xFFFF)
+        used = items.put_bin(raw, value_at, value_at + value_bytes, to, used)
+        used = rows.put_uint(to, used, traits >> 32)
+        to[used] = 0x00  # expiry
+        used = rows.put_uint(to, used + 1, cas + i)
+        to[used] = traits >> 8 & 0x01
+        to[used + 1] = 0x00
+        to[used + 2] = 0xA0
+        to[used + 3] = 0xC4
+        to[used + 4] = 0x00
+        used += 5
+        bounds[first + i + 1] = used
+    return used
+
+
+def successes(table: Table, count: int, head: bytes, lsn: int, cas: int, out: bytearray) -> int:
+    """Write the answers to a run that went well, those to quiet requests left out.
+
+    `head`: an answer whose opaque, lsn, size and CAS are to be written; `lsn`, `cas`: of the first
+    request, quiet or not. Returns the bytes used of `out`, -1 where they do not fit.
+    """
+    to, form = out, head
+    size = len(head)
+    room = len(out)
+    used = 0
+    if size < _PAYLOAD_BYTES + 8:
+        return _BAD
+    for i in range(count):
+        row = i * _WIDTH
+        if table[row + _REQ_TRAITS] & 1:
+            continue
+        if room - used < size:
+            return _BAD
+        rows.copy(form, 0, size, to, used)
+        put4(to, used + 4, table[row])
+        used += size
+        put_little(to, used - 24, lsn + i, 8)
+        put_little(to, used - 12, table[row + _REQ_VALUE_BYTES], 4)
+        put_little(to, used - 8, cas + i, 8)
+    return used
 
 
 def put_head(
@@ -373,7 +480,7 @@ def answers(
     room = len(out)
     used = at = mark = 0
     for i in range(count):
-        is_quiet = table[i * _WIDTH + 2] != 0
+        is_quiet = table[i * _WIDTH + _REQ_TRAITS] & 1 != 0
         if end - at < _HEADER or big4(raw, at + 12) != i:
             if is_quiet:
                 continue
@@ -394,7 +501,7 @@ def answers(
             put_little(to, used + 24, uuid, 8)
             put_little(to, used + 32, marks[2 * mark + 1] + i - marks[2 * mark], 8)
             put_little(to, used + 40, 0, 4)
-            put_little(to, used + 44, table[i * _WIDTH + 1], 4)
+            put_little(to, used + 44, table[i * _WIDTH + _REQ_VALUE_BYTES], 4)
             for j in range(8):
                 to[used + 48 + j] = raw[at + 23 - j]
             used += _PAYLOAD_BYTES
