@@ -36,6 +36,7 @@ from logweir.store.group import Group
 from logweir.store.keys import exact_key
 from logweir.store.log import Log
 from logweir.store.request import Request
+from logweir.store.run import Sight
 from logweir.store.select import Select, select
 from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
@@ -162,9 +163,19 @@ def primary_of(space: SpaceDef) -> IndexDef:
     return space.primary
 
 
-def place_of_puts(bucket: Bucket, engine: Engine, vbucket: int) -> bytes | None:
+def place_of_puts(bucket: Bucket, sight: Sight, vbucket: int) -> bytes | None:
     """The prefix (`store.run`) of items that are put into a vbucket; None where a put may need
     more than to be stored: somebody added to the bucket's space, or the vbucket is not active."""
+    known = bucket.name, vbucket
+    if known not in sight.known:
+        prefix = _place_of_puts(bucket, sight.engine, vbucket)
+        if prefix is None:
+            return None
+        sight.known[known] = prefix
+    return sight.known[known]
+
+
+def _place_of_puts(bucket: Bucket, engine: Engine, vbucket: int) -> bytes | None:
     items = _Reader(bucket, engine, 0.0)
     if not items.is_plain or items.state(vbucket) != VbucketState.ACTIVE:
         return None

@@ -341,6 +341,7 @@ class Log(statements.Statements, upkeep.Upkeep):
     def begin_group(self) -> Group:
         """A group on a new LMDB transaction. The caller holds `_exclusive`."""
         self._apply_late()
+        self._late.known.clear()
         return Group(
             self._state.begin(),
             self._schema,
@@ -420,6 +421,7 @@ class Log(statements.Statements, upkeep.Upkeep):
             runs,
             state=self._state,
             waiting=self._late.waiting,
+            known=self._late.known,
             schema=self._schema,
             plans=self._plans,
             vclock=self._vclock,

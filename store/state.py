@@ -319,6 +319,16 @@ class Txn:
         if pairs:
             tree.load(pairs)
 
+    def load_sorted(
+        self, space_id: int, index_id: int, keys: list[bytes], values: Iterable[bytes]
+    ) -> None:
+        """`load` of keys that are ascending, none of them twice."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        self.spoil()
+        if keys:
+            tree.load_sorted(keys, values)
+
     def count(self, space_id: int, index_id: int) -> int:
         """How many entries an index has."""
         tree = self.tree(space_id, index_id)
@@ -534,14 +544,26 @@ class Tree:
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
         keys = [key for key, _ in pairs]
+        if all(map(lt, keys, keys[1:])):
+            self.load_sorted(keys, (value for _, value in pairs))
+            return
+        if not _is_short(keys):
+            for key, value in pairs:
+                self.put(key, value)
+            return
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs)
+
+    def load_sorted(self, keys: list[bytes], values: Iterable[bytes]) -> None:
+        """`load` of keys that are ascending, none of them twice."""
+        pairs = zip(keys, values, strict=True)
         if not _is_short(keys):
             for key, value in pairs:
                 self.put(key, value)
             return
         last = self.last_key()
-        at_end = (last is None or keys[0] > last) and all(map(lt, keys, keys[1:]))
         with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=at_end)
+            cursor.putmulti(pairs, append=last is None or keys[0] > last)
 
     def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many short keys, fastest in ascending order. Undone as `add_new`."""

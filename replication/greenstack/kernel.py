@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import logweir.replication.tap.kernel as items
+import logweir.store.kernel as keys
 import logweir.wal.kernel as rows
 from logweir.replication.greenstack.messages import DOCUMENT_HEAD, REMOVE_HEAD
 
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 
 COMPILED = not __file__.endswith(".py")
 
-# What `take_run` writes: where the run stops, bytes of its keys and values, where the lane's id
-# stands, how many requests are not quiet, the vbucket of all, or `MIXED`.
-(RUN_STOP, RUN_BYTES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE, RUN_LOUD, RUN_VBUCKET) = range(7)
-RUN_NUMBERS = 7
+# What `take_run` writes: where the run stops, bytes of its keys and of its values, where the lane's
+# id stands, how many requests are not quiet, the vbucket of all, or `MIXED`.
+(RUN_STOP, RUN_KEYS, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE) = range(6)
+RUN_LOUD, RUN_VBUCKET, RUN_NUMBERS = 6, 7, 8
 MIXED = 1 << 16
 
 # What is kept of each request. Traits: bit 0 quiet, 8 … 15 datatype, 16 … 31 vbucket, 32 … flags.
@@ -57,8 +58,8 @@ ROW, BYTES, OPAQUE_NEXT, FRAMES = range(4)
 DONE, STOPPED, ODD = range(3)
 
 ANSWER_BYTES = 77  # of an answer, without the lane's id
-(_RUN_STOP, _RUN_BYTES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(5)
-_RUN_LOUD, _RUN_VBUCKET = 5, 6
+(_RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(6)
+_RUN_LOUD, _RUN_VBUCKET = 6, 7
 _MIXED = MIXED
 _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
 _ANSWER_BYTES = ANSWER_BYTES
@@ -263,7 +264,7 @@ def take_run(
     raw = data
     fields = [0] * 6
     end = len(data)
-    count = size_bytes = loud = all_in = 0
+    count = loud = all_in = all_keys = all_values = 0
     lane_at = lane_bytes = has_lane = 0
     while count < count_max and end - at >= _FRAME_MIN:
         size = big4(raw, at)
@@ -313,11 +314,13 @@ def take_run(
         table[row + _REQ_TRAITS] = traits
         for i in range(_REQ_KEY_AT, _REQ_VALUE_BYTES + 1):
             table[row + i] = fields[i]
-        size_bytes += fields[_REQ_KEY_BYTES] + fields[_REQ_VALUE_BYTES]
+        all_keys += fields[_REQ_KEY_BYTES]
+        all_values += fields[_REQ_VALUE_BYTES]
         at = stop
         count += 1
     found[_RUN_STOP] = at
-    found[_RUN_BYTES] = size_bytes
+    found[_RUN_KEYS] = all_keys
+    found[_RUN_VALUES] = all_values
     found[_RUN_LANE_AT] = lane_at
     found[_RUN_LANE_BYTES] = lane_bytes
     found[_RUN_HAS_LANE] = has_lane
@@ -367,20 +370,26 @@ def tuples(
     count: int,
     cas: int,
     out: bytearray,
-    used: int,
     bounds: Table,
+    entries: bytearray,
+    entry_bounds: Table,
     first: int,
 ) -> int:
-    """Write what a run in `data` stores, as `replication.bucket` packs it, from `used` on.
+    """Write what a run in `data` stores, as `replication.bucket` packs it, and its entries in the
+    first index.
 
-    The CAS values begin with `cas`; bounds[first + i + 1] takes where tuple i ends. Returns where
-    the last one ends, -1 where it does not fit.
+    The CAS values begin with `cas`. Tuple i is written to `out` from bounds[first + i] to
+    bounds[first + i + 1], which is set; its entry likewise. Returns where the last tuple ends, -1
+    where something does not fit.
     """
-    raw, to = data, out
+    raw, to, to_entries = data, out, entries
     end = len(data)
     room = len(out)
-    if used < 0 or first < 0 or first + count >= len(bounds):
+    entries_room = len(entries)
+    if first < 0 or first + count >= min(len(bounds), len(entry_bounds)):
         return _BAD
+    used = bounds[first]
+    entry = entry_bounds[first]
     for i in range(count):
         row = i * _WIDTH
         traits = table[row + _REQ_TRAITS]
@@ -393,6 +402,8 @@ def tuples(
         if key_at > end - key_bytes or value_at > end - value_bytes:
             return _BAD
         if _TUPLE_BYTES + key_bytes + value_bytes > room - used:
+            return _BAD
+        if 2 * key_bytes + 3 > entries_room - entry:
             return _BAD
         to[used] = 0x9A
         used = items.put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
@@ -408,6 +419,9 @@ def tuples(
         to[used + 4] = 0x00
         used += 5
         bounds[first + i + 1] = used
+        to_entries[entry] = keys.KEY_BINARY
+        entry = keys.put_raw(raw, key_at, key_bytes, to_entries, entry + 1)
+        entry_bounds[first + i + 1] = entry
     return used
 
 

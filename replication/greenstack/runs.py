@@ -30,10 +30,10 @@ from logweir.replication.greenstack.messages import MutationAnswer
 from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
-from logweir.store.bulk import interpreted
-from logweir.store.engine import Engine
+from logweir.store import kernel as keys_kernel
+from logweir.store.bulk import Keys, interpreted
 from logweir.store.group import Group
-from logweir.store.run import Run
+from logweir.store.run import Run, Sight
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
@@ -58,16 +58,17 @@ _END: Final = (1 << 64) - 1
 
 def interpreted_kernel() -> ModuleType:
     """The kernel as plain Python, and the others that it calls."""
-    plain, plain_items, plain_rows = map(interpreted, (compiled, tap_kernel, rows_kernel))
-    vars(plain_items)["rows"] = plain_rows
-    vars(plain).update(rows=plain_rows, items=plain_items)
+    plain, items, keys, rows = map(interpreted, (compiled, tap_kernel, keys_kernel, rows_kernel))
+    vars(keys)["rows"] = rows
+    vars(items).update(rows=rows, keys=keys)
+    vars(plain).update(rows=rows, items=items, keys=keys)
     return plain
 
 
 def chosen_kernel() -> ModuleType:
     """The compiled kernel; the C functions of the others can only be called by a compiled one."""
-    is_mixed = not compiled.COMPILED and (tap_kernel.COMPILED or rows_kernel.COMPILED)
-    return interpreted_kernel() if is_mixed else compiled
+    others = (tap_kernel.COMPILED, keys_kernel.COMPILED, rows_kernel.COMPILED)
+    return interpreted_kernel() if not compiled.COMPILED and any(others) else compiled
 
 
 kernel: Final = chosen_kernel()
@@ -76,15 +77,16 @@ kernel: Final = chosen_kernel()
 @dataclass(frozen=True, slots=True)
 class MutationRun:
     """Requests in `data` from `start` to `stop`. `loud`: how many of them are not quiet;
-    `body_bytes`: of their keys and values; `vbucket`: of all, None if there are several; `flex`:
-    the lane, if any."""
+    `key_bytes`, `value_bytes`: of all; `vbucket`: of all, None if there are several; `flex`: the
+    lane, if any."""
 
     data: bytes
     start: int
     stop: int
     count: int
     loud: int
-    body_bytes: int
+    key_bytes: int
+    value_bytes: int
     vbucket: int | None
     flex: Mapping[int, bytes]
     table: array[int]
@@ -101,6 +103,11 @@ class MutationRun:
         """About what it takes in memory until it is answered."""
         return self.stop - self.start + 64 * self.count
 
+    @property
+    def tuple_bytes(self) -> int:
+        """No less than its tuples take."""
+        return self.key_bytes + self.value_bytes + kernel.TUPLE_BYTES * self.count
+
     def frames(self) -> Sequence[Frame]:
         """The same as objects."""
         found, _, _, problem = decode_frames(self.data[self.start : self.stop])
@@ -109,7 +116,7 @@ class MutationRun:
 
     def sets(self) -> bytes:
         """The same requests as memcached's."""
-        out = bytearray(self.body_bytes + kernel.SET_BYTES * self.count)
+        out = bytearray(self.key_bytes + self.value_bytes + kernel.SET_BYTES * self.count)
         used = kernel.sets(self.data, self.table, self.count, out)
         assert used == len(out)
         return bytes(out)
@@ -149,7 +156,8 @@ def take_run(data: bytes, at: int = 0) -> MutationRun | None:
         found[kernel.RUN_STOP],
         count,
         found[kernel.RUN_LOUD],
-        found[kernel.RUN_BYTES],
+        found[kernel.RUN_KEYS],
+        found[kernel.RUN_VALUES],
         None if vbucket == kernel.MIXED else vbucket,
         flex,
         table,
@@ -163,7 +171,7 @@ class Puts:
     def __init__(self, bucket: Bucket, runs: Sequence[MutationRun], vbucket: int) -> None:
         self.space_id = bucket.space_id
         self.reads = (bucket.states_id,)
-        self.size_bytes = sum(run.body_bytes + kernel.TUPLE_BYTES * run.count for run in runs)
+        self.size_bytes = sum(run.tuple_bytes for run in runs)
         self.are_made = False
         self._bucket = bucket
         self._runs = runs
@@ -171,9 +179,9 @@ class Puts:
         self._lsn = 0
         self._cas = 0
 
-    def make(self, engine: Engine, first_lsn: int) -> Run | None:
+    def make(self, sight: Sight, first_lsn: int) -> Run | None:
         """See `store.run.RunMaker`."""
-        prefix = place_of_puts(self._bucket, engine, self._vbucket)
+        prefix = place_of_puts(self._bucket, sight, self._vbucket)
         if prefix is None:
             return None
         clock = self._bucket.cas
@@ -181,15 +189,20 @@ class Puts:
         count = sum(run.count for run in self._runs)
         clock.reach(self._cas + count)
         out = bytearray(self.size_bytes)
-        bounds = _ZERO * (count + 1)
-        used = row = 0
+        entries = bytearray(sum(2 * run.key_bytes + 3 * run.count for run in self._runs))
+        bounds, entry_bounds = _ZERO * (count + 1), _ZERO * (count + 1)
+        row = 0
         for run in self._runs:
             cas = self._cas + row
-            used = kernel.tuples(run.data, run.table, run.count, cas, out, used, bounds, row)
+            used = kernel.tuples(
+                run.data, run.table, run.count, cas, out, bounds, entries, entry_bounds, row
+            )
             assert used >= 0
             row += run.count
         self.are_made = True
-        return Run(self.space_id, bytes(memoryview(out)[:used]), bounds, prefix)
+        packed = bytes(memoryview(out)[: bounds[count]])
+        keys = Keys(bytes(memoryview(entries)[: entry_bounds[count]]), entry_bounds)
+        return Run(self.space_id, packed, bounds, prefix, keys)
 
     def answers(self, uuid: int) -> list[tuple[bytes, int]]:
         """As `execute_run`, of each run."""

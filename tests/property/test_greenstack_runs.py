@@ -104,13 +104,20 @@ def test_a_run_stores_and_answers_what_single_requests_do(
         if not is_quiet
     ]
     for module in (kernel, PLAIN):
-        out = bytearray(b"..") + bytearray(run.body_bytes + module.TUPLE_BYTES * run.count)
-        bounds = runs._ZERO * (run.count + 2)
-        used = module.tuples(run.data, run.table, run.count, cas, out, 2, bounds, 1)
+        out = bytearray(run.tuple_bytes + 2)
+        entries = bytearray(3 + sum(2 * len(item.key) + 3 for item in items))
+        bounds, ends = runs._ZERO * (run.count + 2), runs._ZERO * (run.count + 2)
+        bounds[1], ends[1] = 2, 3
+        what = run.data, run.table, run.count, cas
+        used = module.tuples(*what, out, bounds, entries, ends, 1)
         assert out[2:used] == b"".join(packed)
         assert list(bounds[2:]) == [2 + end for end in accumulate(map(len, packed))]
-        assert module.tuples(run.data, run.table, run.count, cas, out[:9], 2, bounds, 1) == -1
-        assert module.tuples(run.data, run.table, run.count, cas, out, 2, bounds, 2) == -1
+        keys = [b"\x50" + item.key + b"\0\0" for item in items]
+        assert entries[3 : ends[-1]] == b"".join(keys)
+        assert list(ends[2:]) == [3 + end for end in accumulate(map(len, keys))]
+        assert module.tuples(*what, out[:9], bounds, entries, ends, 1) == -1
+        assert module.tuples(*what, out, bounds, entries[:3], ends, 1) == -1
+        assert module.tuples(*what, out, bounds, entries, ends, 2) == -1
     answers, problem = FrameBuffer().feed(run.successes(2**63 + 5, 70, cas))
     assert problem is None
     assert all(one.status == 0 and one.opcode == Opcode.MUTATION for one in answers)

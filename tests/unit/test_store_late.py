@@ -19,12 +19,11 @@ from logweir.store import late as late_module
 from logweir.store import open as open_store
 from logweir.store.append import append_tuples, store_run
 from logweir.store.commit import Job
-from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.log import Log
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request
-from logweir.store.run import Run
+from logweir.store.run import Run, Sight
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
@@ -72,7 +71,7 @@ class Placed:
         self._n = n
         self._ids = ids
 
-    def make(self, engine: Engine, first_lsn: int) -> Run:
+    def make(self, sight: Sight, first_lsn: int) -> Run:
         """See `RunMaker`."""
         self.first_lsns.append(first_lsn)
         tuples = [pack([number, self._n, first_lsn]) for number in self._ids]
