@@ -606,15 +606,15 @@ def _frames(pending: Pending) -> Sequence[Frame]:
 
 def _puts(requests: Sequence[Pending], bucket: Bucket) -> Puts | None:
     """A batch as a run of the store, where it is nothing else."""
-    runs = []
-    for one in requests:
-        run = one.frame
-        if not isinstance(run, MutationRun) or one.refusal is not None:
-            return None
-        if run.vbucket is None or (runs and run.vbucket != runs[0].vbucket):
-            return None
-        runs.append(run)
-    return Puts(bucket, runs, runs[0].vbucket) if runs else None
+    runs = [one.frame for one in requests if isinstance(one.frame, MutationRun)]
+    vbucket = runs[0].vbucket if runs else None
+    if vbucket is None or len(runs) < len(requests):
+        return None
+    if any(one.refusal is not None for one in requests):
+        return None
+    if any(run.vbucket != vbucket for run in runs):
+        return None
+    return Puts(bucket, runs, vbucket)
 
 
 def _answer(executor: Executor, one: Pending, now: float) -> Answer:

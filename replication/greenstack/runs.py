@@ -37,9 +37,9 @@ from logweir.store.run import Run, Sight
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
+    "ANY_COMPILED",
     "MutationRun",
     "Puts",
-    "chosen_kernel",
     "execute_run",
     "interpreted_kernel",
     "take_run",
@@ -65,13 +65,11 @@ def interpreted_kernel() -> ModuleType:
     return plain
 
 
-def chosen_kernel() -> ModuleType:
-    """The compiled kernel; the C functions of the others can only be called by a compiled one."""
-    others = (tap_kernel.COMPILED, keys_kernel.COMPILED, rows_kernel.COMPILED)
-    return interpreted_kernel() if not compiled.COMPILED and any(others) else compiled
+ANY_COMPILED: Final = any(one.COMPILED for one in (compiled, tap_kernel, keys_kernel, rows_kernel))
+"""The C functions of a compiled kernel can only be called by another."""
 
-
-kernel: Final = chosen_kernel()
+_is_mixed: Final = not compiled.COMPILED and ANY_COMPILED
+kernel: Final = interpreted_kernel() if _is_mixed else compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,8 @@ class MutationRun:
     @property
     def tuple_bytes(self) -> int:
         """No less than its tuples take."""
-        return self.key_bytes + self.value_bytes + kernel.TUPLE_BYTES * self.count
+        extra: int = kernel.TUPLE_BYTES * self.count
+        return self.key_bytes + self.value_bytes + extra
 
     def frames(self) -> Sequence[Frame]:
         """The same as objects."""

@@ -84,9 +84,10 @@ def _numbers(url: Url) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, url.option("vbuckets").split(",")):
         first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and int(last or first) < VBUCKETS):
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal() and int(last) < VBUCKETS):
             raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), int(last) + 1))
     return frozenset(found)
 
 
