@@ -18,6 +18,7 @@ from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import late as late_module
 from logweir.store import open as open_store
 from logweir.store.append import append_tuples, store_run
+from logweir.store.bulk import Keys
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
@@ -62,7 +63,9 @@ class Placed:
     """A maker of tuples of a space of (id; n, id), all with the same n, that notes when it makes
     them. `reads`: what it says that it looks at."""
 
-    def __init__(self, log: Log, n: int, *ids: int, reads: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, log: Log, n: int, *ids: int, reads: tuple[int, ...] = (), knows_keys: bool = False
+    ) -> None:
         self.space_id = log.schema.space("placed").id
         self.size_bytes = 10 * len(ids)
         self.reads = reads
@@ -70,6 +73,7 @@ class Placed:
         self.plain = 0
         self._n = n
         self._ids = ids
+        self._knows_keys = knows_keys
 
     def make(self, sight: Sight, first_lsn: int) -> Run:
         """See `RunMaker`."""
@@ -77,7 +81,11 @@ class Placed:
         tuples = [pack([number, self._n, first_lsn]) for number in self._ids]
         bounds = array("Q", accumulate(map(len, tuples), initial=0))
         prefix = b"\x31" + self._n.to_bytes(8, "big")
-        return Run(self.space_id, b"".join(tuples), bounds, prefix)
+        keys = None
+        if self._knows_keys:
+            ends = array("Q", range(0, 9 * len(tuples) + 1, 9))
+            keys = Keys(b"".join(b"\x31" + n.to_bytes(8, "big") for n in self._ids), ends)
+        return Run(self.space_id, b"".join(tuples), bounds, prefix, keys)
 
     def job(self) -> Job:
         """The change, also for the ordinary way."""
@@ -293,6 +301,49 @@ def test_a_tuple_that_may_change_its_place_goes_the_ordinary_way(
         ]
         assert (1, 7) not in [row[:2] for row in log.select("placed")]
         assert len(log.select("placed", 7, index="n")) == (where in ("waiting", "group"))
+
+
+def test_what_was_found_is_forgotten_when_something_else_changes_the_state(tmp_path: Path) -> None:
+    """A tuple that got another place, by an ordinary change; a late run that is no maker's."""
+    with open_log(tmp_path / "s") as log:
+        placed(log)
+        log.run_job(Placed(log, 7, 1).job())
+        known = log._late.known
+        assert len(known) == 1
+        log.run_job(Placed(log, 7, 2).job())
+        assert len(known) == 1
+        log.run_job(run_of(log, (1, 7)))
+        assert log._late.waits
+        assert not known
+        log.run_job(Placed(log, 7, 3).job())
+        assert len(known) == 1
+        log.replace("placed", (2, 8, 0))
+        calm(log)
+        moved = Placed(log, 7, 2)
+        log.run_job(moved.job())
+        assert moved.plain == 1
+        assert log.select("placed", 8, index="n") == []
+        assert [row[0] for row in log.select("placed", 7, index="n")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("knows_keys", [False, True])
+def test_long_runs_and_short_ones_of_one_group_keep_their_order(
+    tmp_path: Path, knows_keys: bool
+) -> None:
+    """Whether they are joined or not, ascending or not, and whoever makes their keys."""
+    with open_log(tmp_path / "s") as log:
+        placed(log)
+        ids = [range(300), range(5), range(3, 9), range(100, 500), range(2), range(600, 900)]
+        made = [Placed(log, 7, *some, knows_keys=knows_keys) for some in ids]
+        log.run_job(made[-1].job(), [one.job() for one in made[:-1]])
+        assert not any(one.plain for one in made)
+        last = {
+            number: one.first_lsns[0]
+            for one, some in zip(made, ids, strict=True)
+            for number in some
+        }
+        expected = [(number, 7, lsn) for number, lsn in sorted(last.items())]
+        assert log.select("placed") == log.select("placed", 7, index="n") == expected
 
 
 def test_a_maker_sees_nothing_that_waits(tmp_path: Path) -> None:
