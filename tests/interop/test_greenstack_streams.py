@@ -144,6 +144,10 @@ def test_runs_that_the_state_gets_late_are_seen_by_all(
             refused = client.ask(mutation(b"k6", b"no", cas=found.cas))
             assert refused.status == Status.ALREADY_EXISTS
         assert waited == [True, True, True, True, False, True]
+        dead = int(VbucketState.DEAD).to_bytes(4, "big")
+        tap.ask(Packet(Tap.SET_VBUCKET, extras=dead, vbucket=0))
+        client.send(*(mutation(b"k%d" % n, b"dead", opaque=n) for n in range(40)))
+        assert {client.answer().status for _ in range(40)} == {Status.NOT_MY_VBUCKET}
         assert sorted(set(given)) == given
         space = server.log.schema.space("default").id
         rows = [row for one in server.log.rows() for row in one.rows if row.body]

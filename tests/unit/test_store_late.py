@@ -318,7 +318,6 @@ def test_what_was_found_is_forgotten_when_something_else_changes_the_state(tmp_p
         log.run_job(Placed(log, 7, 3).job())
         assert len(known) == 1
         log.replace("placed", (2, 8, 0))
-        calm(log)
         moved = Placed(log, 7, 2)
         log.run_job(moved.job())
         assert moved.plain == 1
@@ -326,14 +325,17 @@ def test_what_was_found_is_forgotten_when_something_else_changes_the_state(tmp_p
         assert [row[0] for row in log.select("placed", 7, index="n")] == [1, 2, 3]
 
 
+SHORT_AND_LONG = [range(300), range(5), range(3, 9), range(100, 500), range(2), range(600, 900)]
+
+
+@pytest.mark.parametrize("ids", [SHORT_AND_LONG, SHORT_AND_LONG[::3], SHORT_AND_LONG[-3::2]])
 @pytest.mark.parametrize("knows_keys", [False, True])
 def test_long_runs_and_short_ones_of_one_group_keep_their_order(
-    tmp_path: Path, knows_keys: bool
+    tmp_path: Path, knows_keys: bool, ids: list[range]
 ) -> None:
     """Whether they are joined or not, ascending or not, and whoever makes their keys."""
     with open_log(tmp_path / "s") as log:
         placed(log)
-        ids = [range(300), range(5), range(3, 9), range(100, 500), range(2), range(600, 900)]
         made = [Placed(log, 7, *some, knows_keys=knows_keys) for some in ids]
         log.run_job(made[-1].job(), [one.job() for one in made[:-1]])
         assert not any(one.plain for one in made)
