@@ -16,6 +16,7 @@ import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
 from logweir.replication.bucket import Item, pack_item
+from logweir.replication.bucketstore import Buckets
 from logweir.replication.greenstack import kernel, runs
 from logweir.replication.greenstack.codec import (
     Flag,
@@ -26,6 +27,8 @@ from logweir.replication.greenstack.codec import (
 from logweir.replication.greenstack.messages import Document, MutationAnswer, decode_mutation
 from logweir.replication.tap.codec import PacketBuffer
 from logweir.replication.urls import parse_listen_url
+from logweir.store import late
+from logweir.store.commit import Job
 
 
 def run_bytes(count: int) -> bytes:
@@ -207,6 +210,38 @@ def test_broken_frames_are_never_taken_for_others() -> None:
             assert (document.id, document.value) == (packet.key, packet.value)
             assert document.flags == int.from_bytes(packet.extras[:4], "big")
             assert document.datatype == packet.datatype
+
+
+def test_several_runs_are_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer has the lsn and the CAS of its row; of quiet requests there is none."""
+    monkeypatch.setattr(late, "LATE_AFTER", 0)
+    with logweir.open(tmp_path / "s") as log:
+        bucket = Buckets(log).make("b")
+        flags = ([0, Flag.QUIET, 0], [0, 0, 0, 0], [Flag.QUIET] * 3, [Flag.QUIET, 0, 0])
+        taken = []
+        for number, each in enumerate(flags):
+            keys = [b"%d%d" % (number, n) for n in range(len(each))]
+            pairs = zip(keys, each, strict=True)
+            frames = [mutation(key, key, opaque=int(key), flags=f) for key, f in pairs]
+            taken.append(runs.take_run(b"".join(map(encode_frame, frames))))
+        puts = runs.Puts(bucket, [run for run in taken if run is not None], 0)
+        start = log.vclock
+        log.run_job(Job(lambda group: None, run=puts))
+        assert puts.are_made
+        rows = [row for one in log.rows(start) for row in one.rows]
+        tuples = [(row.lsn, row.decoded()["tuple"]) for row in rows]
+        stored = {int(one[0]): (lsn, one[5]) for lsn, one in tuples}
+        assert list(stored) == [
+            10 * i + n for i, each in enumerate(flags) for n in range(len(each))
+        ]
+        told = {}
+        for data, failed in puts.answers(7):
+            assert failed == 0
+            for one in FrameBuffer().feed(data)[0]:
+                answer = MutationAnswer.decode(one.payload)
+                told[one.opaque] = (answer.seqno, answer.cas)
+        loud = [10 * i + n for i, each in enumerate(flags) for n, f in enumerate(each) if not f]
+        assert told == {number: stored[number] for number in loud}
 
 
 def test_runs_are_answered_as_single_requests_are(tmp_path: Path) -> None:
