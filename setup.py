@@ -21,6 +21,7 @@ KERNELS = {
     "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",
     "logweir.replication.synapse.linekernel": "replication/synapse/linekernel.py",
     "logweir.replication.greenstack.kernel": "replication/greenstack/kernel.py",
+    "logweir.replication.greenstack.pushkernel": "replication/greenstack/pushkernel.py",
     "logweir.replication.tap.kernel": "replication/tap/kernel.py",
 }
 

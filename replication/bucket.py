@@ -43,6 +43,7 @@ __all__ = [
     "BUCKET_INDEXES",
     "NO_HOPS_MADE",
     "RELATIVE_SECONDS",
+    "VBUCKETS",
     "CasClock",
     "Item",
     "ItemStore",
@@ -71,6 +72,9 @@ BUCKET_FORMAT: Final[Sequence[tuple[str, str]]] = (
 BUCKET_INDEXES: Final = {"vbucket": ("vbucket", "key")}
 RELATIVE_SECONDS: Final = 30 * 24 * 3600
 """Expiry up to this is counted from now, above it is a Unix time. Source: memcached 1.6.18."""
+
+VBUCKETS: Final = 1 << 16
+"""Vbuckets that a client can name. What another protocol put into a higher one is shown to none."""
 
 NO_HOPS_MADE: Final = 255
 """The TTL of what was written here."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDOWS_BYTES
-from logweir.replication.bucket import Item, VbucketState, unpack_item
+from logweir.replication.bucket import VBUCKETS, Item, VbucketState, unpack_item
 from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.hub import Window
 from logweir.store.definition import SystemSpace
@@ -41,7 +41,6 @@ __all__ = [
 ]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
-_VBUCKETS: Final = 65536
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
 
 
@@ -227,9 +226,9 @@ class Backfill:
     @property
     def wanted(self) -> bytes:
         """One byte for each vbucket, 1 for those wanted; others are none of a client's."""
-        table = bytearray(_VBUCKETS)
+        table = bytearray(VBUCKETS)
         for vbucket in self._wanted:
-            if vbucket < _VBUCKETS:
+            if vbucket < VBUCKETS:
                 table[vbucket] = 1
         return bytes(table)
 

@@ -2,7 +2,8 @@
 
 `Buckets` finds and makes buckets. `GroupItems` is one bucket inside a group of the commit queue:
 each command that changed something is a transaction of its own (`end`). `ViewItems` is one bucket
-in a read view: it cannot remove what it finds expired, and says so in `expired`.
+in a read view: it cannot remove what it finds expired, and says so in `expired`. `place_of_puts`
+is for runs of puts that look at nothing (`store.run`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from logweir.errors import ConfigError
 from logweir.replication.bucket import (
@@ -34,15 +36,27 @@ from logweir.store.group import Group
 from logweir.store.keys import exact_key
 from logweir.store.log import Log
 from logweir.store.request import Request
+from logweir.store.run import Sight
 from logweir.store.select import Select, select
 from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["STATES_SPACE", "Bucket", "Buckets", "GroupItems", "ViewItems", "primary_of"]
+__all__ = [
+    "STATES_SPACE",
+    "Bucket",
+    "Buckets",
+    "GroupItems",
+    "ViewItems",
+    "place_of_puts",
+    "primary_of",
+]
 
 STATES_SPACE: Final = "logweir_vbucket"
 _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state", "unsigned"))
+_ANY_KEY: Final = b"k"
+_clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
+"""Of each store: protocols that share its buckets give no CAS twice."""
 
 
 class Bucket:
@@ -73,7 +87,7 @@ class Buckets:
     def __init__(self, log: Log, clock: Callable[[], float] = time.time) -> None:
         self.log = log
         self.clock = clock
-        self._cas = CasClock(clock)
+        self._cas = _clocks.setdefault(log, CasClock(clock))
         self._known: dict[str, Bucket] = {}
 
     def find(self, name: str) -> Bucket | None:
@@ -149,6 +163,27 @@ def primary_of(space: SpaceDef) -> IndexDef:
     return space.primary
 
 
+def place_of_puts(bucket: Bucket, sight: Sight, vbucket: int) -> bytes | None:
+    """The prefix (`store.run`) of items that are put into a vbucket; None where a put may need
+    more than to be stored: somebody added to the bucket's space, or the vbucket is not active."""
+    known = bucket.name, vbucket
+    if known not in sight.known:
+        prefix = _place_of_puts(bucket, sight.engine, vbucket)
+        if prefix is None:
+            return None
+        sight.known[known] = prefix
+    return sight.known[known]
+
+
+def _place_of_puts(bucket: Bucket, engine: Engine, vbucket: int) -> bytes | None:
+    items = _Reader(bucket, engine, 0.0)
+    if not items.is_plain or items.state(vbucket) != VbucketState.ACTIVE:
+        return None
+    first, second = items.space.indexes
+    entry = exact_key(pack((vbucket, _ANY_KEY)), second)
+    return entry.removesuffix(exact_key(pack_key(_ANY_KEY), first))
+
+
 class _Reader:
     """What a group and a view have in common."""
 
@@ -203,8 +238,7 @@ class _Reader:
 
     def count(self) -> int:
         """See `ItemStore`."""
-        tree = self._engine.txn.tree(self._space.id, 0)
-        return 0 if tree is None else tree.count()
+        return self._engine.txn.count(self._space.id, 0)
 
     def ordered(self, after: tuple[int, bytes]) -> Iterator[bytes]:
         """The tuples in the order of vbucket and key, behind `after`."""

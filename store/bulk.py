@@ -37,7 +37,8 @@ _FIRST_ROOM: Final = 1024
 
 def interpreted(module: ModuleType) -> ModuleType:
     """The same kernel as plain Python: its source, which stands beside the compiled one."""
-    source = Path(str(module.__file__)).with_name("kernel.py")
+    name = module.__name__.rpartition(".")[2]
+    source = Path(str(module.__file__)).with_name(f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"{module.__name__}_interpreted", source)
     assert spec is not None
     assert spec.loader is not None

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
-from logweir.store.run import Run
+from logweir.store.run import RunMaker
 
 __all__ = ["CommitQueue", "Job", "Refused"]
 
@@ -39,7 +39,7 @@ class Job:
     apply: Callable[[Any], Any]
     size: int = 0
     sees_batch: bool = False
-    run: Run | None = None
+    run: RunMaker | None = None
     result: Any = None
     error: BaseException | None = None
     finished: Callable[[Job], None] | None = None

@@ -364,40 +364,39 @@ def put_raw(data: bytes, at: int, size: int, out: bytearray, used: int) -> int:
     return used + 2
 
 
+def piece(data: bytes, size: int, start: int, stop: int) -> bytes:
+    """Some of `size` bytes as an object of its own: of a C pointer that is far cheaper."""
+    stop = min(stop, size)
+    start = min(start, stop)
+    taken: bytes = data[start:stop]
+    return taken
+
+
 def parts(packed: bytes, bounds: Table) -> list[bytes]:
     """The slices of `packed` between one bound and the next, each as bytes of its own."""
-    found: list[bytes] = []
-    base = packed
+    raw = packed
     size = len(packed)
+    found: list[bytes] = []
     start = bounds[0]
     for row in range(len(bounds) - 1):
         end = bounds[row + 1]
-        found.append(part(base, start, end, size))
+        found.append(piece(raw, size, start, end))
         start = end
     return found
-
-
-def part(base: bytes, start: int, end: int, size: int) -> bytes:
-    """base[start:end], of `size` bytes; compiled, it makes no slice object."""
-    if end > size:
-        end = size
-    if start > end:
-        start = end
-    return base[start:end]
 
 
 def gather(
     keys: bytes, key_bounds: Table, packed: bytes, bounds: Table, found: dict[bytes, bytes]
 ) -> None:
     """Set `found[key]` to its tuple for each key, in order: the last of each stays."""
-    key_base, base = keys, packed
-    key_size, size = len(keys), len(packed)
+    raw_keys, raw = keys, packed
+    keys_size, size = len(keys), len(packed)
     key_start = key_bounds[0]
     start = bounds[0]
     for row in range(len(bounds) - 1):
         key_end = key_bounds[row + 1]
         end = bounds[row + 1]
-        found[part(key_base, key_start, key_end, key_size)] = part(base, start, end, size)
+        found[piece(raw_keys, keys_size, key_start, key_end)] = piece(raw, size, start, end)
         key_start = key_end
         start = end
 

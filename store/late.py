@@ -2,8 +2,9 @@
 
 The log is the truth and the state lags behind it; what reads the state must not see that. So the
 tuples of a *late* group, which is nothing but runs of REPLACEs into spaces that have only their
-primary index, wait here once they are durable, and the state takes them, sorted and the last of
-each key only, in one LMDB transaction with the position behind them
+primary index, or a second one in which no tuple changes its place (`store.run`), wait here once
+they are durable, and the state takes them, sorted and the last of each key only, in one LMDB
+transaction with the position behind them
 
 * before anything else touches the state: a view is opened, or another kind of group begins;
 * while the log syncs a later group, once there are `limits.LATE_ROWS` of them, or the first is
@@ -14,7 +15,9 @@ A process that dies in between has them in the log, behind the state's position,
 folder applies them. Groups are late only after `limits.LATE_AFTER` of that kind came without a view
 in between: who reads what was just written is served as fast as ever.
 
-Checks of the format and the making of keys are not late: they come before the log is written.
+Checks of the format and the making of keys are not late: they come before the log is written. What
+a maker of runs looks at in the state is not late either: where anything of it waits, the group goes
+the ordinary way.
 """
 
 from __future__ import annotations
@@ -23,10 +26,9 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
+from itertools import chain, groupby
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
@@ -41,7 +43,7 @@ from logweir.store import kernel
 from logweir.store.bulk import Keys
 from logweir.store.engine import Plans
 from logweir.store.group import run_blocks
-from logweir.store.run import Run
+from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
 from logweir.wal.failpoint import failpoint
@@ -51,12 +53,14 @@ from logweir.wal.xrow import RowType
 
 __all__ = ["Late", "LateGroup", "prepare"]
 
-_ROW_PAGE_BYTES: Final = 4096  # a row costs the state no more than its own size and one such page
+_ALONE_ROWS: Final = 256
+_ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
     space_id: int
+    prefix: bytes
     keys: Keys
     packed: bytes
     bounds: array[int]
@@ -74,25 +78,39 @@ class LateGroup:
 
 
 def prepare(
-    runs: Sequence[Run],
+    makers: Sequence[RunMaker],
     *,
+    state: State,
+    waiting: Mapping[int, bytes],
+    known: Known,
     schema: Schema,
     plans: Plans,
     vclock: VClock,
     replica_id: int,
     now: float,
 ) -> LateGroup | None:
-    """Check and encode runs. None where one of them needs the ordinary way, also to be refused."""
+    """Check and encode runs. None where one of them needs the ordinary way, also to be refused.
+
+    `waiting`, `known`: see `Late`; nobody else may commit, or let the map of `state` grow.
+    """
+    runs = [maker for maker in makers if isinstance(maker, Run) and not maker.prefix]
+    if len(runs) < len(makers):
+        with Sight(state, schema, plans, known) as sight:
+            made = _made(makers, sight, waiting, vclock.lsn(replica_id) + 1)
+        if made is None:
+            return None
+        runs = made
     blocks: list[bytearray] = []
     pieces: list[_Piece] = []
     rows = size = 0
-    for space_id, together in groupby(runs, attrgetter("space_id")):
-        packed, bounds = _joined(list(together))
+    for (space_id, prefix, _), together in groupby(runs, _belongs_to):
+        packed, bounds, keys = _joined(list(together))
         try:
             space = schema.space(space_id)
-            if not space.is_plain or not (replica_id or space.is_local):
+            if not (space.is_plain or prefix) or not (replica_id or space.is_local):
                 return None
-            keys = plans.get(space, schema.index(space, 0), check=True).keys(packed, bounds)
+            if keys is None:
+                keys = plans.get(space, schema.index(space, 0), check=True).keys(packed, bounds)
         except RequestError:
             return None
         signed = 0 if space.is_local else replica_id
@@ -110,18 +128,91 @@ def prepare(
         vclock = vclock.with_lsn(signed, vclock.lsn(signed) + count)
         rows += count
         size += len(packed)
-        pieces.append(_Piece(space_id, keys, packed, bounds))
+        pieces.append(_Piece(space_id, prefix, keys, packed, bounds))
     return LateGroup(blocks, vclock, pieces, rows, size)
 
 
-def _joined(runs: list[Run]) -> tuple[bytes, array[int]]:
+def _made(
+    makers: Sequence[RunMaker], sight: Sight, waiting: Mapping[int, bytes], lsn: int
+) -> list[Run] | None:
+    """The runs that makers make; None where one of them makes none, or breaks its promise."""
+    waiting = dict(waiting)
+    runs: list[Run] = []
+    for maker in makers:
+        if not waiting.keys().isdisjoint(maker.reads):
+            return None
+        try:
+            run = maker.make(sight, lsn)
+            if run is None or not _keeps_places(run, sight, waiting):
+                return None
+            if not sight.schema.space(run.space_id).is_local:
+                lsn += len(run.bounds) - 1
+        except RequestError:
+            return None
+        waiting[run.space_id] = run.prefix
+        runs.append(run)
+    return runs
+
+
+def _keeps_places(run: Run, sight: Sight, waiting: Mapping[int, bytes]) -> bool:
+    """Whether all tuples that are there, or wait, have the run's prefix in the second index."""
+    if not run.prefix:
+        return True
+    if waiting.get(run.space_id, run.prefix) != run.prefix:
+        return False
+    if run.space_id not in sight.known:
+        second = sight.engine.txn.tree(run.space_id, 1)
+        if second is not None and not second.has_only(run.prefix):
+            return False
+        sight.known[run.space_id] = run.prefix
+    return sight.known[run.space_id] == run.prefix
+
+
+def _belongs_to(run: Run) -> tuple[int, bytes, int]:
+    """What runs that are joined have in common. A long one stays alone, and is not copied."""
+    return run.space_id, run.prefix, id(run) if len(run.bounds) > _ALONE_ROWS else 0
+
+
+def _joined(runs: list[Run]) -> tuple[bytes, array[int], Keys | None]:
     if len(runs) == 1:
-        return runs[0].packed, runs[0].bounds
-    bounds = array("Q", bytes(8 * (sum(len(run.bounds) - 1 for run in runs) + 1)))
+        return runs[0].packed, runs[0].bounds, runs[0].keys
+    keys = [run.keys for run in runs if run.keys is not None]
+    joined = None
+    if len(keys) == len(runs):
+        joined = Keys(b"".join([each.data for each in keys]), _all([each.bounds for each in keys]))
+    return b"".join([run.packed for run in runs]), _all([run.bounds for run in runs]), joined
+
+
+def _all(parts: list[array[int]]) -> array[int]:
+    """Bounds of items whose bytes stand one behind the other."""
+    bounds = array("Q", bytes(8 * (sum(map(len, parts)) - len(parts) + 1)))
     at = 0
-    for run in runs:
-        at = kernel.join_bounds(run.bounds, bounds, at)
-    return b"".join([run.packed for run in runs]), bounds
+    for part in parts:
+        at = kernel.join_bounds(part, bounds, at)
+    return bounds
+
+
+def _latest(pieces: Sequence[_Piece]) -> tuple[list[bytes], Iterable[bytes]]:
+    """The keys of pieces, ascending and none twice, and the last tuple of each."""
+    if _are_ascending(pieces):
+        keys: list[bytes] = []
+        for one in pieces:
+            keys += kernel.parts(one.keys.data, one.keys.bounds)
+        return keys, chain.from_iterable(kernel.parts(one.packed, one.bounds) for one in pieces)
+    found: dict[bytes, bytes] = {}
+    for one in pieces:
+        kernel.gather(one.keys.data, one.keys.bounds, one.packed, one.bounds, found)
+    keys = sorted(found)  # four times as fast as sorting pairs
+    return keys, map(found.__getitem__, keys)
+
+
+def _are_ascending(pieces: Sequence[_Piece]) -> bool:
+    last = b""
+    for one in pieces:
+        if one.keys[0] <= last or kernel.ascending(one.keys.data, one.keys.bounds) < 0:
+            return False
+        last = one.keys[len(one.keys) - 1]
+    return True
 
 
 class Late:
@@ -129,10 +220,11 @@ class Late:
 
     `guard`: held around whatever opens a view or commits to the state, and by the callers of
     `add` and `apply`. `applying`: `apply` with the guard and with what failures of it mean, for the
-    thread.
+    thread. `known`: see `store.run.Sight`.
     """
 
     def __init__(self, state: State, guard: threading.Lock, applying: Callable[[], None]) -> None:
+        self.known: Known = {}
         self._state = state
         self._applying = applying
         self._pieces: list[_Piece] = []
@@ -162,6 +254,11 @@ class Late:
             or time.monotonic() >= self._since + LATE_SECONDS / 2
         )
 
+    @property
+    def waiting(self) -> Mapping[int, bytes]:
+        """The spaces of which something waits, each with the prefix of its runs."""
+        return {piece.space_id: piece.prefix for piece in self._pieces}
+
     def disturb(self) -> None:
         """Something else wants the state."""
         self._calm = 0
@@ -187,6 +284,8 @@ class Late:
     def add(self, group: LateGroup, position: Position) -> None:
         """The rows of a group up to `position` are durable."""
         is_first = not self._pieces
+        if not all(piece.prefix for piece in group.pieces):
+            self.known.clear()
         if is_first:
             self._since = time.monotonic()
         self._pieces += group.pieces
@@ -207,15 +306,18 @@ class Late:
         position = self._position
         assert position is not None
         self._failed = True
-        latest: dict[int, dict[bytes, bytes]] = {}
+        together: dict[int, list[_Piece]] = {}
         for piece in self._pieces:
-            found = latest.setdefault(piece.space_id, {})
-            kernel.gather(piece.keys.data, piece.keys.bounds, piece.packed, piece.bounds, found)
+            together.setdefault(piece.space_id, []).append(piece)
         txn = self._state.begin()
         try:
-            for space_id, found in latest.items():
-                # Sorting keys is four times as fast as sorting pairs.
-                txn.load(space_id, 0, [(key, found[key]) for key in sorted(found)])
+            for space_id, pieces in together.items():
+                keys, tuples = _latest(pieces)
+                before = txn.count(space_id, 0)
+                txn.load_sorted(space_id, 0, keys, tuples)
+                prefix = pieces[0].prefix
+                if prefix and txn.count(space_id, 0) != before:
+                    txn.load_sorted(space_id, 1, [prefix + key for key in keys], keys)
             txn.set_position(position)
             failpoint("store.before_late_commit")
         except BaseException:

@@ -327,6 +327,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
     def begin_group(self) -> Group:
         """A group on a new LMDB transaction. The caller holds `_exclusive`."""
         self._apply_late()
+        self._late.known.clear()
         return Group(
             self._state.begin(),
             self._schema,
@@ -417,10 +418,13 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         runs = [job.run for job in jobs if job.run is not None]
         if len(runs) < len(jobs) or self.durability == "none":
             return None
-        if not self._late.takes(sum(len(run.packed) for run in runs)):
+        if not self._late.takes(sum(run.size_bytes for run in runs)):
             return None
         return prepare(
             runs,
+            state=self._state,
+            waiting=self._late.waiting,
+            known=self._late.known,
             schema=self._schema,
             plans=self._plans,
             vclock=self._vclock,

@@ -332,6 +332,21 @@ class Txn:
         if pairs:
             tree.load(pairs)
 
+    def load_sorted(
+        self, space_id: int, index_id: int, keys: list[bytes], values: Iterable[bytes]
+    ) -> None:
+        """`load` of keys that are ascending, none of them twice."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        self.spoil()
+        if keys:
+            tree.load_sorted(keys, values)
+
+    def count(self, space_id: int, index_id: int) -> int:
+        """How many entries an index has."""
+        tree = self.tree(space_id, index_id)
+        return 0 if tree is None else tree.count()
+
     def spoil(self) -> None:
         """From here on a rollback undoes the whole transaction or raises `Spoiled`."""
         self._irreversible += 1
@@ -543,14 +558,26 @@ class Tree:
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
         keys = [key for key, _ in pairs]
+        if all(map(lt, keys, keys[1:])):
+            self.load_sorted(keys, (value for _, value in pairs))
+            return
+        if not _is_short(keys):
+            for key, value in pairs:
+                self.put(key, value)
+            return
+        with self._raw.cursor(self.handle) as cursor:
+            cursor.putmulti(pairs)
+
+    def load_sorted(self, keys: list[bytes], values: Iterable[bytes]) -> None:
+        """`load` of keys that are ascending, none of them twice."""
+        pairs = zip(keys, values, strict=True)
         if not _is_short(keys):
             for key, value in pairs:
                 self.put(key, value)
             return
         last = self.last_key()
-        at_end = (last is None or keys[0] > last) and all(map(lt, keys, keys[1:]))
         with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=at_end)
+            cursor.putmulti(pairs, append=last is None or keys[0] > last)
 
     def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many short keys, fastest in ascending order. Undone as `add_new`."""
@@ -592,6 +619,14 @@ class Tree:
         last = self.last_key()
         with self._raw.cursor(self.handle) as cursor:
             return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
+
+    def has_only(self, prefix: bytes) -> bool:
+        """Whether all keys begin with `prefix`, as short as a key that is stored as it is."""
+        with self._raw.cursor(self.handle) as cursor:
+            if not cursor.first():
+                return True
+            has_first: bool = cursor.key().startswith(prefix)
+            return has_first and cursor.last() and cursor.key().startswith(prefix)
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""

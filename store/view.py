@@ -37,8 +37,7 @@ class ReadView:
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""
         found = self.engine.schema.space(space)
-        tree = self.engine.txn.tree(found.id, 0) if found.primary is not None else None
-        return 0 if tree is None else tree.count()
+        return 0 if found.primary is None else self.engine.txn.count(found.id, 0)
 
     def tuples(self, space: SpaceDef) -> Iterator[bytes]:
         """All tuples of a space, as MsgPack, in the order of its primary key."""

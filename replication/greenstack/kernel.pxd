@@ -1,28 +1,21 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
 cimport logweir.replication.tap.kernel as items
+cimport logweir.store.kernel as keys
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
-cdef Py_ssize_t _RUN_STOP, _RUN_BYTES, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE
+cdef Py_ssize_t _RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE, _RUN_LOUD
+cdef Py_ssize_t _RUN_VBUCKET, _MIXED, _SET_BYTES, _TUPLE_BYTES
+cdef Py_ssize_t _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT
+cdef Py_ssize_t _REQ_VALUE_BYTES
 cdef Py_ssize_t _LANE_MAX, _HEADER, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
 cdef Py_ssize_t _ANSWER_BYTES
 cdef bytes _answer_head
 cdef Source HEAD
-cdef Py_ssize_t _ROW, _BYTES, _OPAQUE_NEXT, _FRAMES, _DONE, _STOPPED, _ODD
-cdef Py_ssize_t _INSERT, _REPLACE, _DELETE, _LOCAL, _REPLICAS, _FRAME_ROOM, _MORE, _FLAGS_AT
-cdef u64 _COMMIT, _TRUNCATE
-cdef double _TIME_END
-cdef Py_ssize_t _TYPE, _REPLICA_ID, _GROUP_ID, _LSN, _TIMESTAMP, _TSN, _FLAGS
-cdef Py_ssize_t _SPACE_ID, _INDEX_BASE, _ROW_OFFSET, _BODY_OFFSET, _KEY, _TUPLE
-cdef Py_ssize_t _VBUCKET, _ITEM_FLAGS, _EXPIRY, _CAS, _DATATYPE
-cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END, _TAIL_AT
-cdef Py_ssize_t _COMPRESSION, _DATE, _DOCUMENT_BYTES, _REMOVE_BYTES
-cdef bytes _document_head, _remove_head
-cdef Source DOCUMENT, REMOVE
 
 cdef inline Py_ssize_t big2(Source data, Py_ssize_t at) noexcept
 
@@ -56,25 +49,41 @@ cdef inline Py_ssize_t small(
 cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
 
 @cython.locals(i=Py_ssize_t)
-cdef inline void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+cdef void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(root=Py_ssize_t, names=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
-               flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, body=Py_ssize_t,
-               i=Py_ssize_t)
-cdef Py_ssize_t put_set(
-    Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t vbucket, Py_ssize_t number,
-    Py_ssize_t quiet, Py_ssize_t value_max, Target out, Py_ssize_t used, Py_ssize_t room) noexcept
+               flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64)
+cdef bint read_set(
+    Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t value_max, u64* fields) noexcept
 
-@cython.locals(raw=Source, out=Target, end=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
-               count=Py_ssize_t, values=Py_ssize_t, lane_at=Py_ssize_t, lane_bytes=Py_ssize_t,
-               has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t, flags=Py_ssize_t,
-               entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t, own=Py_ssize_t,
-               own_bytes=Py_ssize_t, i=Py_ssize_t, vbucket=Py_ssize_t, after=Py_ssize_t,
-               key_bytes=Py_ssize_t)
+@cython.locals(raw=Source, fields="unsigned long long[6]", end=Py_ssize_t, count=Py_ssize_t,
+               all_keys=u64, all_values=u64, loud=Py_ssize_t, all_in=Py_ssize_t, lane_at=Py_ssize_t,
+               lane_bytes=Py_ssize_t, has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
+               flags=Py_ssize_t, entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t,
+               own=Py_ssize_t, own_bytes=Py_ssize_t, i=Py_ssize_t, vbucket=Py_ssize_t, traits=u64,
+               row=Py_ssize_t)
 cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, Py_ssize_t count_max, Py_ssize_t value_max, u64[::1] found,
-    u64[::1] table, bytearray sets) except? -2
+    u64[::1] table) except? -2
+
+@cython.locals(raw=Source, to=Target, end=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
+               i=Py_ssize_t, row=Py_ssize_t, traits=u64, key_at=Py_ssize_t, key_bytes=Py_ssize_t,
+               value_at=Py_ssize_t, value_bytes=Py_ssize_t)
+cpdef Py_ssize_t sets(bytes data, u64[::1] table, Py_ssize_t count, bytearray out) except? -2
+
+@cython.locals(raw=Source, to=Target, to_entries=Target, end=Py_ssize_t, room=Py_ssize_t,
+               entries_room=Py_ssize_t, used=Py_ssize_t, entry=Py_ssize_t, i=Py_ssize_t,
+               row=Py_ssize_t, traits=u64, key_at=Py_ssize_t, key_bytes=Py_ssize_t, value_at=Py_ssize_t,
+               value_bytes=Py_ssize_t)
+cpdef Py_ssize_t tuples(
+    bytes data, u64[::1] table, Py_ssize_t count, u64 cas, bytearray out, u64[::1] bounds,
+    bytearray entries, u64[::1] entry_bounds, Py_ssize_t first) except? -2
+
+@cython.locals(to=Target, form=Source, size=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
+               i=Py_ssize_t, row=Py_ssize_t)
+cpdef Py_ssize_t successes(
+    u64[::1] table, Py_ssize_t count, bytes head, u64 lsn, u64 cas, bytearray out) except? -2
 
 @cython.locals(extra=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_head(
@@ -87,61 +96,3 @@ cdef Py_ssize_t put_head(
 cpdef Py_ssize_t answers(
     bytes replies, u64[::1] table, Py_ssize_t count, bytes lane, Py_ssize_t lane_bytes, u64 uuid,
     u64[::1] marks, bytearray out) except? -2
-
-@cython.locals(i=Py_ssize_t)
-cdef inline Py_ssize_t put_big(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
-
-@cython.locals(i=Py_ssize_t)
-cdef Py_ssize_t put_digits(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
-
-@cython.locals(days=u64, era=u64, day=u64, year=u64, month=u64)
-cdef Py_ssize_t put_date(Target out, Py_ssize_t at, u64 seconds) noexcept
-
-@cython.locals(stop=Py_ssize_t, compression=u64, size=Py_ssize_t, i=Py_ssize_t)
-cdef bint read_document(
-    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Target scratch) noexcept
-
-@cython.locals(head=Py_ssize_t)
-cdef inline Py_ssize_t put_start(
-    Target out, Py_ssize_t used, u64 opaque, Py_ssize_t opcode, Source front,
-    Py_ssize_t front_bytes, u64 vbucket, u64 lsn, u64 origin, u64 time_us, Source names,
-    Py_ssize_t name_at, Py_ssize_t name_end) noexcept
-
-@cython.locals(_=Py_ssize_t)
-cdef inline Py_ssize_t put_text(
-    Source data, Py_ssize_t start, Py_ssize_t stop, Target out, Py_ssize_t at) noexcept
-
-@cython.locals(key_end=Py_ssize_t, text_end=Py_ssize_t, at=Py_ssize_t)
-cdef inline Py_ssize_t put_document(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
-
-@cython.locals(at=Py_ssize_t)
-cdef Py_ssize_t put_remove(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
-
-@cython.locals(size=Py_ssize_t, start=Py_ssize_t, own=Py_ssize_t, i=Py_ssize_t)
-cdef bint is_key(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
-
-@cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
-cdef inline Py_ssize_t find(u64[::1] spaces, u64 number) noexcept
-
-cdef Py_ssize_t microseconds(double seconds) noexcept
-
-@cython.locals(raw=Source, to=Target, before=Source, named=Source, fields="unsigned long long[18]",
-               saved="unsigned long long[32]", scratch="unsigned char[24]", room=Py_ssize_t,
-               front_bytes=Py_ssize_t, row=Py_ssize_t, used=Py_ssize_t, opaque=u64, frames=u64,
-               how=Py_ssize_t, first=Py_ssize_t, start=Py_ssize_t, sent=u64, last=Py_ssize_t,
-               put=Py_ssize_t, put_space=Py_ssize_t, i=Py_ssize_t, has_more=bint, origin=u64,
-               lsn=u64, space=u64, place=Py_ssize_t, kind=Py_ssize_t, span=u64, at=Py_ssize_t,
-               end=Py_ssize_t, time_us=Py_ssize_t, name_end=Py_ssize_t, is_local=bint)
-cpdef Py_ssize_t pushes(
-    bytes data, u64[::1] table, double[::1] times, Py_ssize_t capacity, Py_ssize_t count,
-    u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, bytes front, Py_ssize_t limit,
-    u64[::1] numbers, bytearray out) except? -2
-
-@cython.locals(to=Target, before=Source, named=Source, chosen=Source,
-               fields="unsigned long long[18]", scratch="unsigned char[24]", front_bytes=Py_ssize_t,
-               name_bytes=Py_ssize_t, room=Py_ssize_t, row=Py_ssize_t, used=Py_ssize_t, opaque=u64,
-               frames=u64, count=Py_ssize_t, how=Py_ssize_t, tuple_=bytes, item=Source,
-               size=Py_ssize_t, is_large=bint, last=Py_ssize_t)
-cpdef Py_ssize_t documents(
-    list tuples, bytes wanted, u64 now, bytes name, bytes front, Py_ssize_t limit,
-    u64[::1] numbers, bytearray out) except? -2

@@ -4,7 +4,8 @@ Requests of one lane run, and are answered, in the order in which they came; lan
 one another. `Lanes.put` takes requests, `take` gives *batches* that may be started, `done` tells
 that one is answered. Each lane has at most `_IN_FLIGHT` batches under way, which are started in
 order and must be finished in order; a batch is about `limits.GREENSTACK_BATCH_BYTES`, so that a
-lane with much to do leaves room for the others.
+lane with much to do leaves room for the others. Where there are no others, runs of which nothing
+is answered may be `_QUIET_IN_FLIGHT`, as nobody waits for the first of them.
 
 ===================  ===============================================================================
 kind of batch        what
@@ -43,6 +44,7 @@ from logweir.replication.greenstack.runs import MutationRun
 __all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
 
 _IN_FLIGHT: Final = 4
+_QUIET_IN_FLIGHT: Final = 16
 _PRIORITY: Final = 128
 _BOUND: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE))
 _STORE: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE, Opcode.GET))
@@ -68,6 +70,11 @@ class Pending:
     received_at: float = 0.0
     refusal: Status | None = None
     answer: bytes | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is a run of quiet requests."""
+        return isinstance(self.frame, MutationRun) and not self.frame.loud
 
 
 @dataclass(slots=True, eq=False)
@@ -197,9 +204,12 @@ class Lanes(Generic[Selected]):
 
     def _next(self, lane: Lane[Selected]) -> Batch[Selected] | None:
         queue = lane.queue
-        if not queue or lane.is_blocked or lane.in_flight >= _IN_FLIGHT:
+        if not queue or lane.is_blocked:
             return None
         first = queue[0]
+        is_free = len(self._lanes) == 1 and isinstance(first, Pending) and first.is_silent
+        if lane.in_flight >= (_QUIET_IN_FLIGHT if is_free else _IN_FLIGHT):
+            return None
         if isinstance(first, Bound):
             queue.popleft()
             lane.is_blocked = any(one.frame.flags & Flag.FENCE for one in first.requests)

@@ -1,7 +1,7 @@
 """Rows of the log, and tuples of a bucket, as the frames of a change stream, many at a time.
 
 The bytes are those that `stream.Outgoing.row` makes of the same changes one by one. What is odd
-(`kernel`) is left to that. `Names` says of which buckets a stream is.
+(`pushkernel`) is left to that. `Names` says of which buckets a stream is.
 """
 
 from __future__ import annotations
@@ -10,16 +10,35 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from types import ModuleType
 from typing import Final
 
 from logweir.limits import VCLOCK_COMPONENTS
+from logweir.replication.greenstack import pushkernel, runs
 from logweir.replication.greenstack.codec import FlexKey
-from logweir.replication.greenstack.runs import chosen_kernel
+from logweir.store.bulk import interpreted
 from logweir.wal.columns import RowColumns
 
-__all__ = ["Names", "Pushed", "PushedHow", "lsns_of", "push_documents", "push_rows"]
+__all__ = [
+    "Names",
+    "Pushed",
+    "PushedHow",
+    "interpreted_kernel",
+    "lsns_of",
+    "push_documents",
+    "push_rows",
+]
 
-kernel: Final = chosen_kernel()
+
+def interpreted_kernel() -> ModuleType:
+    """The kernel as plain Python, and the others that it calls."""
+    plain, others = interpreted(pushkernel), runs.interpreted_kernel()
+    vars(plain).update(frames_kernel=others, items=others.items, rows=others.rows)
+    return plain
+
+
+_is_mixed: Final = not pushkernel.COMPILED and runs.ANY_COMPILED
+kernel: Final = interpreted_kernel() if _is_mixed else pushkernel
 _ROOM_BYTES: Final = 2 * 1024 * 1024
 _rooms: Final[list[bytearray]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""

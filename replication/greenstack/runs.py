@@ -1,8 +1,10 @@
 """Runs of MUTATIONs, handled as bytes instead of objects.
 
-`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` stores it inside a
-group, through the same kernel as memcached's runs. A request that needs more than that knows goes
-the ordinary way, everything before it being done. Both ways give the same answers and rows.
+`take_run` finds the run that comes first; its form is in `kernel`. `Puts` are the runs of a batch
+as one run of the store (`store.run`), where nothing has to be looked at: of a quiet run nothing is
+kept then but how many requests it has. `execute_run` stores a run inside a group, through the same
+kernel as memcached's runs. A request that needs more than that knows goes the ordinary way,
+everything before it being done. All ways give the same answers and rows.
 """
 
 from __future__ import annotations
@@ -14,61 +16,77 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucketstore import GroupItems
+from logweir.replication.bucketstore import Bucket, GroupItems, place_of_puts
 from logweir.replication.greenstack import kernel as compiled
-from logweir.replication.greenstack.codec import FlexKey, Frame, Opcode, Status, decode_frames
+from logweir.replication.greenstack.codec import (
+    FlexKey,
+    Frame,
+    Opcode,
+    Status,
+    decode_frames,
+)
+from logweir.replication.greenstack.codec import encode_answer as encode_greenstack_answer
 from logweir.replication.greenstack.messages import MutationAnswer
 from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
-from logweir.store.bulk import interpreted
+from logweir.store import kernel as keys_kernel
+from logweir.store.bulk import Keys, interpreted
 from logweir.store.group import Group
+from logweir.store.run import Run, Sight
 from logweir.wal import kernel as rows_kernel
 
-__all__ = ["MutationRun", "chosen_kernel", "execute_run", "interpreted_kernel", "take_run"]
+__all__ = [
+    "ANY_COMPILED",
+    "MutationRun",
+    "Puts",
+    "execute_run",
+    "interpreted_kernel",
+    "take_run",
+]
 
 RUN_MIN: Final = 3
 """Shorter runs are left to the ordinary way."""
 
-RUN_MAX: Final = 1024
+RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
 
 _FRAME_MIN: Final = 64
 _ZERO: Final = array("Q", (0,))
 _END: Final = (1 << 64) - 1
-_ROOM_BYTES: Final = TAP_VALUE_BYTES + (1 << 20)
-_rooms: Final[list[bytearray]] = []
-"""Buffers to be used again: memory that is new costs more than what is done in it."""
 
 
 def interpreted_kernel() -> ModuleType:
     """The kernel as plain Python, and the others that it calls."""
-    plain, plain_items, plain_rows = map(interpreted, (compiled, tap_kernel, rows_kernel))
-    vars(plain_items)["rows"] = plain_rows
-    vars(plain).update(rows=plain_rows, items=plain_items)
+    plain, items, keys, rows = map(interpreted, (compiled, tap_kernel, keys_kernel, rows_kernel))
+    vars(keys)["rows"] = rows
+    vars(items).update(rows=rows, keys=keys)
+    vars(plain).update(rows=rows, items=items, keys=keys)
     return plain
 
 
-def chosen_kernel() -> ModuleType:
-    """The compiled kernel; the C functions of the others can only be called by a compiled one."""
-    is_mixed = not compiled.COMPILED and (tap_kernel.COMPILED or rows_kernel.COMPILED)
-    return interpreted_kernel() if is_mixed else compiled
+ANY_COMPILED: Final = any(one.COMPILED for one in (compiled, tap_kernel, keys_kernel, rows_kernel))
+"""The C functions of a compiled kernel can only be called by another."""
 
-
-kernel: Final = chosen_kernel()
+_is_mixed: Final = not compiled.COMPILED and ANY_COMPILED
+kernel: Final = interpreted_kernel() if _is_mixed else compiled
 
 
 @dataclass(frozen=True, slots=True)
 class MutationRun:
-    """Requests in `data` from `start` to `stop`. `flex`: the lane, if any; `sets`: the same
-    requests as memcached's."""
+    """Requests in `data` from `start` to `stop`. `loud`: how many of them are not quiet;
+    `key_bytes`, `value_bytes`: of all; `vbucket`: of all, None if there are several; `flex`: the
+    lane, if any."""
 
     data: bytes
     start: int
     stop: int
     count: int
+    loud: int
+    key_bytes: int
+    value_bytes: int
+    vbucket: int | None
     flex: Mapping[int, bytes]
-    sets: bytes
     table: array[int]
     opcode: int = Opcode.MUTATION
     flags: int = 0
@@ -83,11 +101,36 @@ class MutationRun:
         """About what it takes in memory until it is answered."""
         return self.stop - self.start + 64 * self.count
 
+    @property
+    def tuple_bytes(self) -> int:
+        """No less than its tuples take."""
+        extra: int = kernel.TUPLE_BYTES * self.count
+        return self.key_bytes + self.value_bytes + extra
+
     def frames(self) -> Sequence[Frame]:
         """The same as objects."""
         found, _, _, problem = decode_frames(self.data[self.start : self.stop])
         assert problem is None
         return found
+
+    def sets(self) -> bytes:
+        """The same requests as memcached's."""
+        out = bytearray(self.key_bytes + self.value_bytes + kernel.SET_BYTES * self.count)
+        used = kernel.sets(self.data, self.table, self.count, out)
+        assert used == len(out)
+        return bytes(out)
+
+    def successes(self, uuid: int, lsn: int, cas: int) -> bytes:
+        """The answers where all went well; `lsn`, `cas`: of the first request."""
+        if not self.loud:
+            return b""
+        request = Frame(Opcode.MUTATION, flex=self.flex)
+        payload = kernel.ANSWER_HEAD + uuid.to_bytes(8, "little") + bytes(24)
+        head = encode_greenstack_answer(request, Status.SUCCESS, payload)
+        out = bytearray(len(head) * self.loud)
+        used = kernel.successes(self.table, self.count, head, lsn, cas, out)
+        assert used == len(out)
+        return bytes(out)
 
 
 def take_run(data: bytes, at: int = 0) -> MutationRun | None:
@@ -96,19 +139,78 @@ def take_run(data: bytes, at: int = 0) -> MutationRun | None:
     most = min(left // _FRAME_MIN + 1, RUN_MAX)
     if most < RUN_MIN:
         return None
-    found = _ZERO * 6
+    found = _ZERO * kernel.RUN_NUMBERS
     table = _ZERO * (kernel.WIDTH * most)
-    sets = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
-    count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, table, sets)
-    packed = bytes(memoryview(sets)[: found[kernel.RUN_BYTES]])
-    _rooms.append(sets)
+    count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, table)
     if count < RUN_MIN:
         return None
     flex: dict[int, bytes] = {}
     if found[kernel.RUN_HAS_LANE]:
         lane_at = found[kernel.RUN_LANE_AT]
         flex[FlexKey.LANE] = data[lane_at : lane_at + found[kernel.RUN_LANE_BYTES]]
-    return MutationRun(data, at, found[kernel.RUN_STOP], count, flex, packed, table)
+    vbucket = found[kernel.RUN_VBUCKET]
+    return MutationRun(
+        data,
+        at,
+        found[kernel.RUN_STOP],
+        count,
+        found[kernel.RUN_LOUD],
+        found[kernel.RUN_KEYS],
+        found[kernel.RUN_VALUES],
+        None if vbucket == kernel.MIXED else vbucket,
+        flex,
+        table,
+    )
+
+
+class Puts:
+    """The runs of one batch, all of one vbucket: see `store.run.RunMaker`. `are_made`: whether
+    `make` has made them, so that they are stored once the group is."""
+
+    def __init__(self, bucket: Bucket, runs: Sequence[MutationRun], vbucket: int) -> None:
+        self.space_id = bucket.space_id
+        self.reads = (bucket.states_id,)
+        self.size_bytes = sum(run.tuple_bytes for run in runs)
+        self.are_made = False
+        self._bucket = bucket
+        self._runs = runs
+        self._vbucket = vbucket
+        self._lsn = 0
+        self._cas = 0
+
+    def make(self, sight: Sight, first_lsn: int) -> Run | None:
+        """See `store.run.RunMaker`."""
+        prefix = place_of_puts(self._bucket, sight, self._vbucket)
+        if prefix is None:
+            return None
+        clock = self._bucket.cas
+        self._lsn, self._cas = first_lsn, clock.next()
+        count = sum(run.count for run in self._runs)
+        clock.reach(self._cas + count)
+        out = bytearray(self.size_bytes)
+        entries = bytearray(sum(2 * run.key_bytes + 3 * run.count for run in self._runs))
+        bounds, entry_bounds = _ZERO * (count + 1), _ZERO * (count + 1)
+        row = 0
+        for run in self._runs:
+            cas = self._cas + row
+            used = kernel.tuples(
+                run.data, run.table, run.count, cas, out, bounds, entries, entry_bounds, row
+            )
+            assert used >= 0
+            row += run.count
+        self.are_made = True
+        packed = bytes(memoryview(out)[: bounds[count]])
+        keys = Keys(bytes(memoryview(entries)[: entry_bounds[count]]), entry_bounds)
+        return Run(self.space_id, packed, bounds, prefix, keys)
+
+    def answers(self, uuid: int) -> list[tuple[bytes, int]]:
+        """As `execute_run`, of each run."""
+        row = 0
+        found = []
+        for run in self._runs:
+            found.append((run.successes(uuid, self._lsn + row, self._cas + row), 0))
+            row += run.count
+        return found
 
 
 def execute_run(
@@ -137,7 +239,8 @@ def execute_run(
             return encode_answer(packet, status, value=b"")  # type: ignore[arg-type]
         return encode_answer(packet, cas=MutationAnswer.decode(payload).cas)
 
-    sets = runs.RequestRun(run.sets, 0, len(run.sets), run.count, run.count, len(run.sets))
+    data = run.sets()
+    sets = runs.RequestRun(data, 0, len(data), run.count, run.count, len(data))
     replies = b"".join(runs.execute_run(sets, items, now, one, group))
     if not replies:  # all are quiet, and went well
         return b"", 0

@@ -15,7 +15,7 @@ from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES
-from logweir.replication.bucket import unpack_item
+from logweir.replication.bucket import VBUCKETS, unpack_item
 from logweir.replication.bucketstore import GroupItems, ViewItems
 from logweir.replication.tap import kernel
 from logweir.replication.tap.codec import HEADER_BYTES, Packet, PacketBuffer
@@ -211,7 +211,7 @@ class _Execution:
         self._run = run
         self._items = items
         self._group = group
-        self._states = bytearray(65536)
+        self._states = bytearray(VBUCKETS)
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._answers = bytearray(64 * run.count + _ANSWER_BYTES)
         self._bodies = bytearray(run.body_bytes + kernel.ITEM_BYTES * (run.changes + 1))
@@ -342,10 +342,11 @@ def encode_mutations(
 
 def touched_vbuckets(tuples: list[bytes], wanted: bytes) -> list[int]:
     """The vbuckets of which `encode_mutations` sends something, in order."""
-    table = bytearray(65536)
+    table = bytearray(VBUCKETS)
     for data in tuples[kernel.touched(tuples, wanted, table) :]:
         item = unpack_item(data)
-        table[item.vbucket] |= bool(wanted[item.vbucket] and item.ttl)
+        if item.vbucket < VBUCKETS:
+            table[item.vbucket] |= bool(wanted[item.vbucket] and item.ttl)
     found: list[int] = []
     at = table.find(1)
     while at >= 0:

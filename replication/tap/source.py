@@ -45,7 +45,13 @@ from typing import Final
 from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
 from logweir.replication import positions
-from logweir.replication.bucket import RELATIVE_SECONDS, Item, VbucketState, unpack_item
+from logweir.replication.bucket import (
+    RELATIVE_SECONDS,
+    VBUCKETS,
+    Item,
+    VbucketState,
+    unpack_item,
+)
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link, dial
@@ -78,9 +84,10 @@ def _numbers(url: Url) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, url.option("vbuckets").split(",")):
         first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and int(last or first) < 65536):
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal() and int(last) < VBUCKETS):
             raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), int(last) + 1))
     return frozenset(found)
 
 

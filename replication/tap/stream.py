@@ -40,7 +40,7 @@ from logweir.limits import (
     TAP_WINDOW_BYTES,
     TAP_WINDOW_PACKETS,
 )
-from logweir.replication.bucket import Item, VbucketState, unpack_item
+from logweir.replication.bucket import VBUCKETS, Item, VbucketState, unpack_item
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import (
     Connect,
@@ -277,7 +277,8 @@ class Producer(Generic[Position]):
         if run.next > first:
             return run.next
         item = unpack_item(tuples[first])
-        if wanted[item.vbucket] and item.ttl and not item.is_expired(unix_now):
+        is_wanted = item.vbucket < VBUCKETS and wanted[item.vbucket]
+        if is_wanted and item.ttl and not item.is_expired(unix_now):
             self.put(mutation_of(item), now, None if places is None else places((first,))(0))
         return first + 1
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import VBUCKETS, VbucketState
 from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed, Puts
 from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
@@ -264,7 +264,7 @@ class Streaming:
         return sorted(
             vbucket
             for vbucket, state in states.items()
-            if vbucket in wanted and state not in left_out
+            if vbucket in wanted and state not in left_out and vbucket < VBUCKETS
         )
 
     # --- what exists ------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ class Streaming:
             return TapMessage(Opcode.TAP_FLUSH)
         if not item.ttl:
             return None
-        if wanted is not None and item.vbucket not in wanted:
+        if item.vbucket >= VBUCKETS or (wanted is not None and item.vbucket not in wanted):
             return None
         if change.is_removal:
             return TapMessage(
@@ -609,8 +609,8 @@ class Streaming:
 def _table(vbuckets: Iterable[int] | None) -> bytes:
     """One byte for each vbucket, 0 for those that are not wanted; None: all are."""
     if vbuckets is None:
-        return b"\x01" * 65536
-    table = bytearray(65536)
+        return b"\x01" * VBUCKETS
+    table = bytearray(VBUCKETS)
     for vbucket in vbuckets:
         table[vbucket] = 1
     return bytes(table)

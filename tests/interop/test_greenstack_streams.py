@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from interop.gsraw import RawClient, mutation, vbucket
+import pytest
+
+from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
+from logweir.replication.bucket import VbucketState
 from logweir.replication.bucketstore import Buckets
 from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
-from logweir.replication.greenstack.messages import MarkKind, StreamOpen
+from logweir.replication.greenstack.messages import MarkKind, MutationAnswer, StreamOpen
 from logweir.replication.tap.codec import Connect, Opaque, Option, Packet
 from logweir.replication.tap.codec import Opcode as Tap
 from logweir.replication.urls import parse_listen_url
+from logweir.store import late
 from logweir.wal.vclock import VClock
 
 NAME = b"feed-1"
@@ -102,6 +107,55 @@ def test_a_tap_client_s_changes_are_streamed_and_the_reverse(tmp_path: Path) -> 
             assert answer.value == b"from greenstack"
             tap.ask(Packet(Tap.FLUSH))
         assert take(client, ("truncate", "default"))[-1] == ("truncate", "default")
+
+
+def test_runs_that_the_state_gets_late_are_seen_by_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a GET of each protocol, by a condition, and where another protocol has moved a key: its
+    old vbucket is told. No CAS is given twice."""
+    monkeypatch.setattr(late, "LATE_AFTER", 0)
+    monkeypatch.setattr(late, "LATE_SECONDS", 60.0)
+    given: list[int] = []
+    waited = []
+    with (
+        serve(tmp_path / "s") as server,
+        RawClient(server.port) as client,
+        KvClient(server.urls[1].port) as tap,
+    ):
+        for turn in range(6):
+            value = b"%d" % turn
+            client.send(*(mutation(b"k%d" % n, value, opaque=n) for n in range(40)))
+            answers = [MutationAnswer.decode(client.answer().payload) for _ in range(40)]
+            waited.append(server.log._late.waits)
+            steps = [two.seqno - one.seqno for one, two in pairwise(answers)]
+            assert steps == [3 if turn == 4 and n == 7 else 1 for n in range(1, 40)]
+            given += [one.cas for one in answers]
+            if turn == 3:
+                state = int(VbucketState.ACTIVE).to_bytes(4, "big")
+                tap.ask(Packet(Tap.SET_VBUCKET, extras=state, vbucket=9))
+                given += [one.cas for one in tap.ask(store(b"k7", b"moved", vbucket=9))]
+            else:
+                given += [one.cas for one in tap.ask(store(b"k8", b"tap"))]
+            (found,) = tap.ask(Packet(Tap.GET, b"k5"))
+            assert (found.value, found.cas) == (value, answers[5].cas)
+            document = messages.decode_get_answer(client.ask(get(b"k6")).payload)
+            assert (document.value, document.cas) == (value, answers[6].cas)
+            refused = client.ask(mutation(b"k6", b"no", cas=found.cas))
+            assert refused.status == Status.ALREADY_EXISTS
+        assert waited == [True, True, True, True, False, True]
+        dead = int(VbucketState.DEAD).to_bytes(4, "big")
+        tap.ask(Packet(Tap.SET_VBUCKET, extras=dead, vbucket=0))
+        client.send(*(mutation(b"k%d" % n, b"dead", opaque=n) for n in range(40)))
+        assert {client.answer().status for _ in range(40)} == {Status.NOT_MY_VBUCKET}
+        assert sorted(set(given)) == given
+        space = server.log.schema.space("default").id
+        rows = [row for one in server.log.rows() for row in one.rows if row.body]
+        tuples = [row.decoded().get("tuple") for row in rows if row.space_id == space]
+        graves = [tuple(row[:2]) for row in tuples if row and not row[2]]
+        assert graves == [(b"k7", 0), (b"k7", 9)]
+        assert server.log.count("default") == 40
+        assert len(server.log.select("default", 0, index="vbucket")) == 40
 
 
 def test_a_greenstack_change_comes_out_of_a_tap_stream(tmp_path: Path) -> None:

@@ -490,6 +490,27 @@ def test_only_the_wanted_vbuckets_come(tmp_path: Path, listed: tuple[int, ...]) 
         assert found == ({1, 2} if not listed else {1, 2} & set(listed))
 
 
+def test_items_of_vbuckets_that_no_packet_names_are_left_out(tmp_path: Path) -> None:
+    """Another protocol put them there: they were an error that cut the stream, in what exists as
+    in what changes."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        log = server.log
+        log.replace("logweir_vbucket", ("b", 70_000, int(VbucketState.ACTIVE)))
+        log.replace("b", (b"far", 70_000, b"v", 0, 0, 5, 0, 0, "", b""))
+        client.ask(store(b"near"))
+        for options in (ACK, ACK | Option.CHECKPOINT, Option.DUMP):
+            with KvClient(server.port) as consumer:
+                stream = consumer.stream(Connect(b"s%d" % options, options))
+                messages = list(stream) if options & Option.DUMP else take_until(stream, b"near")
+                if not options & Option.DUMP:
+                    client.ask(store(b"near", b"again"))  # so that nothing is told twice
+                    log.replace("b", (b"far", 70_000, b"w", 0, 0, 6, 0, 0, "", b""))
+                    client.ask(store(b"end"))
+                    messages += take_until(stream, b"end")
+                assert {m.vbucket for m in messages} == {0}
+                assert b"far" not in {m.key for m in messages}
+
+
 def test_an_item_that_moves_is_removed_where_it_was(tmp_path: Path) -> None:
     """A key is in one vbucket at a time, and followers of the other one see it go."""
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:

@@ -33,6 +33,7 @@ from logweir.replication.greenstack.messages import (
     encode_remove,
 )
 from logweir.replication.urls import parse_listen_url
+from logweir.store import late
 
 LANES = st.sampled_from([None, b"", b"blue", b"red"])
 KEYS = st.integers(0, 2)
@@ -257,13 +258,18 @@ def check(answer: Frame, expected: Expected) -> None:
         assert answer.payload == b""
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of a server that lets guests do everything; it need not sync."""
-    folder: Path = tmp_path_factory.mktemp("conversation") / "s"
+@pytest.fixture(params=["at once", "late"])
+def port(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[int]:
+    """Of a server that lets guests do everything. Where it need not sync, runs go the ordinary way
+    mostly; where it does, the state has all of them late."""
     listen = [parse_listen_url("greenstack://:0")]
     options = {"durability": "write"}
-    with Serving(folder, listen=listen, guest="all", open_options=options) as server:
+    if request.param == "late":
+        options = {}
+        monkeypatch.setattr(late, "LATE_AFTER", 0)
+    with Serving(tmp_path / "s", listen=listen, guest="all", open_options=options) as server:
         yield server.port
 
 

@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from logweir.replication.bucket import Item, pack_item, pack_key, tombstone, unpack_item
 from logweir.replication.bucketfeed import transaction_changes
-from logweir.replication.greenstack import kernel, messages, pushing
+from logweir.replication.greenstack import messages, pushing
+from logweir.replication.greenstack import pushkernel as kernel
 from logweir.replication.greenstack.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.greenstack.messages import StreamOpen
-from logweir.replication.greenstack.pushing import Names, PushedHow, lsns_of
-from logweir.replication.greenstack.runs import interpreted_kernel
+from logweir.replication.greenstack.pushing import (
+    Names,
+    PushedHow,
+    interpreted_kernel,
+    lsns_of,
+)
 from logweir.replication.greenstack.stream import Outgoing, PushedRow
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack

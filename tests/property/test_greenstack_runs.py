@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.gsmodel import spellings, vectors
 
 import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
+from logweir.replication.bucket import Item, pack_item
+from logweir.replication.bucketstore import Buckets
 from logweir.replication.greenstack import kernel, runs
-from logweir.replication.greenstack.codec import Flag, FrameBuffer, Opcode, encode_frame
-from logweir.replication.greenstack.messages import MutationAnswer, decode_mutation
+from logweir.replication.greenstack.codec import (
+    Flag,
+    FrameBuffer,
+    Opcode,
+    encode_frame,
+)
+from logweir.replication.greenstack.messages import Document, MutationAnswer, decode_mutation
 from logweir.replication.tap.codec import PacketBuffer
 from logweir.replication.urls import parse_listen_url
+from logweir.store import late
+from logweir.store.commit import Job
 
 
 def run_bytes(count: int) -> bytes:
@@ -37,13 +50,98 @@ def test_sets_hold_what_the_frames_do() -> None:
     run = runs.take_run(data, 2)
     assert run is not None
     assert (run.count, run.stop, run.lane) == (9, len(data) - 4, b"blue")
-    packets, _ = PacketBuffer().feed(run.sets)
+    packets, _ = PacketBuffer().feed(run.sets())
     assert [packet.key for packet in packets] == [b"key%d" % n for n in range(9)]
     assert [packet.value for packet in packets] == [b"x" * n for n in range(9)]
     assert {packet.vbucket for packet in packets} == {513}
     assert [packet.opaque for packet in packets] == list(range(9))
-    assert [run.table[3 * n] for n in range(9)] == [2**31 + n for n in range(9)]
+    width = kernel.WIDTH
+    assert [run.table[width * n] for n in range(9)] == [2**31 + n for n in range(9)]
+    assert (run.vbucket, run.loud) == (513, 5)
     assert list(run.frames()) == sent
+
+
+DOCUMENTS = st.tuples(
+    st.binary(min_size=1, max_size=250).map(lambda key: key.replace(b"\0", b"0")),
+    st.sampled_from([0, 1, 255, 256, 65_535, 65_536]),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 1),
+    st.booleans(),
+)
+
+
+PLAIN = runs.interpreted_kernel()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(DOCUMENTS, min_size=3, max_size=8),
+    st.sampled_from([0, 1, 200, 65535]),
+    st.sampled_from([None, b"", b"blue"]),
+    st.sampled_from([1, 2**31, 2**50]),
+)
+def test_a_run_stores_and_answers_what_single_requests_do(
+    drawn: list[tuple[bytes, int, int, int, bool]], number: int, lane: bytes | None, cas: int
+) -> None:
+    """Tuples as `pack_item` writes them, answers that say so; quiet requests have none."""
+    documents = [(key, key[:1] * size, *others) for key, size, *others in drawn]
+    flex = vbucket(number) if lane is None else vbucket(number, lane=lane)
+    frames = [
+        replace(
+            mutation(key, value, opaque=n, flags=Flag.QUIET * is_quiet, flex=flex),
+            payload=Document(key, value, flags, datatype=datatype).encode(),
+        )
+        for n, (key, value, flags, datatype, is_quiet) in enumerate(documents)
+    ]
+    run = runs.take_run(b"".join(map(encode_frame, frames)))
+    assert run is not None
+    assert (run.count, run.vbucket) == (len(documents), number)
+    items = [
+        Item(key, number, value, flags, 0, cas + n, datatype)
+        for n, (key, value, flags, datatype, _) in enumerate(documents)
+    ]
+    packed = list(map(pack_item, items))
+    expected = [
+        (n, lane, MutationAnswer(cas + n, len(value), 70 + n, 2**63 + 5))
+        for n, (_, value, _, _, is_quiet) in enumerate(documents)
+        if not is_quiet
+    ]
+    for module in (kernel, PLAIN):
+        out = bytearray(run.tuple_bytes + 2)
+        entries = bytearray(3 + sum(2 * len(item.key) + 3 for item in items))
+        bounds, ends = runs._ZERO * (run.count + 2), runs._ZERO * (run.count + 2)
+        bounds[1], ends[1] = 2, 3
+        what = run.data, run.table, run.count, cas
+        used = module.tuples(*what, out, bounds, entries, ends, 1)
+        assert out[2:used] == b"".join(packed)
+        assert list(bounds[2:]) == [2 + end for end in accumulate(map(len, packed))]
+        keys = [b"\x50" + item.key + b"\0\0" for item in items]
+        assert entries[3 : ends[-1]] == b"".join(keys)
+        assert list(ends[2:]) == [3 + end for end in accumulate(map(len, keys))]
+        assert module.tuples(*what, out[:9], bounds, entries, ends, 1) == -1
+        assert module.tuples(*what, out, bounds, entries[:3], ends, 1) == -1
+        assert module.tuples(*what, out, bounds, entries, ends, 2) == -1
+    answers, problem = FrameBuffer().feed(run.successes(2**63 + 5, 70, cas))
+    assert problem is None
+    assert all(one.status == 0 and one.opcode == Opcode.MUTATION for one in answers)
+    assert [
+        (one.opaque, one.lane, MutationAnswer.decode(one.payload)) for one in answers
+    ] == expected
+
+
+def test_what_does_not_fit_is_not_written() -> None:
+    """Rooms one byte too small, compiled and interpreted."""
+    run = runs.take_run(run_bytes(5))
+    assert run is not None
+    sets = run.sets()
+    head = bytes(69)
+    for module in (kernel, PLAIN):
+        assert module.sets(run.data, run.table, 5, bytearray(len(sets))) == len(sets)
+        assert module.sets(run.data, run.table, 5, bytearray(len(sets) - 1)) == -1
+        assert module.sets(run.data[:-1], run.table, 5, bytearray(len(sets))) == -1
+        assert module.successes(run.table, 5, head, 1, 1, bytearray(5 * 69)) == 5 * 69
+        assert module.successes(run.table, 5, head, 1, 1, bytearray(5 * 69 - 1)) == -1
+        assert module.successes(run.table, 5, head[:60], 1, 1, bytearray(5 * 69)) == -1
 
 
 def test_the_libraries_frames_are_taken_too() -> None:
@@ -95,10 +193,11 @@ def test_broken_frames_are_never_taken_for_others() -> None:
         raw = bytes(data)
         found = []
         for module in (kernel, plain):
-            numbers, table = runs._ZERO * 6, runs._ZERO * 30
+            numbers, table = runs._ZERO * module.RUN_NUMBERS, runs._ZERO * (10 * module.WIDTH)
             sets = bytearray(1000)
-            count = module.take_run(raw, 0, 10, 100, numbers, table, sets)
-            found.append((count, numbers, table, bytes(sets[: numbers[1]])))
+            count = module.take_run(raw, 0, 10, 100, numbers, table)
+            used = module.sets(raw, table, count, sets)
+            found.append((count, numbers, table, bytes(sets[:used])))
         assert found[0] == found[1]
         count, numbers, _, sets = found[0]
         frames, _ = FrameBuffer().feed(raw[: numbers[0]])
@@ -111,6 +210,38 @@ def test_broken_frames_are_never_taken_for_others() -> None:
             assert (document.id, document.value) == (packet.key, packet.value)
             assert document.flags == int.from_bytes(packet.extras[:4], "big")
             assert document.datatype == packet.datatype
+
+
+def test_several_runs_are_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer has the lsn and the CAS of its row; of quiet requests there is none."""
+    monkeypatch.setattr(late, "LATE_AFTER", 0)
+    with logweir.open(tmp_path / "s") as log:
+        bucket = Buckets(log).make("b")
+        flags = ([0, Flag.QUIET, 0], [0, 0, 0, 0], [Flag.QUIET] * 3, [Flag.QUIET, 0, 0])
+        taken = []
+        for number, each in enumerate(flags):
+            keys = [b"%d%d" % (number, n) for n in range(len(each))]
+            pairs = zip(keys, each, strict=True)
+            frames = [mutation(key, key, opaque=int(key), flags=f) for key, f in pairs]
+            taken.append(runs.take_run(b"".join(map(encode_frame, frames))))
+        puts = runs.Puts(bucket, [run for run in taken if run is not None], 0)
+        start = log.vclock
+        log.run_job(Job(lambda group: None, run=puts))
+        assert puts.are_made
+        rows = [row for one in log.rows(start) for row in one.rows]
+        tuples = [(row.lsn, row.decoded()["tuple"]) for row in rows]
+        stored = {int(one[0]): (lsn, one[5]) for lsn, one in tuples}
+        assert list(stored) == [
+            10 * i + n for i, each in enumerate(flags) for n in range(len(each))
+        ]
+        told = {}
+        for data, failed in puts.answers(7):
+            assert failed == 0
+            for one in FrameBuffer().feed(data)[0]:
+                answer = MutationAnswer.decode(one.payload)
+                told[one.opaque] = (answer.seqno, answer.cas)
+        loud = [10 * i + n for i, each in enumerate(flags) for n, f in enumerate(each) if not f]
+        assert told == {number: stored[number] for number in loud}
 
 
 def test_runs_are_answered_as_single_requests_are(tmp_path: Path) -> None:

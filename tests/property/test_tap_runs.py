@@ -489,6 +489,8 @@ def test_touched_vbuckets_are_those_of_the_packets(items: list[Item], mangled: b
     assert tables[0] == tables[1]
     named = {item.vbucket for item in map(unpack_item, tuples) if item.ttl}
     assert touched_vbuckets(tuples, wanted) == sorted(named & {0, 65535})
+    tuples.insert(0, pack_item(Item(b"far", 65536)))  # of another protocol
+    assert touched_vbuckets(tuples, wanted) == sorted(named & {0, 65535})
 
 
 def is_sent(item: Item) -> bool:

@@ -126,7 +126,7 @@ def long_functions(tree: Tree) -> list[str]:
     """Functions whose body is over the limit."""
     complaints = []
     for name, module in modules(tree):
-        limit = KERNEL_LINES if name.endswith("/kernel.py") else FUNCTION_LINES
+        limit = KERNEL_LINES if name.endswith("kernel.py") else FUNCTION_LINES
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.body[0].lineno + 1

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from array import array
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import late as late_module
 from logweir.store import open as open_store
 from logweir.store.append import append_tuples, store_run
+from logweir.store.bulk import Keys
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request
-from logweir.store.run import Run
+from logweir.store.run import Run, Sight
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
@@ -55,6 +57,54 @@ def run_of(log: Log, *rows: tuple[int, object], space: str = "t") -> Job:
                 group.divide()
 
     return Job(apply, len(run.packed), run=run)
+
+
+class Placed:
+    """A maker of tuples of a space of (id; n, id), all with the same n, that notes when it makes
+    them. `reads`: what it says that it looks at."""
+
+    def __init__(
+        self, log: Log, n: int, *ids: int, reads: tuple[int, ...] = (), knows_keys: bool = False
+    ) -> None:
+        self.space_id = log.schema.space("placed").id
+        self.size_bytes = 10 * len(ids)
+        self.reads = reads
+        self.first_lsns: list[int] = []
+        self.plain = 0
+        self._n = n
+        self._ids = ids
+        self._knows_keys = knows_keys
+
+    def make(self, sight: Sight, first_lsn: int) -> Run:
+        """See `RunMaker`."""
+        self.first_lsns.append(first_lsn)
+        tuples = [pack([number, self._n, first_lsn]) for number in self._ids]
+        bounds = array("Q", accumulate(map(len, tuples), initial=0))
+        prefix = b"\x31" + self._n.to_bytes(8, "big")
+        keys = None
+        if self._knows_keys:
+            ends = array("Q", range(0, 9 * len(tuples) + 1, 9))
+            keys = Keys(b"".join(b"\x31" + n.to_bytes(8, "big") for n in self._ids), ends)
+        return Run(self.space_id, b"".join(tuples), bounds, prefix, keys)
+
+    def job(self) -> Job:
+        """The change, also for the ordinary way."""
+
+        def apply(group: Group) -> None:
+            self.plain += 1
+            for number in self._ids:
+                data = pack([number, self._n, 0])
+                group.execute(Request(RowType.REPLACE, self.space_id, tuple=data))
+                group.divide()
+
+        return Job(apply, self.size_bytes, run=self)
+
+
+def placed(log: Log) -> None:
+    """The space that `Placed` is for."""
+    fields = [("id", "unsigned"), ("n", "unsigned"), ("lsn", "unsigned")]
+    log.create_space("placed", fields, primary=["id"], indexes={"n": ("n", "id")})
+    calm(log)
 
 
 def calm(log: Log) -> None:
@@ -194,6 +244,124 @@ def test_a_stop_behind_the_sync_leaves_them_in_the_log(tmp_path: Path) -> None:
     log.abandon()
     with open_log(tmp_path / "s") as again:
         assert again.get("t", 1) == (1, 7)
+
+
+def test_runs_of_a_space_whose_tuples_keep_their_places_are_late(tmp_path: Path) -> None:
+    """Both indexes have what is new and what was there, now and after a kill."""
+    log = open_log(tmp_path / "s")
+    placed(log)
+    one, two = Placed(log, 7, 3, 1, 3), Placed(log, 7, 2, 1)
+    before = log.vclock.lsn(1)
+    log.run_job(two.job(), [run_of(log, (9, 9)), one.job()])
+    assert (one.first_lsns, two.first_lsns) == ([before + 2], [before + 5])
+    assert one.plain == two.plain == 0
+    assert state_lsn(log) == before
+    expected = [(1, 7, before + 5), (2, 7, before + 5), (3, 7, before + 2)]
+    assert log.select("placed") == log.select("placed", 7, index="n") == expected
+    calm(log)
+    three = Placed(log, 7, 3, 2)
+    log.run_job(three.job())
+    assert three.plain == 0
+    assert state_lsn(log) < log.vclock.lsn(1)
+    log.abandon()
+    expected[1:] = [(number, 7, three.first_lsns[0]) for number in (2, 3)]
+    with open_log(tmp_path / "s") as log:
+        assert log.select("placed") == log.select("placed", 7, index="n") == expected
+        calm(log)
+        four = Placed(log, 7, 0, 3)
+        log.run_job(four.job())
+        assert four.plain == 0
+        expected[2:] = [(3, 7, four.first_lsns[0])]
+        expected.insert(0, (0, 7, four.first_lsns[0]))
+        assert log.select("placed") == log.select("placed", 7, index="n") == expected
+
+
+@pytest.mark.parametrize("where", ["state", "waiting", "group", "first", "last"])
+def test_a_tuple_that_may_change_its_place_goes_the_ordinary_way(
+    tmp_path: Path, where: str
+) -> None:
+    """Where another place is known, be it in the state, in what waits, or in the same group."""
+    with open_log(tmp_path / "s") as log:
+        placed(log)
+        before: list[Job] = []
+        if where == "waiting":
+            log.run_job(Placed(log, 7, 1, 2).job())
+        elif where == "group":
+            before = [Placed(log, 7, 1, 2).job()]
+        else:
+            rows = {"state": [7], "first": [3, 8], "last": [8, 9]}[where]
+            for number, n in enumerate(rows, 1):
+                log.replace("placed", (number, n, 0))
+            calm(log)
+        moved = Placed(log, 8, 1)
+        log.run_job(moved.job(), before)
+        assert moved.plain == 1
+        assert log.select("placed", 8, index="n") == [
+            (number, 8, 0) for number in ((1, 2) if where == "first" else (1,))
+        ]
+        assert (1, 7) not in [row[:2] for row in log.select("placed")]
+        assert len(log.select("placed", 7, index="n")) == (where in ("waiting", "group"))
+
+
+def test_what_was_found_is_forgotten_when_something_else_changes_the_state(tmp_path: Path) -> None:
+    """A tuple that got another place, by an ordinary change; a late run that is no maker's."""
+    with open_log(tmp_path / "s") as log:
+        placed(log)
+        log.run_job(Placed(log, 7, 1).job())
+        known = log._late.known
+        assert len(known) == 1
+        log.run_job(Placed(log, 7, 2).job())
+        assert len(known) == 1
+        log.run_job(run_of(log, (1, 7)))
+        assert log._late.waits
+        assert not known
+        log.run_job(Placed(log, 7, 3).job())
+        assert len(known) == 1
+        log.replace("placed", (2, 8, 0))
+        moved = Placed(log, 7, 2)
+        log.run_job(moved.job())
+        assert moved.plain == 1
+        assert log.select("placed", 8, index="n") == []
+        assert [row[0] for row in log.select("placed", 7, index="n")] == [1, 2, 3]
+
+
+SHORT_AND_LONG = [range(300), range(5), range(3, 9), range(100, 500), range(2), range(600, 900)]
+
+
+@pytest.mark.parametrize("ids", [SHORT_AND_LONG, SHORT_AND_LONG[::3], SHORT_AND_LONG[-3::2]])
+@pytest.mark.parametrize("knows_keys", [False, True])
+def test_long_runs_and_short_ones_of_one_group_keep_their_order(
+    tmp_path: Path, knows_keys: bool, ids: list[range]
+) -> None:
+    """Whether they are joined or not, ascending or not, and whoever makes their keys."""
+    with open_log(tmp_path / "s") as log:
+        placed(log)
+        made = [Placed(log, 7, *some, knows_keys=knows_keys) for some in ids]
+        log.run_job(made[-1].job(), [one.job() for one in made[:-1]])
+        assert not any(one.plain for one in made)
+        last = {
+            number: one.first_lsns[0]
+            for one, some in zip(made, ids, strict=True)
+            for number in some
+        }
+        expected = [(number, 7, lsn) for number, lsn in sorted(last.items())]
+        assert log.select("placed") == log.select("placed", 7, index="n") == expected
+
+
+def test_a_maker_sees_nothing_that_waits(tmp_path: Path) -> None:
+    """What it reads may be behind: then the state takes it first."""
+    with open_log(tmp_path / "s") as log:
+        placed(log)
+        space = log.schema.space("t").id
+        log.run_job(run_of(log, (1, 7)))
+        blind = Placed(log, 7, 1, reads=(space,))
+        log.run_job(blind.job())
+        assert (blind.plain, blind.first_lsns) == (1, [])
+        assert log.get("t", 1) == (1, 7)
+        calm(log)
+        sees = Placed(log, 7, 1, reads=(space,))
+        log.run_job(sees.job())
+        assert (sees.plain, sees.first_lsns) == (0, [log.vclock.lsn(1)])
 
 
 def begun(log: Log, *jobs: Job) -> threading.Event:

@@ -1,0 +1,440 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""The hot loops of Greenstack's streams: rows and tuples as pushed frames.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that
+stand in `pushkernel.pxd`. `COMPILED` says which one runs. `replication.greenstack.pushing` is its
+face; nothing else calls it. Frames are specified in `codec` and `stream`, payloads in `messages`,
+tuples in `replication.bucket`.
+
+What is pushed are rows of the log (`pushes`) or tuples (`documents`). Of the log, whole
+transactions of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE behind it. Whatever
+else is done to a wanted space, or is not as `pack_item` writes it, is *odd*: its transaction goes
+the ordinary way, all before it being written.
+
+Nothing here raises, recurses or believes a length: every read and write is checked against the
+ends of its buffer first, since the compiled one would not notice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import logweir.replication.greenstack.kernel as frames_kernel
+import logweir.replication.tap.kernel as items
+import logweir.wal.kernel as rows
+from logweir.replication.greenstack.messages import DOCUMENT_HEAD, REMOVE_HEAD
+
+if TYPE_CHECKING:
+    from array import array
+
+    Table = array[int] | memoryview
+
+COMPILED = not __file__.endswith(".py")
+
+# What `pushes` and `documents` read and write, and how they ended.
+ROW, BYTES, OPAQUE_NEXT, FRAMES = range(4)
+DONE, STOPPED, ODD = range(3)
+
+_BAD = -1
+_ROW, _BYTES, _OPAQUE_NEXT, _FRAMES = range(4)
+_DONE, _STOPPED, _ODD = range(3)
+_INSERT, _REPLACE, _DELETE = 2, 3, 5  # wal.xrow.RowType
+_TRUNCATE = 330  # store.definition.SystemSpace
+_COMMIT = 1
+_LOCAL = 1
+_REPLICAS = 32
+_FRAME_ROOM = 320  # of a pushed frame, without its names, key and value
+_MORE = 8
+_FLAGS_AT = 10  # of a frame
+_TIME_END = 9.0e12  # seconds; a time that is no date is not for C to make a number of
+_document_head = DOCUMENT_HEAD
+_DOCUMENT_BYTES = len(DOCUMENT_HEAD)
+_remove_head = REMOVE_HEAD
+_REMOVE_BYTES = len(REMOVE_HEAD)
+DOCUMENT = _document_head
+REMOVE = _remove_head
+
+# Columns of `wal.kernel`, and what `tap.kernel.read_item` finds.
+(_TYPE, _REPLICA_ID, _GROUP_ID, _LSN, _TIMESTAMP, _TSN, _FLAGS) = range(7)
+(_SPACE_ID, _INDEX_BASE, _ROW_OFFSET, _BODY_OFFSET, _KEY, _TUPLE) = range(7, 13)
+(_VBUCKET, _ITEM_FLAGS, _EXPIRY, _CAS, _DATATYPE) = range(5)
+(_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
+_TAIL_AT = 12
+(_COMPRESSION, _DATE) = (16, 17)  # what `read_document` adds; a date: 1
+
+
+def put_big(out: bytearray, at: int, value: int, width: int) -> int:
+    """Write a number, the highest byte first. Returns where it ends. Unchecked."""
+    for i in range(width):
+        out[at + i] = value >> (8 * (width - 1 - i)) & 0xFF
+    return at + width
+
+
+def put_digits(out: bytearray | list[int], at: int, value: int, width: int) -> int:
+    """Write a number in decimal. Returns where it ends. Unchecked."""
+    for i in range(width):
+        out[at + width - 1 - i] = 48 + value % 10
+        value = value // 10
+    return at + width
+
+
+def put_date(out: bytearray | list[int], at: int, seconds: int) -> int:
+    """Write a Unix time as `YYYY-MM-DDThh:mm:ssZ`. Returns where it ends. Unchecked.
+
+    Days are counted from 1 March of year 0, in eras of 400 years, so that a leap day is the last
+    of its year; 153 days are the five months from March on, and again.
+    """
+    days = seconds // 86400 + 719468
+    era = days // 146097
+    day = days - era * 146097
+    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
+    day = day - (365 * year + year // 4 - year // 100)
+    month = (5 * day + 2) // 153
+    day = day - (153 * month + 2) // 5 + 1
+    year = year + era * 400
+    month = month + 3
+    if month > 12:
+        month = month - 12
+        year = year + 1
+    seconds = seconds % 86400
+    at = put_digits(out, at, year, 4)
+    out[at] = 45
+    at = put_digits(out, at + 1, month, 2)
+    out[at] = 45
+    at = put_digits(out, at + 1, day, 2)
+    out[at] = 84
+    at = put_digits(out, at + 1, seconds // 3600, 2)
+    out[at] = 58
+    at = put_digits(out, at + 1, seconds // 60 % 60, 2)
+    out[at] = 58
+    at = put_digits(out, at + 1, seconds % 60, 2)
+    out[at] = 90
+    return at + 1
+
+
+def read_document(data: bytes, at: int, end: int, fields: list[int], scratch: list[int]) -> bool:
+    """Read the tuple of an item from `at` to `end`. False where it is odd.
+
+    `fields`: takes its numbers and places, those of `read_item` first; `scratch`: room for a date.
+    """
+    if not items.read_item(data, at, end, fields):
+        return False
+    stop = items.uint_stop(data, fields[_TAIL_AT], end)
+    at = items.uint_stop(data, stop, end)
+    compression = rows.uint(data, stop, at)
+    if compression > 127:
+        return False
+    if compression == 0 and fields[_DATATYPE] & 2:
+        compression = 1
+    fields[_COMPRESSION] = compression
+    fields[_DATE] = 1 if fields[_EXPIRY] else 0
+    size = data[at] & 0x1F
+    if fields[_EXPIRY] and size:
+        if size != 20:
+            return False
+        put_date(scratch, 0, fields[_EXPIRY])
+        for i in range(20):
+            if data[at + 1 + i] != scratch[i]:
+                return False
+    return True
+
+
+def put_start(
+    out: bytearray,
+    used: int,
+    opaque: int,
+    opcode: int,
+    front: bytes,
+    front_bytes: int,
+    vbucket: int,
+    lsn: int,
+    origin: int,
+    time_us: int,
+    names: bytes,
+    name_at: int,
+    name_end: int,
+) -> int:
+    """Write a pushed frame up to its payload; its length is not known yet. Returns where it ends.
+
+    `front`: the entries before the vbucket's; `names`: the bucket's entry in it. An `lsn` of 0 and
+    what belongs to it is left out. Unchecked.
+    """
+    used = put_big(out, used + 4, opaque, 4)
+    used = put_big(out, used, opcode, 2)
+    out[used] = 0x12
+    head = used + 1
+    used = rows.copy(front, 0, front_bytes, out, head + 4)
+    used = put_big(out, put_big(out, used, 0x00070002, 4), vbucket, 2)
+    if lsn:
+        used = put_big(out, put_big(out, used, 0x80010008, 4), lsn, 8)
+        used = put_big(out, put_big(out, used, 0x80020004, 4), origin, 4)
+        used = put_big(out, put_big(out, used, 0x80030008, 4), time_us, 8)
+    used = rows.copy(names, name_at, name_end, out, used)
+    put_big(out, head, used - head - 4, 4)
+    return used
+
+
+def put_text(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
+    """Write a text with its length, its NUL and what fills up to four. Unchecked."""
+    frames_kernel.put_little(out, at, stop - start, 4)
+    at = rows.copy(data, start, stop, out, at + 4)
+    for _ in range(4 - ((stop - start) & 3)):
+        out[at] = 0
+        at += 1
+    return at
+
+
+def put_document(data: bytes, fields: list[int], out: bytearray, used: int) -> int:
+    """Write a document as `Document.encode` does. Returns where it ends. Unchecked."""
+    key_end = (fields[_KEY_END] - fields[_KEY_AT] + 8) & ~3
+    text_end = 28 if fields[_DATE] else 8
+    at = rows.copy(DOCUMENT, 0, _DOCUMENT_BYTES, out, used)
+    frames_kernel.put_little(out, used + 40, key_end + text_end + 48, 4)
+    frames_kernel.put_little(out, used + 64, fields[_CAS], 8)
+    frames_kernel.put_little(out, used + 76, fields[_ITEM_FLAGS], 4)
+    frames_kernel.put_little(out, used + 80, key_end + 8, 4)
+    out[used + 84] = fields[_COMPRESSION]
+    out[used + 85] = fields[_DATATYPE] & 1
+    at = put_text(data, fields[_KEY_AT], fields[_KEY_END], out, at)
+    if fields[_DATE]:
+        frames_kernel.put_little(out, at, 20, 4)
+        at = put_date(out, at + 4, fields[_EXPIRY])
+        frames_kernel.put_little(out, at, 0, 4)
+        at += 4
+    else:
+        frames_kernel.put_little(out, at, 0, 8)
+        at += 8
+    frames_kernel.put_little(out, at, fields[_VALUE_END] - fields[_VALUE_AT], 4)
+    return rows.copy(data, fields[_VALUE_AT], fields[_VALUE_END], out, at + 4)
+
+
+def put_remove(data: bytes, fields: list[int], out: bytearray, used: int) -> int:
+    """Write a removal as `encode_remove` does. Returns where it ends. Unchecked."""
+    at = rows.copy(REMOVE, 0, _REMOVE_BYTES, out, used)
+    frames_kernel.put_little(out, used + 16, fields[_CAS], 8)
+    frames_kernel.put_little(out, at, fields[_KEY_END] - fields[_KEY_AT], 4)
+    at = rows.copy(data, fields[_KEY_AT], fields[_KEY_END], out, at + 4)
+    out[at] = 0
+    return at + 1
+
+
+def is_key(data: bytes, at: int, end: int, fields: list[int]) -> bool:
+    """Whether the primary key from `at` to `end` is that of the item that was read last."""
+    size = fields[_KEY_END] - fields[_KEY_AT]
+    if end - at < 3 or data[at] != 0x91:
+        return False
+    start = items.bin_start(data, at + 1, end)
+    if start < 0 or end - start != size:
+        return False
+    own = fields[_KEY_AT]
+    for i in range(size):  # noqa: SIM110 - one expression would be a generator for C
+        if data[start + i] != data[own + i]:
+            return False
+    return True
+
+
+def find(spaces: Table, number: int) -> int:
+    """The place of a number in ascending ones; -1: it is not there."""
+    low = 0
+    high = len(spaces)
+    while low < high:
+        middle = (low + high) // 2
+        if spaces[middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(spaces) and spaces[low] == number else _BAD
+
+
+def microseconds(seconds: float) -> int:
+    """A Unix time in microseconds; -1 where it is no date."""
+    if seconds >= 0.0 and seconds < _TIME_END:
+        return int(seconds * 1000000.0)
+    return _BAD
+
+
+def pushes(
+    data: bytes,
+    table: Table,
+    times: memoryview[float],
+    capacity: int,
+    count: int,
+    lsns: Table,
+    spaces: Table,
+    bounds: Table,
+    names: bytes,
+    front: bytes,
+    limit: int,
+    numbers: Table,
+    out: bytearray,
+) -> int:
+    """Write the rows of a block as pushed frames, transaction by transaction. How it ended.
+
+    `table`, `times`: the columns of `data`, and the same memory as floats; `lsns`: by replica id,
+    what was had already, raised; `spaces`: the wanted ones, ascending; names[bounds[i]:
+    bounds[i + 1]]: the flex entry with the name of the i-th; `front`: the entries before that of
+    the vbucket. A transaction is begun only while fewer than `limit` bytes are written.
+    `numbers`: the row to begin with, bytes used of `out`, the next opaque, frames written so far.
+    ODD: the transaction of the row that is next is.
+    """
+    raw, to, before, named = data, out, front, names
+    fields = [0] * 18
+    saved = [0] * 32
+    scratch = [0] * 24
+    room = len(out)
+    front_bytes = len(front)
+    row = numbers[_ROW]
+    used = numbers[_BYTES]
+    opaque = numbers[_OPAQUE_NEXT]
+    frames = numbers[_FRAMES]
+    how = _DONE
+    while row < count:
+        if used >= limit:
+            how = _STOPPED
+            break
+        first, start, sent = row, used, 0
+        last = put = put_space = _BAD
+        for i in range(_REPLICAS):
+            saved[i] = lsns[i]
+        has_more = True
+        while has_more and row < count:
+            has_more = table[_FLAGS * capacity + row] & _COMMIT == 0
+            origin = table[_REPLICA_ID * capacity + row]
+            lsn = table[_LSN * capacity + row]
+            if origin >= _REPLICAS:
+                how = _ODD
+                break
+            if lsn <= lsns[origin]:
+                row += 1
+                continue
+            lsns[origin] = lsn
+            space = table[_SPACE_ID * capacity + row]
+            if space == _TRUNCATE:
+                how = _ODD
+                break
+            place = find(spaces, space)
+            if place < 0:
+                row += 1
+                continue
+            kind = table[_TYPE * capacity + row]
+            span = table[(_KEY if kind == _DELETE else _TUPLE) * capacity + row]
+            end = span >> 32
+            at = span - (span >> 32 << 32)
+            time_us = microseconds(times[_TIMESTAMP * capacity + row])
+            name_end = bounds[place + 1]
+            is_local = origin == 0 or table[_GROUP_ID * capacity + row] == _LOCAL
+            if is_local or time_us < 0 or span == 0:
+                how = _ODD
+                break
+            if kind == _DELETE:
+                if put < 0 or put_space != place or not is_key(raw, at, end, fields):
+                    how = _ODD
+                    break
+                if fields[_CAS] == 0:
+                    how = _ODD
+                    break
+                used = put
+                opaque -= 1
+                sent -= 1
+            elif kind in (_INSERT, _REPLACE):
+                if not read_document(raw, at, end, fields, scratch):
+                    how = _ODD
+                    break
+            else:
+                how = _ODD
+                break
+            if end - at + front_bytes + name_end - bounds[place] + _FRAME_ROOM > room - used:
+                how = _STOPPED
+                break
+            last = used
+            used = put_start(
+                to, used, opaque, 0x0C02 if kind == _DELETE else 0x0405, before, front_bytes,
+                fields[_VBUCKET], lsn, origin, time_us, named, bounds[place], name_end,
+            )  # fmt: skip
+            if kind == _DELETE:
+                used = put_remove(raw, fields, to, used)
+                put = _BAD
+            else:
+                used = put_document(raw, fields, to, used)
+                put, put_space = last, place
+            put_big(to, last, used - last - 4, 4)
+            to[last + _FLAGS_AT] = 0x12 | _MORE
+            opaque += 1
+            sent += 1
+            row += 1
+        if how != _DONE:
+            row, used = first, start
+            opaque -= sent
+            for i in range(_REPLICAS):
+                lsns[i] = saved[i]
+            if how == _STOPPED and used == numbers[_BYTES]:
+                how = _ODD  # too large for the room there is
+            break
+        if last >= 0:
+            to[last + _FLAGS_AT] = 0x12
+        frames += sent
+    numbers[_ROW] = row
+    numbers[_BYTES] = used
+    numbers[_OPAQUE_NEXT] = opaque
+    numbers[_FRAMES] = frames
+    return how
+
+
+def documents(
+    tuples: list[bytes],
+    wanted: bytes,
+    now: int,
+    name: bytes,
+    front: bytes,
+    limit: int,
+    numbers: Table,
+    out: bytearray,
+) -> int:
+    """Write the tuples of a bucket as pushed frames of a snapshot. How it ended.
+
+    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
+    expired at `now`; `name`: the flex entry with the bucket's name; the rest as `pushes` has it,
+    each tuple a transaction.
+    """
+    to, before, named, chosen = out, front, name, wanted
+    fields = [0] * 18
+    scratch = [0] * 24
+    front_bytes = len(front)
+    name_bytes = len(name)
+    room = len(out)
+    row = numbers[_ROW]
+    used = numbers[_BYTES]
+    opaque = numbers[_OPAQUE_NEXT]
+    frames = numbers[_FRAMES]
+    count = len(tuples)
+    how = _DONE
+    while row < count:
+        tuple_ = tuples[row]
+        item = tuple_
+        size = len(tuple_)
+        if not read_document(item, 0, size, fields, scratch):
+            how = _ODD
+            break
+        if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now:
+            row += 1
+            continue
+        is_large = size + front_bytes + name_bytes + _FRAME_ROOM > room - used
+        if used >= limit or is_large:
+            how = _ODD if used == numbers[_BYTES] and used < limit else _STOPPED
+            break
+        last = used
+        used = put_start(
+            to, used, opaque, 0x0405, before, front_bytes, fields[_VBUCKET], 0, 0, 0, named, 0,
+            name_bytes,
+        )  # fmt: skip
+        used = put_document(item, fields, to, used)
+        put_big(to, last, used - last - 4, 4)
+        opaque += 1
+        frames += 1
+        row += 1
+    numbers[_ROW] = row
+    numbers[_BYTES] = used
+    numbers[_OPAQUE_NEXT] = opaque
+    numbers[_FRAMES] = frames
+    return how
