@@ -92,6 +92,7 @@ def test_users_are_managed_and_count(tmp_path: Path) -> None:
     code, out, _ = told("user", "list", store, "--json")
     alice = next(one for one in json.loads(out) if one["name"] == "alice")
     assert alice["password"] is True
+    assert [one["name"] for one in json.loads(out) if one["password"]] == ["alice"]
     assert {"on": "role", "object": 33, "rights": ["execute"]} in alice["grants"]
     with serving(store) as ready:
         port = int(ready["listen"][0].rpartition(":")[2])
