@@ -437,10 +437,9 @@ class Log(statements.Statements, upkeep.Upkeep):
         self._publish(sum(map(len, late.blocks)))
 
     def _apply_late(self) -> None:
-        """Have the state take what waits for it."""
-        if self._late.waits:
-            with self._view_guard:
-                self._take_late()
+        """Have the state take what waits for it; return when it has, whoever did it."""
+        with self._view_guard:
+            self._take_late()
 
     def _take_late(self) -> None:
         if self._late.waits:
