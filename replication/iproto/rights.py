@@ -69,6 +69,7 @@ _FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {
 }
 """What may stand in a field of `_func`, or in its array, and what is said of anything else; in the
 order in which a real one looks."""
+_LANGUAGE_BEFORE: Final = 8
 _VERIFIER_CHARACTERS: Final = 28
 _METHOD: Final = "chap-sha1"
 _OBJECT_SPACES: Final[Mapping[str, SystemSpace]] = {
@@ -354,10 +355,10 @@ def _function(row: Row) -> Row:
 def _check_function(row: Row) -> None:
     """What a row of `_func` holds, as far as a real one looks at it. Raises 23, 50, 100."""
     name, language = row[2], str(row[4]).upper() if len(row) > 4 else "LUA"
-    if language not in ("LUA", "C", "SQL_BUILTIN"):
-        text = f"Unsupported language '{row[4]}' specified for function '{name}'"
-        raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
     for field_no, (known, reason) in _FUNCTION_VALUES.items():
+        if field_no == _LANGUAGE_BEFORE and language not in ("LUA", "C", "SQL_BUILTIN"):
+            text = f"Unsupported language '{row[4]}' specified for function '{name}'"
+            raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
         value = row[field_no] if len(row) > field_no else ()
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(value, list | tuple) and not isinstance(one, str):
