@@ -23,7 +23,7 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -86,8 +86,7 @@ def prepare(
     blocks: list[bytearray] = []
     pieces: list[_Piece] = []
     rows = size = 0
-    for space_id, together in groupby(runs, attrgetter("space_id")):
-        packed, bounds = _joined(list(together))
+    for space_id, packed, bounds in _by_space(runs):
         try:
             space = schema.space(space_id)
             if not space.is_plain or not (replica_id or space.is_local):
@@ -112,6 +111,17 @@ def prepare(
         size += len(packed)
         pieces.append(_Piece(space_id, keys, packed, bounds))
     return LateGroup(blocks, vclock, pieces, rows, size)
+
+
+def _by_space(runs: Sequence[Run]) -> Iterable[tuple[int, bytes, array[int]]]:
+    """Those of one space that stand together as one."""
+    if len(runs) == 1:
+        (run,) = runs
+        return ((run.space_id, run.packed, run.bounds),)
+    return (
+        (space_id, *_joined(list(together)))
+        for space_id, together in groupby(runs, attrgetter("space_id"))
+    )
 
 
 def _joined(runs: list[Run]) -> tuple[bytes, array[int]]:
