@@ -21,7 +21,7 @@ from typing import Any
 
 from logweir.limits import HUB_STEP_BYTES, HUB_WINDOWS_BYTES
 from logweir.wal.follow import Follower
-from logweir.wal.reader import Block
+from logweir.wal.reader import Block, Taker
 from logweir.wal.vclock import VClock
 
 __all__ = ["Hub", "Reader", "Window"]
@@ -200,6 +200,7 @@ class Reader:
         self._hub = hub
         self._follower: Follower | None = follower
         self._blocks: Iterator[Block] | None = None
+        self._skipped = False  # `_blocks` holds one that the follower has passed
         self._number: int | None = None
 
     @property
@@ -225,6 +226,24 @@ class Reader:
                 return window
         return self._take_alone()
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it reads by itself, and `pack` may find something."""
+        return self._follower is not None and not self._skipped and self._follower.is_ahead
+
+    def pack(self, taker: Taker) -> bool:
+        """Give `taker` what comes next instead of taking it as a window, about as much.
+
+        False, and nothing given, where it has to be taken.
+        """
+        if not self.is_ahead or self._follower is None:
+            return False
+        if not self._follower.pack(taker, self._step_bytes):
+            return False
+        self._blocks = None
+        self.vclock = self.vclock.merge(taker.last_lsns())
+        return True
+
     def skip(self) -> None:
         """Pass over what the follower has already, which may take long; in any thread, before the
         first `take`."""
@@ -234,6 +253,7 @@ class Reader:
         first = next(blocks, None)
         if first is not None:
             self._blocks = chain((first,), blocks)
+            self._skipped = True
 
     def wait(self) -> Coroutine[Any, Any, object]:
         """Until there may be more than at this call, whenever it is awaited."""
@@ -241,17 +261,14 @@ class Reader:
 
     def close(self) -> None:
         """Give up the place."""
-        if self._blocks is not None:
-            self._blocks = None
-        if self._follower is not None:
-            self._follower.close()
-            self._follower = None
+        self.park()
         self._hub.forget(self)
 
     def park(self) -> None:
         """Give back the file that is read, until the next `take`."""
         if self._follower is not None:
             self._blocks = None
+            self._skipped = False
             self._follower.close()
             self._follower = None
 
@@ -263,6 +280,7 @@ class Reader:
         size = 0
         if self._blocks is None:
             self._blocks = follower.poll()
+        self._skipped = False
         for block in self._blocks:
             blocks.append(block)
             size += len(block.data)

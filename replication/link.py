@@ -121,8 +121,8 @@ class Link(asyncio.Protocol):
         """Wait until `writable`, or until the connection is gone."""
         await self._room.wait()
 
-    def write(self, data: bytes) -> None:
-        """Send bytes as they are, behind what the session had to send."""
+    def write(self, data: bytes | bytearray) -> None:
+        """Send bytes as they are, behind what the session had to send; nobody changes them."""
         self.flush()
         self._write(data)
 
@@ -280,7 +280,7 @@ class Link(asyncio.Protocol):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | bytearray) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return

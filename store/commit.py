@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.store.run import RunMaker
 
-__all__ = ["CommitQueue", "Job", "Refused"]
+__all__ = ["CommitQueue", "Job", "OnError", "Refused"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -313,3 +314,25 @@ class Refused(Exception):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self.job = job
+
+
+class OnError:
+    """A context whose errors `tell` is told, which may raise another one instead. It can be entered
+    again and again: each group does so several times."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[BaseException], None]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._tell(error)

@@ -70,16 +70,11 @@ cdef Py_ssize_t put_raw(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t size, unsigned char* out,
     Py_ssize_t used) noexcept
 
-@cython.locals(taken=bytes)
-cdef bytes piece(const unsigned char* data, Py_ssize_t size, Py_ssize_t start, Py_ssize_t stop)
-
-@cython.locals(raw="const unsigned char*", size=Py_ssize_t, row=Py_ssize_t, start=Py_ssize_t,
-               end=Py_ssize_t, found=list)
+@cython.locals(row=Py_ssize_t, start=u64, end=u64, size=u64, raw="const char*", found=list)
 cpdef list parts(bytes packed, u64[::1] bounds)
 
-@cython.locals(raw_keys="const unsigned char*", raw="const unsigned char*", keys_size=Py_ssize_t,
-               size=Py_ssize_t, row=Py_ssize_t, key_start=Py_ssize_t, key_end=Py_ssize_t,
-               start=Py_ssize_t, end=Py_ssize_t)
+@cython.locals(row=Py_ssize_t, key_start=u64, key_end=u64, start=u64, end=u64, size=u64,
+               images_size=u64, images="const char*", raw="const char*")
 cpdef gather(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds, dict found)
 
 @cython.locals(raw="unsigned char*", room=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)

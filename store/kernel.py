@@ -23,7 +23,7 @@ at            holds
 6 + 2F + 2k   part k: field type; 256 is added where strings are ordered by a collation
 ============  ====================================================================================
 
-Nothing here raises, recurses or believes a length: every read and write is checked against the
+Nothing here recurses or believes a length: every read and write is checked against the
 ends of its buffer first, since the compiled one would not notice.
 """
 
@@ -364,23 +364,17 @@ def put_raw(data: bytes, at: int, size: int, out: bytearray, used: int) -> int:
     return used + 2
 
 
-def piece(data: bytes, size: int, start: int, stop: int) -> bytes:
-    """Some of `size` bytes as an object of its own: of a C pointer that is far cheaper."""
-    stop = min(stop, size)
-    start = min(start, stop)
-    taken: bytes = data[start:stop]
-    return taken
-
-
 def parts(packed: bytes, bounds: Table) -> list[bytes]:
     """The slices of `packed` between one bound and the next, each as bytes of its own."""
+    found: list[bytes] = []
     raw = packed
     size = len(packed)
-    found: list[bytes] = []
     start = bounds[0]
     for row in range(len(bounds) - 1):
         end = bounds[row + 1]
-        found.append(piece(raw, size, start, end))
+        if not start <= end <= size:
+            raise IndexError("a boundary is not in its buffer")
+        found.append(raw[start:end])
         start = end
     return found
 
@@ -389,14 +383,17 @@ def gather(
     keys: bytes, key_bounds: Table, packed: bytes, bounds: Table, found: dict[bytes, bytes]
 ) -> None:
     """Set `found[key]` to its tuple for each key, in order: the last of each stays."""
-    raw_keys, raw = keys, packed
-    keys_size, size = len(keys), len(packed)
+    images, raw = keys, packed
+    images_size = len(keys)
+    size = len(packed)
     key_start = key_bounds[0]
     start = bounds[0]
-    for row in range(len(bounds) - 1):
+    for row in range(min(len(bounds), len(key_bounds)) - 1):
         key_end = key_bounds[row + 1]
         end = bounds[row + 1]
-        found[piece(raw_keys, keys_size, key_start, key_end)] = piece(raw, size, start, end)
+        if not (key_start <= key_end <= images_size and start <= end <= size):
+            raise IndexError("a boundary is not in its buffer")
+        found[images[key_start:key_end]] = raw[start:end]
         key_start = key_end
         start = end
 

@@ -241,7 +241,8 @@ class Late:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits that the state did not refuse to take."""
+        """Whether anything waits that the state did not refuse to take; without the guard also
+        False while it is being taken."""
         return bool(self._pieces) and not self._failed
 
     @property

@@ -32,7 +32,7 @@ from logweir.errors import (
 )
 from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
-from logweir.store.commit import CommitQueue, Job, Refused
+from logweir.store.commit import CommitQueue, Job, OnError, Refused
 from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
@@ -107,6 +107,8 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         )
         self._syncer = Syncer()
         self._failure: LogweirError | None = None
+        self._logged = OnError(self._fail)  # around what comes behind a write
+        self._unlogged = OnError(self._fail_unlogged)
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
         self._on_grow: list[Callable[[], object]] = []
@@ -244,6 +246,9 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         """
         self._check_open()
         self._check_not_inside()
+        if not self._here.views:  # in most cases, and a context manager costs as much as a lock
+            self._queue.run(job, before)
+            return
         with self._waiting():
             self._queue.run(job, before)
 
@@ -404,11 +409,11 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         late = self._prepare_late(jobs)
         if late is None:
             return None
-        with self._rows_are_logged():
+        with self._logged:
             self._writer.write(late.blocks, late.vclock)
 
         def finish() -> None:
-            with self._rows_are_logged():
+            with self._logged:
                 self._writer.sync()
             self._add_late(late)
 
@@ -433,7 +438,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         )
 
     def _add_late(self, late: LateGroup) -> None:
-        with self._rows_are_logged(), self._view_guard:
+        with self._logged, self._view_guard:
             failpoint("store.after_sync_before_state_commit")
             path = self._writer.path
             assert path is not None
@@ -444,14 +449,13 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         self._publish(sum(map(len, late.blocks)))
 
     def _apply_late(self) -> None:
-        """Have the state take what waits for it."""
-        if self._late.waits:
-            with self._view_guard:
-                self._take_late()
+        """Have the state take what waits for it; return when it has, whoever did it."""
+        with self._view_guard:
+            self._take_late()
 
     def _take_late(self) -> None:
         if self._late.waits:
-            with self._rows_are_logged():
+            with self._logged:
                 self._late.apply()
 
     def _apply(self, group: Group, job: Job) -> None:
@@ -489,7 +493,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
             else:
                 self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
             path = self._writer.path
-            with self._rows_are_logged(not unlogged):
+            with self._unlogged if unlogged else self._logged:
                 txn.set_position(
                     Position(vclock, path.name if path else "", self._writer.size, unlogged)
                 )
@@ -497,7 +501,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         if not group.touched:
             txn.abort()
             return
-        with self._rows_are_logged(), self._view_guard:
+        with self._logged, self._view_guard:
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
@@ -515,7 +519,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         meanwhile: Callable[[], None] | None,
     ) -> None:
         """Write and sync; `meanwhile`: what is done during the sync."""
-        with self._rows_are_logged():
+        with self._logged:
             self._writer.write(blocks, vclock)
             if self.durability != "fsync":
                 if meanwhile is not None:
@@ -529,30 +533,28 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
             else:
                 self._writer.sync()
 
-    @contextlib.contextmanager
-    def _rows_are_logged(self, are_logged: bool = True) -> Iterator[None]:
-        """Around what comes between the write and the end of a commit. What stops it, be it an
-        interrupt, may leave rows in the log that are not in the state: their lsns are taken, so
-        only opening again goes on."""
-        try:
-            yield
-        except WriteFailed:
-            raise
-        except WriterPoisoned as error:
+    def _fail(self, error: BaseException) -> None:
+        """What came between the write and the end of a commit was stopped, maybe by an interrupt:
+        rows may be in the log that are not in the state. Their lsns are taken, so only opening
+        again goes on."""
+        if isinstance(error, WriteFailed):
+            return
+        if isinstance(error, WriterPoisoned):
             self._failure = error
-            raise
-        except BaseException as error:
-            if not are_logged and isinstance(error, MapFull):
-                raise
-            self._failure = WalError(
-                "writing was stopped before log and state were alike: "
-                f"{str(error) or type(error).__name__}.",
-                path=str(self.path),
-                hint="open the folder again: what is in the log is applied then",
-            )
-            if isinstance(error, Exception):
-                raise self._failure from error
-            raise
+            return
+        self._failure = WalError(
+            "writing was stopped before log and state were alike: "
+            f"{str(error) or type(error).__name__}.",
+            path=str(self.path),
+            hint="open the folder again: what is in the log is applied then",
+        )
+        if isinstance(error, Exception):
+            raise self._failure from error
+
+    def _fail_unlogged(self, error: BaseException) -> None:
+        """The same where nothing is logged: what did not fit can be tried again."""
+        if not isinstance(error, MapFull):
+            self._fail(error)
 
     def _publish(self, logged_bytes: int) -> None:
         with self._grown:
@@ -758,7 +760,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         with contextlib.ExitStack() as stack:
             with self._exclusive:
                 if not self._closed:
-                    with self._rows_are_logged():
+                    with self._logged:
                         self._writer.rotate()
                 view = stack.enter_context(self.read_view())
             yield view

@@ -22,6 +22,7 @@ only, with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,12 @@ from typing import Final, Literal
 import zstandard
 
 from logweir.errors import DecodeError, LimitExceeded
-from logweir.limits import BLOCK_RAW_BYTES, BLOCK_STORED_BYTES, COMPRESS_THRESHOLD_BYTES
+from logweir.limits import (
+    BLOCK_RAW_BYTES,
+    BLOCK_STORED_BYTES,
+    BLOCK_TARGET_BYTES,
+    COMPRESS_THRESHOLD_BYTES,
+)
 from logweir.wal import kernel
 from logweir.wal.crc32c import checksum, checksums
 from logweir.wal.mp import decode_uint, skip
@@ -61,6 +67,8 @@ _LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
 _LONG_RUN: Final = _SECTOR_BYTES - 8  # of zeros, in one part; the next may begin with some
 _SAMPLE_BYTES: Final = 2048
 _SAMPLED_BYTES: Final = 32 * _SAMPLE_BYTES  # smaller blocks are just compressed
+_AT_ONCE_BYTES: Final = 2 * BLOCK_TARGET_BYTES  # most blocks are no larger
+_FRAME_MAGIC: Final = bytes.fromhex("28b52ffd")
 _SAMPLED_PIECE_BYTES: Final = 4 * _SAMPLE_BYTES  # the same of what would have to be joined first
 
 
@@ -272,9 +280,40 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:
     """Unpack one zstd payload.
 
-    Streaming, so that what a frame says of its size is not believed. Raises `LimitExceeded` when
-    more than `limit_bytes` come out, `DecodeError` for anything that is not one whole frame.
+    What a frame says of its size is not believed: what may be more than `_AT_ONCE_BYTES` is
+    streamed. Raises `LimitExceeded` when more than `limit_bytes` come out, `DecodeError` for
+    anything that is not one whole frame.
     """
+    if (
+        len(payload) <= _AT_ONCE_BYTES <= limit_bytes
+        and _frame_end(payload) == len(payload)
+        and 0 != zstandard.frame_content_size(payload) <= _AT_ONCE_BYTES
+    ):
+        with contextlib.suppress(zstandard.ZstdError):  # it is larger, or broken
+            # Takes half as long, but would not mind what follows the frame.
+            data: bytes = _decompressor().decompress(payload, max_output_size=_AT_ONCE_BYTES)
+            return data
+    return _stream(payload, limit_bytes)
+
+
+def _frame_end(data: bytes | memoryview) -> int:
+    """Where the zstd frame ends that `data` begins with, by the lengths of its parts; -1 for
+    anything else. Source: RFC 8878, section 3."""
+    if len(data) < 6 or data[:4] != _FRAME_MAGIC:
+        return -1
+    form = data[4]
+    is_single, has_checksum = form & 0x20, form & 0x04
+    content_size = (1 if is_single else 0, 2, 4, 8)[form >> 6]
+    at = 5 + (not is_single) + (0, 1, 2, 4)[form & 3] + content_size
+    is_last = 0
+    while not is_last and at + 3 <= len(data):
+        head = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+        is_last = head & 1
+        at += 3 + (1 if head & 6 == 2 else head >> 3)
+    return at + (4 if has_checksum else 0) if is_last else -1
+
+
+def _stream(payload: bytes | memoryview, limit_bytes: int) -> bytes:
     unpacker = _decompressor().decompressobj()
     parts: list[bytes] = []
     size = 0

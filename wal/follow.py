@@ -16,7 +16,7 @@ from logweir.errors import ChainGap, PositionUnavailable, WalError
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import LogFile, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
-from logweir.wal.reader import Block, WalReader
+from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.vclock import VClock
 
 __all__ = ["Follower"]
@@ -47,6 +47,7 @@ class Follower:
         self._filesystem = filesystem
         self._reader: WalReader | None = None
         self._offset = 0
+        self._safe_end = 0  # what stood before this in the file when it was looked at, stays there
         self.vclock = after
         """The position: everything up to it was yielded, or was there before."""
 
@@ -86,6 +87,7 @@ class Follower:
             assert reader is not None
             limit = self._limit(reader.path.name)
             reader.refresh()
+            self._safe_end = reader.size if limit is None else min(limit, reader.size)
             for item in reader.blocks(self._offset):
                 if limit is not None and item.offset >= limit:
                     return
@@ -100,6 +102,25 @@ class Follower:
                     self.vclock = reached
             if not self._open_next(reader):
                 return
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether there was more in this file at the last `poll` than was taken."""
+        return self._reader is not None and self._offset < self._safe_end
+
+    def pack(self, taker: Taker, enough_bytes: int) -> bool:
+        """Give `taker` what comes next, until it has `enough_bytes`, as far as it stands in whole
+        blocks that were there at the last `poll`. What that iterates over must not go on then.
+
+        False, and nothing given, where only a new `poll` tells what is next.
+        """
+        reader = self._reader
+        if reader is None or not self.is_ahead:
+            return False
+        before = self._offset
+        self._offset = reader.pack(before, self._safe_end, taker, enough_bytes)
+        self.vclock = self.vclock.merge(taker.last_lsns())
+        return self._offset != before
 
     def _limit(self, name: str) -> int | None:
         """How many bytes of that file may be read, None for all."""
@@ -150,6 +171,7 @@ class Follower:
                 return False
             raise
         self._offset = place[1]
+        self._safe_end = 0
         return True
 
     def _open_next(self, reader: WalReader) -> bool:
@@ -182,3 +204,4 @@ class Follower:
         self.close()
         self._reader = WalReader(file.path, filesystem=self._filesystem)
         self._offset = self._reader.first_block
+        self._safe_end = 0

@@ -109,12 +109,16 @@ cpdef Py_ssize_t slices(
     u64 limit) except? -2
 
 @cython.locals(raw=Source, to=Target, fields="unsigned long long[15]",
-               field=Py_ssize_t, at=Py_ssize_t,
-               row=Py_ssize_t, replica_id=u64, lsn=u64, start=Py_ssize_t, stop=Py_ssize_t,
-               head=Py_ssize_t, body=Py_ssize_t, items=u64, room=Py_ssize_t)
+               field=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t, replica_id=u64, lsn=u64,
+               start=Py_ssize_t, stop=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t packets(
     bytes data, u64[::1] table, Py_ssize_t capacity, Py_ssize_t first, Py_ssize_t last,
     u64[::1] after, u64[::1] upto, u64 sync, bytearray out) except? -2
+
+@cython.locals(head=Py_ssize_t, body=Py_ssize_t, items=u64)
+cdef Py_ssize_t put_packet(
+    Source data, Py_ssize_t start, Py_ssize_t stop, u64* fields, u64 sync, Target out,
+    Py_ssize_t at) noexcept
 
 @cython.locals(row=Py_ssize_t, odd=Py_ssize_t, replica_id=u64, lsn=u64)
 cpdef Py_ssize_t highest_lsns(

@@ -652,32 +652,48 @@ def packets(
         stop = table[ROW_OFFSET * capacity + row + 1]
         if stop - start > room - at:
             return -1 - row
-        head = at
-        at += PACKET_BYTES
-        if table[GROUP_ID * capacity + row] == LOCAL:
+        fields[GROUP_ID] = table[GROUP_ID * capacity + row]
+        if fields[GROUP_ID] == LOCAL:
             for field in range(FLAGS + 1):
                 fields[field] = table[field * capacity + row]
-            fields[TYPE] = NOP
-            fields[GROUP_ID] = 0
-            at = put_header(to, at, fields, sync)
-        else:
-            if sync:
-                body = map_end(raw, start, stop)
-                items = map_count(raw, start, body) + 1
-                start = body
-                if items > 0xFFFF:
-                    return -1 - row
-                if items < 0x10:
-                    to[at] = 0x80 + items
-                    at += 1
-                else:
-                    to[at] = 0xDE
-                    at = put_number(to, at + 1, items, 2)
-                to[at] = 0x01
-                at = put_uint(to, at + 1, sync)
-            at = copy(raw, start, stop, to, at)
-        to[head] = 0xCE
-        put_number(to, head + 1, at - head - PACKET_BYTES, 4)
+        at = put_packet(raw, start, stop, fields, sync, to, at)
+        if at < 0:
+            return -1 - row
+    return at
+
+
+def put_packet(
+    data: bytes, start: int, stop: int, fields: list[int], sync: int, out: bytearray, at: int
+) -> int:
+    """Write one row as a packet. Returns where it ends; -1 where its header is too large for that.
+    Unchecked.
+
+    `fields`: `TYPE` … `FLAGS` of a row of group 1, of any other one `GROUP_ID` alone.
+    """
+    head = at
+    at += PACKET_BYTES
+    if fields[GROUP_ID] == LOCAL:
+        fields[TYPE] = NOP
+        fields[GROUP_ID] = 0
+        at = put_header(out, at, fields, sync)
+    else:
+        if sync:
+            body = map_end(data, start, stop)
+            items = map_count(data, start, body) + 1
+            start = body
+            if items > 0xFFFF:
+                return -1
+            if items < 0x10:
+                out[at] = 0x80 + items
+                at += 1
+            else:
+                out[at] = 0xDE
+                at = put_number(out, at + 1, items, 2)
+            out[at] = 0x01
+            at = put_uint(out, at + 1, sync)
+        at = copy(data, start, stop, out, at)
+    out[head] = 0xCE
+    put_number(out, head + 1, at - head - PACKET_BYTES, 4)
     return at
 
 

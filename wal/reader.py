@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded, WalError
 from logweir.limits import BLOCK_RAW_BYTES, META_BYTES, READ_WINDOW_BYTES, VCLOCK_COMPONENTS
@@ -48,7 +48,7 @@ from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Row, Transaction
 
-__all__ = ["Block", "WalReader", "read_meta"]
+__all__ = ["Block", "Taker", "WalReader", "read_meta"]
 
 _SECTOR_BYTES: Final = 512
 _NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
@@ -83,6 +83,20 @@ class Block:
         for first, last in self.columns.transactions():
             rows = tuple(self.columns.row(i) for i in range(first, last))
             yield Transaction(rows, path=self.path, offset=self.offset)
+
+
+class Taker(Protocol):
+    """What takes the rows of blocks as bytes."""
+
+    written_bytes: int
+    """What it has made of them so far."""
+
+    def add(self, data: bytes) -> bool:
+        """Take the rows of one block, all or, if it cannot, none. What it takes is in order: rows,
+        transactions, replica ids, lsns."""
+
+    def last_lsns(self) -> Mapping[int, int]:
+        """The highest lsn of each replica id in what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +171,7 @@ class WalReader:
         self.end_offset = self.first_block
         """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
         self._lsns = array("Q", self.meta.vclock.lsns())
-        self._newest: RowColumns | None = None
+        self._newest: bytes | None = None  # rows of the block before
 
     def __enter__(self) -> WalReader:
         return self
@@ -247,6 +261,41 @@ class WalReader:
 
     def block_at(self, offset: int) -> Block | _Problem:
         """The block that begins at `offset`, or why there is none."""
+        found = self._stored_at(offset)
+        if isinstance(found, _Problem):
+            return found
+        return self._open(offset, *found)
+
+    def pack(self, offset: int, stop: int, taker: Taker, enough_bytes: int) -> int:
+        """Give the blocks that begin from `offset` on and before `stop` to `taker`, until it has
+        `enough_bytes`.
+
+        Returns where to go on. If that is `offset`, what stands there is for `blocks`.
+        """
+        data: bytes | None = None
+        while offset < stop and taker.written_bytes < enough_bytes:
+            found = self._stored_at(offset)
+            if isinstance(found, _Problem):
+                break
+            header, payload = found
+            try:
+                unpacked = self._unpack(header, payload)
+            except (LimitExceeded, DecodeError):
+                break
+            if unpacked is None or not taker.add(unpacked):
+                break
+            data = unpacked
+            offset += FIXHEADER_BYTES + header.stored_bytes
+        if data is not None:
+            if self.meta.kind == "XLOG":
+                for replica_id, lsn in taker.last_lsns().items():
+                    self._lsns[replica_id] = max(lsn, self._lsns[replica_id])
+            self._newest = data
+            self.end_offset = offset
+        return offset
+
+    def _stored_at(self, offset: int) -> tuple[FixHeader, memoryview] | _Problem:
+        """Header and payload of the block at `offset`; its checksum is not looked at."""
         head = self._bytes(offset, FIXHEADER_BYTES)
         try:
             header = decode_fixheader(head)
@@ -265,19 +314,21 @@ class WalReader:
         if header.stored_bytes > self._limit_bytes:
             text = f"block length {header.stored_bytes} is over the limit of {self._limit_bytes}"
             return _Problem(DamageKind.TOO_LARGE, text, header)
-        payload = self._bytes(start, header.stored_bytes)
-        return self._open(offset, header, payload)
+        return header, self._bytes(start, header.stored_bytes)
+
+    def _unpack(self, header: FixHeader, payload: memoryview) -> bytes | None:
+        """The rows of a block, None where its checksum is wrong."""
+        if checksum(payload) != header.crc:
+            return None
+        return decompress(payload, self._limit_bytes) if header.kind == "zstd" else bytes(payload)
 
     def _open(self, offset: int, header: FixHeader, payload: memoryview) -> Block | _Problem:
-        found = checksum(payload)
-        if found != header.crc:
-            text = f"block checksum is {found:08x}, its header says {header.crc:08x}"
-            return _Problem(DamageKind.CHECKSUM, text, header)
         try:
-            if header.kind == "zstd":
-                data = decompress(payload, self._limit_bytes)
-            else:
-                data = bytes(payload)
+            data = self._unpack(header, payload)
+            if data is None:
+                found = checksum(payload)
+                text = f"block checksum is {found:08x}, its header says {header.crc:08x}"
+                return _Problem(DamageKind.CHECKSUM, text, header)
             columns = RowColumns.scan(data)
             columns.transaction_ends()
             lsns = _NO_LSNS[:]
@@ -321,7 +372,7 @@ class WalReader:
     def _follow(self, block: Block) -> None:
         if self.meta.kind == "XLOG":
             block.columns.raise_lsns(self._lsns)
-        self._newest = block.columns
+        self._newest = block.columns.data
         self.end_offset = block.end
 
     def _block_or_none(self, offset: int) -> Block | None:
@@ -333,7 +384,8 @@ class WalReader:
     def _with_neighbours(self, damage: Damage, following: Block | None) -> Damage:
         before = after = None
         if self._newest is not None:
-            before = (self._newest.replica_id[-1], self._newest.lsn[-1])
+            newest = RowColumns.scan(self._newest)
+            before = (newest.replica_id[-1], newest.lsn[-1])
         if following is not None:
             after = (following.columns.replica_id[0], following.columns.lsn[0])
         lost = damage.rows_lost

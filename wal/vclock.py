@@ -141,7 +141,11 @@ class VClock(Mapping[int, int]):
 
     def with_lsn(self, replica_id: int, lsn: int) -> VClock:
         """The same with one component set."""
-        return VClock({**self._lsns, replica_id: lsn})
+        if replica_id not in self._lsns or not 0 < lsn < _LSN_END:
+            return VClock({**self._lsns, replica_id: lsn})
+        made = VClock.__new__(VClock)  # each group makes one: nothing else needs to be checked
+        made._lsns = {**self._lsns, replica_id: lsn}
+        return made
 
     def without_local(self) -> VClock:
         """The same without component 0, as it goes over the wire."""

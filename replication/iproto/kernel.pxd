@@ -5,7 +5,8 @@ cimport logweir.wal.kernel as rows
 ctypedef unsigned long long u64
 
 cdef Py_ssize_t _RUN_TYPE, _RUN_SPACE, _RUN_VERSION, _RUN_STOP, _RUN_BYTES, _RUN_HEAD
-cdef Py_ssize_t _ANSWER_BYTES
+cdef Py_ssize_t _ANSWER_BYTES, _HEAD
+cdef u64 _REPLICAS, _LSN_END, _ONES
 
 @cython.locals(stop=Py_ssize_t, left=u64, seen=u64, key=u64, place=Py_ssize_t)
 cdef bint read_store(
@@ -28,3 +29,20 @@ cpdef Py_ssize_t answers(
 
 @cython.locals(i=Py_ssize_t)
 cdef void put(unsigned char* out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+
+@cython.locals(raw="const unsigned char*", to="unsigned char*", owed="Py_ssize_t[512]",
+               fields="unsigned long long[15]", end=Py_ssize_t, room=Py_ssize_t, start=Py_ssize_t,
+               stop=Py_ssize_t, model=Py_ssize_t, place=Py_ssize_t, width=Py_ssize_t,
+               tuple_at=Py_ssize_t, distance=u64, tsn=u64, open_=bint, replica_id=u64, lsn=u64)
+cpdef Py_ssize_t relay(
+    bytes data, u64[::1] after, u64[::1] upto, u64 sync, u64[::1] lsns, bytearray out,
+    Py_ssize_t at) except? -2
+
+@cython.locals(i=Py_ssize_t)
+cdef bint alike(
+    const unsigned char* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t model, Py_ssize_t place,
+    Py_ssize_t width, Py_ssize_t tuple_at) noexcept
+
+@cython.locals(start=Py_ssize_t, stop=Py_ssize_t, place=Py_ssize_t)
+cdef Py_ssize_t lsn_place(
+    const unsigned char* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t* owed) noexcept

@@ -1,10 +1,11 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""The hot loops of iproto: a run of pipelined INSERT or REPLACE requests, and its answers.
+"""The hot loops of iproto: a run of pipelined INSERT or REPLACE requests, and its answers; the
+rows of a block as packets for a replica.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.iproto.runs` is its face;
-nothing else calls it.
+stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.iproto.runs` and `packets` are
+its face; nothing else calls it.
 
 A *run* is requests one behind the other that differ in sync and tuple only: the same type (2 or 3),
 space and schema version; header keys 00, 01, 05 and body keys 10, 21 and no others, each once;
@@ -38,6 +39,10 @@ RUN_HEAD = 5
 
 ANSWER_BYTES = 35  # of an answer before its tuple: 5 length, 23 header, 7 start of the body
 
+_HEAD = 5 + 81  # room for a length and a header: rows.PACKET_BYTES, rows.HEADER_ROOM
+_REPLICAS = 32
+_LSN_END = 2**63
+_ONES = 2**64 - 1
 _RUN_TYPE = RUN_TYPE
 _RUN_SPACE = RUN_SPACE
 _RUN_VERSION = RUN_VERSION
@@ -217,3 +222,100 @@ def put(out: bytearray, at: int, value: int, width: int) -> None:
     for i in range(width):
         out[at + width - 1 - i] = value & 0xFF
         value = value >> 8
+
+
+def relay(
+    data: bytes, after: Table, upto: Table, sync: int, lsns: Table, out: bytearray, at: int
+) -> int:
+    """Write all rows of a block as `rows.packets` does, to `out` from `at` on. Where they end.
+
+    `rows.scan`, `rows.transactions` and `rows.highest_lsns` (of `lsns`) in the same pass. Returns
+    -1, with `lsns` raised in part, where one of them or `rows.packets` refuses the block, or an lsn
+    is over 2^63-1.
+
+    Most rows differ from the one before in lsn and tuple only. The first of such rows is the
+    *model*: what has the same bytes before the tuple, but those of the lsn, reads the same.
+    """
+    raw = data
+    to = out
+    owed = [0] * 512
+    fields = [0] * 15
+    end = len(data)
+    room = len(out) - _HEAD
+    start = 0
+    model = place = width = tuple_at = distance = 0
+    tsn = 0
+    open_ = True
+    while start < end:
+        stop = -1
+        if width and alike(raw, start, end, model, place, width, tuple_at):
+            stop = start + tuple_at
+            fields[3] = rows.load(raw, start + place, width)
+            fields[5] = (fields[3] - distance) & _ONES
+            stop = rows.skip_value(raw, stop, end, owed, 1) if rows.is_array(raw, stop) else -1
+        else:
+            stop = rows.read_header(raw, start, end, fields, owed)
+            if stop < 0:
+                return -1
+            model = start
+            distance = (fields[3] - fields[5]) & _ONES
+            place = lsn_place(raw, start, stop, owed)
+            stop = rows.read_body(raw, stop, end, fields, owed)
+            width = 0
+            if place and stop >= 0 and fields[12] >> 32 == stop:
+                width = 1 << (raw[start + place - 1] - 0xCC)
+                tuple_at = (fields[12] & 0xFFFFFFFF) - start
+        replica_id = fields[1]
+        lsn = fields[3]
+        if stop < 0 or replica_id >= _REPLICAS or lsn >= _LSN_END:
+            return -1
+        if open_ and start and fields[5] != tsn:
+            return -1
+        tsn = fields[5]
+        open_ = fields[6] & 1 == 0
+        if lsn > lsns[replica_id]:
+            lsns[replica_id] = lsn
+        if replica_id and after[replica_id] < lsn <= upto[replica_id]:
+            if stop - start > room - at:
+                return -1
+            if fields[2] == 1:
+                width = 0  # `put_packet` changes `fields`
+            at = rows.put_packet(raw, start, stop, fields, sync, to, at)
+            if at < 0:
+                return -1
+        start = stop
+    return -1 if open_ else at
+
+
+def alike(
+    data: bytes, at: int, end: int, model: int, place: int, width: int, tuple_at: int
+) -> bool:
+    """Whether the bytes from `at` on are those of the model up to its tuple, but for its lsn."""
+    if tuple_at >= end - at:
+        return False
+    i = 0
+    while i < place and data[at + i] == data[model + i]:
+        i += 1
+    if i < place:
+        return False
+    i += width
+    while i < tuple_at and data[at + i] == data[model + i]:
+        i += 1
+    return i == tuple_at
+
+
+def lsn_place(data: bytes, at: int, end: int, owed: list[int]) -> int:
+    """Where in the header from `at` to `end` the bytes of the lsn are, behind the first byte of the
+    number; 0 where they may stand elsewhere too, or are none."""
+    place = 0
+    start = rows.map_end(data, at, end)
+    while start < end:
+        stop = rows.skip_value(data, start, end, owed, 1)
+        if data[start] >= 0x80:
+            return 0  # any key may be written so
+        if data[start] == 3:
+            if place or data[stop] < 0xCC:
+                return 0
+            place = stop + 1 - at
+        start = rows.skip_value(data, stop, end, owed, 1)
+    return place

@@ -29,7 +29,7 @@ from logweir.errors import (
     RequestError,
     WalError,
 )
-from logweir.limits import JOIN_ROOM_BYTES, VCLOCK_COMPONENTS
+from logweir.limits import HUB_STEP_BYTES, JOIN_ROOM_BYTES, VCLOCK_COMPONENTS
 from logweir.replication.hub import Reader
 from logweir.replication.iproto.access import Privilege
 from logweir.replication.iproto.codec import (
@@ -38,6 +38,7 @@ from logweir.replication.iproto.codec import (
     encode_heartbeat,
     encode_vclock_answer,
 )
+from logweir.replication.iproto.packets import Packets
 from logweir.replication.iproto.service import FollowerStatus, as_request_error, follower_name
 from logweir.replication.logs import get_logger
 from logweir.store.commit import Job
@@ -53,7 +54,7 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.replication.iproto.endpoint import Conversation
 
-__all__ = ["serve"]
+__all__ = ["next_packets", "serve"]
 
 _log = get_logger("logweir.replication.iproto")
 
@@ -380,6 +381,17 @@ async def _skip(reader: Reader) -> None:
         raise
 
 
+def next_packets(reader: Reader, upto: dict[int, int], sync: int) -> bytes | bytearray | None:
+    """What comes next, maybe nothing that this replica wants; None at the end of the log."""
+    before = reader.vclock
+    if reader.is_ahead:
+        made = Packets(before, upto, sync, HUB_STEP_BYTES + HUB_STEP_BYTES // 4)
+        if reader.pack(made):
+            return made.take()
+    window = reader.take()
+    return None if window is None else window.packets(before, upto, sync)
+
+
 async def _relay(
     conversation: Conversation, status: FollowerStatus, upto: dict[int, int], sync: int
 ) -> None:
@@ -396,10 +408,8 @@ async def _relay(
                 conversation.session.close("the replica said nothing for too long")
                 link.flush()
                 return
-            before = reader.vclock
-            window = reader.take()
-            if window is not None:
-                packets = window.packets(before, upto, sync)
+            packets = next_packets(reader, upto, sync)
+            if packets is not None:
                 status.sent = reader.vclock
                 if packets:
                     link.write(packets)

@@ -60,14 +60,16 @@ _USERS_MAX: Final = 32
 _FUNCTION_FIELDS: Final = 17  # behind them are times
 _FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {
     6: (frozenset({"FUNCTION"}), "unsupported routine_type value"),
-    7: (frozenset(one.name for one in FieldType), "invalid argument type"),
-    8: (frozenset(one.name for one in FieldType), "invalid returns value"),
-    9: (frozenset({"NONE", "GROUP"}), "invalid aggregate value"),
     10: (frozenset({"NONE"}), "unsupported sql_data_access value"),
     13: (frozenset({"TRUE"}), "unsupported is_null_call value"),
+    8: (frozenset(one.name for one in FieldType), "invalid returns value"),
     14: (frozenset({"LUA", "SQL"}), "invalid exports value"),
+    9: (frozenset({"NONE", "GROUP"}), "invalid aggregate value"),
+    7: (frozenset(one.name for one in FieldType), "invalid argument type"),
 }
-"""What may stand in a field of `_func`, or in its array, and what is said of anything else."""
+"""What may stand in a field of `_func`, or in its array, and what is said of anything else; in the
+order in which a real one looks."""
+_LANGUAGE_BEFORE: Final = 8
 _VERIFIER_CHARACTERS: Final = 28
 _METHOD: Final = "chap-sha1"
 _OBJECT_SPACES: Final[Mapping[str, SystemSpace]] = {
@@ -351,24 +353,31 @@ def _function(row: Row) -> Row:
 
 
 def _check_function(row: Row) -> None:
-    """What a row of `_func` holds, as far as a real one looks at it. Raises 50, 100."""
+    """What a row of `_func` holds, as far as a real one looks at it. Raises 23, 50, 100."""
     name, language = row[2], str(row[4]).upper() if len(row) > 4 else "LUA"
-    if language not in ("LUA", "C", "SQL_BUILTIN"):
-        text = f"Unsupported language '{row[4]}' specified for function '{name}'"
-        raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
-    reason = ""
-    if language == "SQL_BUILTIN":
-        reason = "given built-in is not predefined"
-    elif language == "C" and len(row) > 5 and row[5]:
-        reason = "function body is not supported for language C"
-    for field_no, (known, text) in _FUNCTION_VALUES.items():
+    for field_no, (known, reason) in _FUNCTION_VALUES.items():
+        if field_no == _LANGUAGE_BEFORE and language not in ("LUA", "C", "SQL_BUILTIN"):
+            text = f"Unsupported language '{row[4]}' specified for function '{name}'"
+            raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
         value = row[field_no] if len(row) > field_no else ()
-        found = value if isinstance(value, list | tuple) else [value]
-        if not all(str(one).upper() in known for one in found):
-            reason = reason or text
-    if reason:
-        text = f"Failed to create function '{name}': {reason}"
-        raise RequestError(ErrorCode.CREATE_FUNCTION, text)
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(value, list | tuple) and not isinstance(one, str):
+                text = (
+                    f"Tuple field {field_no + 1} type does not match one required by operation: "
+                    "expected string"
+                )
+                raise RequestError(ErrorCode.FIELD_TYPE, text)
+            if str(one).upper() not in known:
+                raise _no_function(name, reason)
+    if language == "SQL_BUILTIN":
+        raise _no_function(name, "given built-in is not predefined")
+    if language == "C" and len(row) > 5 and row[5]:
+        raise _no_function(name, "function body is not supported for language C")
+
+
+def _no_function(name: object, reason: str) -> RequestError:
+    text = f"Failed to create function '{name}': {reason}"
+    return RequestError(ErrorCode.CREATE_FUNCTION, text)
 
 
 def _check_user(row: Row) -> None:

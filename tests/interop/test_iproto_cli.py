@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import logweir
 from interop.rawclient import RawClient
 
@@ -92,6 +94,7 @@ def test_users_are_managed_and_count(tmp_path: Path) -> None:
     code, out, _ = told("user", "list", store, "--json")
     alice = next(one for one in json.loads(out) if one["name"] == "alice")
     assert alice["password"] is True
+    assert [one["name"] for one in json.loads(out) if one["password"]] == ["alice"]
     assert {"on": "role", "object": 33, "rights": ["execute"]} in alice["grants"]
     with serving(store) as ready:
         port = int(ready["listen"][0].rpartition(":")[2])
@@ -120,3 +123,32 @@ def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
         code, _, err = told("serve", tmp_path / "store", *words)
         assert code == 2, words
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_server_that_is_stopped_before_it_serves_says_so(tmp_path: Path, number: int) -> None:
+    """A signal while the folder is still being opened ends it with a line and a code."""
+    store = tmp_path / "store"
+    with logweir.open(store):
+        pass
+    code = (
+        "import os\n"
+        "import logweir\n"
+        "from logweir.tools.cli import main\n"
+        "opened = logweir.open\n"
+        "def stopped(*args, **options):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return opened(*args, **options)\n"
+        "logweir.open = stopped\n"
+        "main.run()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", str(store), "--listen", "tarantool://127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "logweir: stopped before it served\n"
+    logweir.open(store).close()

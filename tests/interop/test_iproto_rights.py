@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import combinations, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -220,11 +221,11 @@ def test_updates_that_are_wrong_and_not_allowed_get_the_same_error(both: Both, s
     [
         (4, ["lua", "C", "c", "SQL", "SQL_BUILTIN", "x", ""]),
         (6, ["FUNCTION", "x"]),
-        (7, [[], ["any"], ["x"], ["integer", "ANY"]]),
+        (7, [[], ["any"], ["x"], ["integer", "ANY"], [1], ["any", 1], ["x", 1], [1, "x"], [[]]]),
         (8, ["x", "ANY", "integer", "none"]),
         (9, ["group", "NONE", "x"]),
         (10, ["x", "contains", "none"]),
-        (14, [["LUA"], ["SQL"], ["x"], []]),
+        (14, [["LUA"], ["SQL"], ["x"], [], [1], ["LUA", 1], ["x", 1], [True]]),
     ],
 )
 def test_functions_are_defined_and_altered_alike(both: Both, field: int, values: list[Any]) -> None:
@@ -238,3 +239,22 @@ def test_functions_are_defined_and_altered_alike(both: Both, field: int, values:
             body = {0x10: FUNC, 0x20: [number], 0x21: [["=", at, new]]}
             real, ours = both.ask("guest", 4, body)
             assert ours[0] == real[0], (value, at, new, real, ours)
+
+
+def test_functions_that_are_wrong_twice_get_the_same_error(both: Both) -> None:
+    """The fields are looked at in the same order."""
+    wrong = {6: "x", 7: ["x"], 8: "x", 9: "x", 10: "x", 13: False, 14: ["x"]}
+    pairs = list(combinations(wrong.items(), 2))
+    numbers = {7: [1], 14: [1]}
+    pairs += [pair for pair in product(wrong.items(), numbers.items()) if pair[0][0] != pair[1][0]]
+    pairs += [((4, language), one) for language in ("x", "SQL_BUILTIN") for one in wrong.items()]
+    for changed in pairs:
+        row = [900, 1, "h", 1, *FUNCTION_TAIL]
+        for field, value in changed:
+            row[field] = value
+        real, ours = both.ask("guest", 2, {0x10: FUNC, 0x21: row})
+        # A real one reads on behind the function's name, into the rest of the tuple.
+        reasons = [text.rpartition(": ")[2] for _, text in (real, ours)]
+        assert ours[0] == real[0], (changed, real, ours)
+        assert real[0] == 100 or reasons[0] == reasons[1], (changed, real, ours)
+        assert real[0] in (23, 50, 100)

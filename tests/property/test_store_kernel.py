@@ -279,3 +279,18 @@ def test_joining_and_gathering_are_the_same_compiled_and_not() -> None:
         expected = {keys[start:end]: data[start:end] for start, end in pairwise(wanted)}
         assert found == [expected, expected]
         assert [list(one) for one in found] == [list(expected)] * 2
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0, 4), (2, 1), (5, 5), (2**64 - 1, 2), (0, 2**63), (0, 2**64 - 1)]
+)
+def test_boundaries_outside_of_their_buffer_are_refused(bounds: tuple[int, int]) -> None:
+    """Nothing is read from where no bytes are, neither of keys nor of tuples."""
+    bad, good = array("Q", bounds), array("Q", (0, 3))
+    for module in (kernel, plain):
+        with pytest.raises(IndexError):
+            module.parts(b"abc", bad)
+        with pytest.raises(IndexError):
+            module.gather(b"abc", bad, b"abc", good, {})
+        with pytest.raises(IndexError):
+            module.gather(b"abc", good, b"abc", bad, {})

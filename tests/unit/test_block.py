@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -15,6 +16,7 @@ from samples import GOOD, blocks, sample
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import BLOCK_STORED_BYTES
+from logweir.wal import block
 from logweir.wal.block import (
     EOF_MARKER,
     FIXHEADER_BYTES,
@@ -213,6 +215,37 @@ def test_mutated_frames_are_read_or_refused() -> None:
         except (DecodeError, LimitExceeded):
             refused += 1
     assert 500 < refused < 3_000
+
+
+def unpacked(unpack: Callable[[bytes], bytes], payload: bytes) -> bytes | str:
+    try:
+        return unpack(payload)
+    except DecodeError:
+        return "refused"
+
+
+def test_frames_unpacked_at_once_are_those_that_are_streamed() -> None:
+    """Whole, cut, mutated or with something behind: both ways take the same frames as the same."""
+    random = Random(7)
+    sources = [b"", b"\0" * 200_000, ROWS * 900, random.randbytes(9000), random.randbytes(300_000)]
+    forms = [(False, False), (True, False), (False, True), (True, True)]
+    frames = [
+        zstandard.ZstdCompressor(level=3, write_content_size=size, write_checksum=check).compress(
+            rows
+        )
+        for rows in sources
+        for size, check in forms
+    ]
+    taken = 0
+    for frame in frames:
+        assert block._frame_end(frame) == len(frame)
+        assert block._frame_end(frame + b"x") == len(frame)
+        changed = [mutate(random, frame[:3000] + frame[-20:]) for _ in range(60)]
+        for payload in (frame, frame[:-1], frame + b"x", frame + frame, *changed):
+            found = unpacked(decompress, payload)
+            assert found == unpacked(lambda data: block._stream(data, 2**28), payload)
+            taken += found != "refused"
+    assert taken > len(frames)
 
 
 @pytest.mark.parametrize("sized", [False, True])

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-from pathlib import Path
-from types import ModuleType
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.kernels import PLAIN_IPROTO
 
 from logweir.replication.iproto import codec, kernel, runs
 from logweir.replication.iproto.codec import Request, Splitter, decode_request, encode_request
-
-
-def interpreted(name: str, source: Path) -> ModuleType:
-    """A kernel as plain Python."""
-    spec = importlib.util.spec_from_file_location(name, source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-HERE = Path(codec.__file__).parent
-PLAIN = interpreted("interpreted_iproto_kernel", HERE / "kernel.py")
-PLAIN.__dict__["rows"] = interpreted(
-    "interpreted_wal_kernel", HERE.parents[1] / "wal" / "kernel.py"
-)
 
 
 def store(sync: int, *row: object, kind: int = 3, space: int = 512) -> bytes:
@@ -114,7 +95,7 @@ def both(data: bytes) -> None:
     """The compiled and the plain kernel agree on everything that they write."""
     capacity = 16
     results = []
-    for module in (kernel, PLAIN):
+    for module in (kernel, PLAIN_IPROTO):
         table = runs._ZERO * (module.RUN_HEAD + 2 * capacity + 1)
         out = bytearray(len(data))
         count = module.take_run(data, 0, table, capacity, out)

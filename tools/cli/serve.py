@@ -6,8 +6,8 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,6 +23,7 @@ from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.output import Output
 
 _OTHER_FILES = 256
+_INTERRUPTED = 1
 
 Guest = Literal["none", "read", "replicate", "write", "all"]
 
@@ -110,8 +111,26 @@ def command(
     files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
     if files < CONNECTIONS + _OTHER_FILES:
         out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
-    with logweir.open(directory, durability=durability) as log:
+    with stopped_early(out), logweir.open(directory, durability=durability) as log:
         return serving.run(_serve(out, log, options, where))
+
+
+@contextmanager
+def stopped_early(out: Output) -> Iterator[None]:
+    """Have SIGTERM and Ctrl-C end what is done before the server has handlers of its own, and say
+    so: opening a folder may take long. What was begun is undone or left as by a crash."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    with suppress(ValueError):  # not in the main thread
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        out.message("stopped before it served")
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 def log_to_stderr(out: Output) -> None:

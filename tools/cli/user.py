@@ -12,6 +12,7 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.replication import users
 from logweir.replication.iproto.access import Grant, Privilege, User
+from logweir.replication.iproto.auth import verifier
 from logweir.tools.cli.output import Output
 
 Action = Literal["list", "add", "passwd", "drop", "grant", "revoke"]
@@ -101,7 +102,7 @@ def _list(out: Output, log: logweir.Log) -> None:
             "id": user.id,
             "name": user.name,
             "type": "role" if user.is_role else "user",
-            "password": bool(user.kept),
+            "password": _has_password(user),
             "grants": [
                 {"on": one.object_type, "object": one.object_id, "rights": _rights(one.bits)}
                 for one in directory.grants(user.id)
@@ -137,8 +138,13 @@ def _cells(user: User) -> tuple[object, ...]:
         user.id,
         user.name,
         "role" if user.is_role else "user",
-        "yes" if user.kept else "no",
+        "yes" if _has_password(user) else "no",
     )
+
+
+def _has_password(user: User) -> bool:
+    """Whether it has one to be known; the row of `guest` holds the verifier of an empty one."""
+    return user.kept not in ("", verifier(""))
 
 
 def _rights(bits: int) -> list[str]:
