@@ -10,6 +10,7 @@ the queue leads for them.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.store.run import RunMaker
 
-__all__ = ["CommitQueue", "Job", "OnError", "Refused"]
+__all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -77,6 +78,11 @@ class CommitQueue:
         self._wake = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
         self._closing = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a group is being committed, or somebody else holds the lock."""
+        return self._lock.locked()
 
     def run(self, job: Job, before: Sequence[Job] = ()) -> Any:
         """Wait until `job` is durable. Returns its result, or raises its error.
@@ -295,6 +301,31 @@ def _finish(jobs: Sequence[Job], cause: BaseException | None) -> None:
         if cause is not None and job.error is None:
             job.error = _interrupted(cause)
         job.finish()
+
+
+class TakesJobs(ABC):
+    """What a log offers those who prepare jobs and must not wait."""
+
+    _queue: CommitQueue
+    durability: str
+
+    @abstractmethod
+    def _check_open(self) -> None: ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is being made, or a transaction is open, so that one more waits."""
+        return self._queue.is_busy
+
+    def submit_jobs(self, jobs: Sequence[Job]) -> None:
+        """Put prepared jobs in line; each one's `finished` is called once it is durable."""
+        self._check_open()
+        self._queue.submit_job(*jobs)
+
+    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
+        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
+        this thread. False, and nothing done, where that cannot be done now."""
+        return self.durability == "write" and self._queue.run_here(jobs)
 
 
 def _interrupted(cause: BaseException) -> BaseException:

@@ -32,7 +32,7 @@ from logweir.errors import (
 )
 from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
-from logweir.store.commit import CommitQueue, Job, OnError, Refused
+from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
 from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
@@ -65,7 +65,7 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(statements.Statements, append.Appends, upkeep.Upkeep):
+class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -252,16 +252,6 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
         with self._waiting():
             self._queue.run(job, before)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a change is being made, or a transaction is open, so that one more waits."""
-        return self._exclusive.locked()
-
-    def submit_jobs(self, jobs: Sequence[Job]) -> None:
-        """Put prepared jobs in line; each one's `finished` is called once it is durable."""
-        self._check_open()
-        self._queue.submit_job(*jobs)
-
     def begin_jobs(self, jobs: Sequence[Job]) -> bool:
         """`submit_jobs` where they are runs and nobody is committing: they are written here, and a
         thread syncs and answers them. False, and nothing done, where that cannot be done now."""
@@ -271,11 +261,6 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep):
             with contextlib.suppress(LogweirError):  # the jobs are on their way; the next is told
                 self._apply_late()
         return True
-
-    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
-        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
-        this thread. False, and nothing done, where that cannot be done now."""
-        return self.durability == "write" and self._queue.run_here(jobs)
 
     def transaction(self) -> Transaction:
         """Several changes, applied together or not at all: a context manager.
