@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -117,20 +118,48 @@ def _list(out: Output, log: logweir.Log) -> None:
     out.table(
         ("id", "name", "type", "password", "may"),
         [
-            (*_cells(user), "; ".join(_grant(log, one, names) for one in directory.grants(user.id)))
+            (*_cells(user), _may(log, directory.grants(user.id), names))
             for user in directory.users()
         ],
         right=("id",),
     )
 
 
-def _grant(log: logweir.Log, one: Grant, names: dict[int, str]) -> str:
+def _may(log: logweir.Log, grants: Iterable[Grant], names: dict[int, str]) -> str:
+    """All of one's grants, with those of the same rights on objects of one kind together."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for one in grants:
+        rights = "" if one.object_type == "role" else ",".join(_rights(one.bits))
+        found = together.setdefault((rights, one.object_type), [])
+        if one.object_type != "universe":
+            found.append(_object_name(log, one, names))
+    return "; ".join(_granted(*key, objects) for key, objects in together.items())
+
+
+def _granted(rights: str, kind: str, objects: list[str]) -> str:
+    several = f"{kind}s" if len(objects) > 1 else kind
+    on = f"{rights} on {several}" if rights else several
+    return f"{on} {', '.join(_spans(objects))}".rstrip()
+
+
+def _spans(objects: list[str]) -> list[str]:
+    """Ids in a row as a span: 1 … 67."""
+    spans: list[list[str]] = []
+    for one in objects:
+        last = spans[-1][-1] if spans else ""
+        if one.isdecimal() and last.isdecimal() and int(one) == int(last) + 1:
+            spans[-1].append(one)
+        else:
+            spans.append([one])
+    return [one[0] if len(one) == 1 else f"{one[0]} … {one[-1]}" for one in spans]
+
+
+def _object_name(log: logweir.Log, one: Grant, names: dict[int, str]) -> str:
     if one.object_type == "role":
-        return f"role {names.get(int(one.object_id), one.object_id)}"
-    name = str(one.object_id) if one.object_type != "universe" else ""
+        return names.get(int(one.object_id), str(one.object_id))
     if one.object_type == "space" and (space := log.schema.get(one.object_id)) is not None:
-        name = space.name
-    return f"{','.join(_rights(one.bits))} on {one.object_type} {name}".rstrip()
+        return space.name
+    return str(one.object_id)
 
 
 def _cells(user: User) -> tuple[object, ...]:
