@@ -284,15 +284,12 @@ def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) 
     streamed. Raises `LimitExceeded` when more than `limit_bytes` come out, `DecodeError` for
     anything that is not one whole frame.
     """
-    if (
-        len(payload) <= _AT_ONCE_BYTES <= limit_bytes
-        and _frame_end(payload) == len(payload)
-        and 0 != zstandard.frame_content_size(payload) <= _AT_ONCE_BYTES
-    ):
+    if len(payload) <= _AT_ONCE_BYTES <= limit_bytes and _frame_end(payload) == len(payload):
         with contextlib.suppress(zstandard.ZstdError):  # it is larger, or broken
-            # Takes half as long, but would not mind what follows the frame.
-            data: bytes = _decompressor().decompress(payload, max_output_size=_AT_ONCE_BYTES)
-            return data
+            if 0 != zstandard.frame_content_size(payload) <= _AT_ONCE_BYTES:
+                # Takes half as long, but would not mind what follows the frame.
+                data: bytes = _decompressor().decompress(payload, max_output_size=_AT_ONCE_BYTES)
+                return data
     return _stream(payload, limit_bytes)
 
 

@@ -58,16 +58,16 @@ def test_change_waits_for_rows_that_a_view_makes_the_state_take(
         seen.append(log.update("t", LATE_AFTER, [("+", "n", 5)]))
 
     changing = threading.Thread(target=change, daemon=True)
-    gather = late_module.kernel.gather
+    latest = late_module._latest
 
-    def interrupted(*args: Any) -> None:
+    def interrupted(*args: Any) -> Any:
         """Lets the change go as far as it can before the rows are taken."""
         changing.start()
         while changing.is_alive() and not is_inside(changing, "_apply_late", "finish_group"):
             pass
-        gather(*args)
+        return latest(*args)
 
-    monkeypatch.setattr(late_module, "kernel", type("Kernel", (), {"gather": interrupted}))
+    monkeypatch.setattr(late_module, "_latest", interrupted)
     viewing = threading.Thread(target=log.get, args=("t", LATE_AFTER), daemon=True)
     viewing.start()
     for thread in (viewing, changing):

@@ -268,6 +268,14 @@ def test_bombs_cost_little(raw_bytes: int, sized: bool) -> None:
     assert peak < 8_000_000
 
 
+def test_a_frame_whose_size_cannot_be_told_is_refused() -> None:
+    """Found by the fuzzer: its header names a reserved bit, which asking for the size refuses."""
+    data = "28b52ffd00b0ad0100c402840003020103cd01b504cb41dac02c85a1d0408210cd02012192a462696731"
+    data += "da27106162636465666768696a01001c38e54b19"
+    with pytest.raises(DecodeError):
+        decompress(bytes.fromhex(data))
+
+
 def test_a_frame_that_lies_about_its_size_is_not_believed() -> None:
     """A content size of 2^60 in a frame's header takes no memory for it."""
     header = bytes.fromhex("28b52ffd") + bytes((0xC0, 0x58)) + (2**60).to_bytes(8, "little")
