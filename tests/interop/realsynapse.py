@@ -375,15 +375,21 @@ class ReferenceFollower:
         """One line."""
         self._socket.sendall(line.encode() + b"\n")
 
-    def read_until(self, wanted: str) -> None:
-        """Keep lines up to the next that begins so."""
+    def read_until(self, *wanted: str) -> None:
+        """Keep lines until one that begins with each of these has come."""
         self._socket.settimeout(30)
-        while True:
+        missing = set(wanted)
+        while missing:
             line = self._file.readline()
-            assert line, "the server closed the connection"
+            assert line, f"the server closed the connection before {sorted(missing)}"
             self.lines.append(line.decode().rstrip("\n"))
-            if self.lines[-1].startswith(wanted):
-                return
+            missing -= {one for one in missing if self.lines[-1].startswith(one)}
+
+    def read_activity(self) -> None:
+        """Keep lines until all that `RealSynapse.activity` did is among them. Streams have no order
+        between them: the receipt, made last, may come before the account data."""
+        streams = ("events", "receipts", "account_data", "tag_account_data")
+        self.read_until(*(f"RDATA {stream} " for stream in streams))
 
     def close(self) -> None:
         """Close it."""

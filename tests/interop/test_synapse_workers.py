@@ -82,14 +82,14 @@ def test_oldest_kept_synapse_is_followed_over_tcp(tmp_path: Path) -> None:
         with Serving(tmp_path / "data", follow=[url]) as serving:
             serving.wait(lambda: follows(serving))
             synapse.activity("first")
-            reference.read_until("RDATA receipts")
+            reference.read_activity()
             first = wire_rows(reference.lines, Dialect.D1)
             assert len(first) > 5
             serving.wait(lambda: has_all(serving, first))
             found = stored(serving.log)
             assert {stream: found[stream] for stream in first} == first
         synapse.activity("second")
-        reference.read_until("RDATA receipts")
+        reference.read_activity()
         both = wire_rows(reference.lines, Dialect.D1)
         reference.close()
         with Serving(tmp_path / "data", follow=[url]) as serving:
