@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import struct
@@ -18,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutation import mutate, wild_row
 from samples import GOOD, good_blocks, sample
+from support.kernels import interpreted as load_interpreted
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.wal import kernel, mp
@@ -32,16 +32,7 @@ MUTATED_BLOCKS = 10_000
 ONES = 2**64 - 1
 
 
-def _interpreted() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("interpreted_kernel", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-interpreted = _interpreted()
+interpreted = load_interpreted("interpreted_kernel", SOURCE)
 
 
 def test_compiled_kernel_runs_where_it_can() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 from array import array
 from pathlib import Path
 from types import ModuleType
@@ -12,22 +9,14 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.kernels import interpreted as load_interpreted
 
 from logweir.pipeline import kernel
 
 SOURCE = Path(__file__).resolve().parents[2] / "pipeline" / "kernel.py"
 
 
-def _interpreted() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("interpreted_pipeline_kernel", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-interpreted = _interpreted()
+interpreted = load_interpreted("interpreted_pipeline_kernel", SOURCE)
 RUNS = pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
 
 
@@ -48,8 +37,6 @@ def test_compiled_kernel_runs_where_it_can() -> None:
     from logweir.wal import kernel as rows
 
     assert not interpreted.COMPILED
-    if os.environ.get("LOGWEIR_PURE") == "1" or shutil.which("cc") is None:
-        pytest.skip("no compiler, or it is not wanted")
     assert kernel.COMPILED == rows.COMPILED
 
 
