@@ -409,18 +409,12 @@ def encode_run(
     source[bounds[i]:bounds[i + 1]]. `one_transaction`: all rows are one, else each is one.
     Raises `ValueError` where a slice is not in `source`.
     """
-    count = len(bounds) - 1
     source = source if isinstance(source, bytes) else bytes(source)
-    length = bounds[-1] - bounds[0]
-    last_lsn = min(first_lsn + count, ABSENT)
-    room = kernel.run_bytes(type, replica_id, group_id, last_lsn, count) + count * len(prefix)
-    out = bytearray(room + (length if 0 <= length <= len(source) else 0))
-    bits, together = _bits(timestamp), one_transaction
-    size = kernel.encode_run(
-        type, replica_id, group_id, first_lsn, bits, together, source, bounds, count, prefix, out
+    bits = _bits(timestamp)
+    out: bytearray | None = kernel.make_run(
+        type, replica_id, group_id, first_lsn, bits, one_transaction, source, bounds, prefix
     )
-    if size < 0:
-        row = -1 - kernel.slices(bounds, 0, count, 0, 1, len(source))
+    if out is None:
+        row = -1 - kernel.slices(bounds, 0, len(bounds) - 1, 0, 1, len(source))
         raise ValueError(f"the body of row {row} is not a slice of the source")
-    del out[size:]
     return out

@@ -14,6 +14,13 @@ cdef extern from *:
     ctypedef unsigned char* Apart "logweir_apart"
     ctypedef const unsigned char* ApartSource "logweir_apart_source"
 
+# Memory that is written at once need not be filled with zeros before.
+cdef extern from *:
+    """
+    #define logweir_fresh(count) PyByteArray_FromStringAndSize(NULL, count)
+    """
+    bytearray fresh "logweir_fresh" (Py_ssize_t count)
+
 cdef Py_ssize_t TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS
 cdef Py_ssize_t SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID, OTHER
 cdef u64 ONES, HALF, COMMIT, ALONE, ODD, NOP, LOCAL, REPLICAS
@@ -87,6 +94,12 @@ cpdef Py_ssize_t encode(
 @cython.locals(head=Py_ssize_t)
 cpdef Py_ssize_t run_bytes(
     u64 kind, u64 replica_id, u64 group_id, u64 last_lsn, Py_ssize_t count) except? -2
+
+@cython.locals(count=Py_ssize_t, start=u64, stop=u64, last_lsn=u64, room=Py_ssize_t,
+               out=bytearray, size=Py_ssize_t)
+cpdef make_run(
+    u64 kind, u64 replica_id, u64 group_id, u64 first_lsn, u64 timestamp, bint together,
+    bytes source, u64[::1] bounds, bytes prefix)
 
 @cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[7]",
                at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,

@@ -65,6 +65,9 @@ FIXHEADER_BYTES = 19
 HALF = 2**32 - 1
 REPLICAS = 32  # limits.VCLOCK_COMPONENTS
 
+# A new buffer; compiled, `fresh` is C and leaves it as the memory was: see kernel.pxd.
+globals()["fresh"] = bytearray
+
 # Bytes of a value by its first byte; 0 where a length field or items follow, and for c1.
 _sizes = bytes(
     [1] * 128
@@ -493,6 +496,47 @@ def run_bytes(kind: int, replica_id: int, group_id: int, last_lsn: int, count: i
     if group_id:
         head += 1 + uint_room(group_id)
     return head * count + HEADER_BYTES
+
+
+def make_run(
+    kind: int,
+    replica_id: int,
+    group_id: int,
+    first_lsn: int,
+    timestamp: int,
+    together: bool,
+    source: bytes,
+    bounds: Table,
+    prefix: bytes,
+) -> bytearray | None:
+    """The bytes of the rows that `encode_run` writes; None where it would fail."""
+    count = len(bounds) - 1
+    if count < 0:
+        return None
+    start = bounds[0]
+    stop = bounds[count]
+    if start > stop or stop > len(source):
+        return None
+    last_lsn = first_lsn + count if ONES - first_lsn > count else ONES
+    room = run_bytes(kind, replica_id, group_id, last_lsn, count) + count * len(prefix)
+    out: bytearray = fresh(room + stop - start)  # type: ignore[name-defined]  # noqa: F821
+    size = encode_run(
+        kind,
+        replica_id,
+        group_id,
+        first_lsn,
+        timestamp,
+        together,
+        source,
+        bounds,
+        count,
+        prefix,
+        out,
+    )
+    if size < 0:
+        return None
+    del out[size:]
+    return out
 
 
 def encode_run(

@@ -177,10 +177,9 @@ class WalWriter:
             current = self._file_for_write()
         except OSError as error:
             raise self._failed(error, "cannot begin a new log file") from error
-        before = current.file.size()
+        before = size = current.file.size()
         options = self.options
         parts: list[Buffer] = []
-        size = before
         for rows in blocks:
             unsynced_bytes = min(size - current.synced, _UNSYNCED_MAX)
             if isinstance(rows, Pieces):
@@ -206,7 +205,7 @@ class WalWriter:
             raise self._failed(error, "cannot write to the log", before) from error
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
-        return current.file.size()
+        return size
 
     def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
         """Make the next file now, though it may stay empty. There must be none open.

@@ -334,6 +334,7 @@ def test_encoded_runs_are_the_bytes_of_xrow(together: bool, first_lsn: int) -> N
     args = (3, 1, 0, first_lsn, bits, together, source, bounds, 4, prefix, out)
     assert interpreted.encode_run(*args) == len(got)
     assert out[: len(got)] == got
+    assert interpreted.make_run(*args[:8], prefix) == got
 
 
 @pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
@@ -345,9 +346,11 @@ def test_slices_outside_of_the_source_are_refused(run: ModuleType) -> None:
         header = array("Q", (2, 1, 0, 1, 0, 1, 1))
         assert run.slices(table, 0, 2, 0, 1, 10) < 0
         assert run.encode_run(2, 1, 0, 1, 0, False, bytes(10), table, 2, b"", out) < 0
+        assert run.make_run(2, 1, 0, 1, 0, False, bytes(10), table, b"") is None
         whole = array("Q", [n for field in header for n in (field, field)])
         whole.extend((*bounds[:2], *bounds[1:]))
         assert run.encode(whole, 2, 14, 16, bytes(10), b"", out) < 0
+    assert run.make_run(2, 1, 0, 1, 0, False, bytes(10), array("Q"), b"") is None
     with pytest.raises(ValueError, match="body of row 1"):
         encode_run(
             type=2,
