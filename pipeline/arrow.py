@@ -76,6 +76,20 @@ class Group:
         """The number of each row's block in the group."""
         return self.by_row(np.arange(len(self.firsts)))
 
+    def spans(self, name: str) -> Numbers:
+        """Of each row: where key, tuple or operations begin and, 2^32 times, end; 0 for none."""
+        return self._split[name] if name in ("tuple", "ops") else self.number(name)
+
+    @cached_property
+    def _split(self) -> dict[str, Numbers]:
+        columns = self.columns
+        tuples, ops = np.empty((2, len(self)), np.uint64)
+        kernel.split_updates(
+            *(columns.type, RowType.UPDATE, columns.tuple_span, columns.ops_span),
+            *(tuples.data, ops.data),
+        )
+        return {"tuple": tuples, "ops": ops}
+
     def by_row(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """For each row what `values` has for its block."""
         return np.repeat(values, np.diff(self.firsts, append=len(self)))
@@ -269,15 +283,7 @@ class _Taken:
 
     def span(self, name: str) -> Numbers:
         """A body value's start and, 2^32 times, its end; 0 where it is absent."""
-        if name == "ops" or name == "tuple":
-            updates = self._group.number("type") == RowType.UPDATE
-            if updates.any():
-                tuples = self._group.number("tuple")
-                if name == "tuple":
-                    return self._take(np.where(updates, np.uint64(0), tuples))
-                ops = self._group.number("ops")
-                return self._take(np.where(updates & (tuples != 0), tuples, ops))
-        return self._take(self._group.number(name))
+        return self._take(self._group.spans(name))
 
     def part(self, name: str) -> pa.Array:
         """Key, tuple or operations."""
@@ -286,17 +292,13 @@ class _Taken:
     def values(self, spans: Numbers) -> pa.Array:
         """What stands at these spans of the buffer; null where a span is 0."""
         count, data = len(spans), self._group.columns.data
-        held = np.ascontiguousarray(spans).data
         offsets = np.empty(count + 1, np.int32)
-        size = kernel.span_bytes(held, len(data))
-        out = bytearray(max(size, 0))
-        if kernel.gather(data, held, offsets.data, out) != size:
+        valid = bytearray((count + 7) // 8)
+        out = kernel.gather(data, np.ascontiguousarray(spans).data, offsets.data, valid)
+        if out is None:
             raise AssertionError("a span that the kernel gave is not in its buffer")
-        present = spans != 0
-        absent = count - int(np.count_nonzero(present))
-        valid = pa.py_buffer(np.packbits(present, bitorder="little")) if absent else None
-        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
-        return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, absent)
+        buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
 
     def header(self) -> pa.Array:
         """The row's first map."""

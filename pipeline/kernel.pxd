@@ -1,16 +1,26 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
+cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
 
 cdef u64 HALF
 cdef Py_ssize_t OFFSET_MAX
+cdef Py_ssize_t SHORT
+
+@cython.locals(i=Py_ssize_t)
+cdef void copy_short(
+    rows.ApartSource source, Py_ssize_t start, rows.Apart out, Py_ssize_t at) noexcept
 
 @cython.locals(total=Py_ssize_t, i=Py_ssize_t, span=u64, start=u64, stop=u64)
 cpdef Py_ssize_t span_bytes(const u64[::1] spans, u64 limit) except? -2
 
-@cython.locals(source="const unsigned char*", to="unsigned char*", size=u64, room=Py_ssize_t,
-               at=Py_ssize_t, count=Py_ssize_t, i=Py_ssize_t, span=u64, start=u64, stop=u64,
-               length=Py_ssize_t, j=Py_ssize_t)
-cpdef Py_ssize_t gather(
-    bytes data, const u64[::1] spans, int[::1] offsets, bytearray out) except? -2
+@cython.locals(source="const unsigned char*", to="unsigned char*", bits="unsigned char*",
+               count=Py_ssize_t, size=Py_ssize_t, out=bytearray, at=Py_ssize_t, i=Py_ssize_t,
+               span=u64, start=Py_ssize_t, stop=Py_ssize_t, short_until=Py_ssize_t)
+cpdef gather(bytes data, const u64[::1] spans, int[::1] offsets, bytearray valid)
+
+@cython.locals(count=Py_ssize_t, i=Py_ssize_t, span=u64)
+cpdef bint split_updates(
+    const u64[::1] types, u64 update, const u64[::1] tuples, const u64[::1] ops,
+    u64[::1] tuples_out, u64[::1] ops_out) except? -1

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import logweir.wal.kernel as rows
+
 if TYPE_CHECKING:
     from array import array
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 HALF = 2**32 - 1
 OFFSET_MAX = 2**31 - 1
+SHORT = 16  # stands in `copy_short` too
 
 
 def span_bytes(spans: Spans, limit: int) -> int:
@@ -40,32 +43,64 @@ def span_bytes(spans: Spans, limit: int) -> int:
     return total
 
 
-def gather(data: bytes, spans: Spans, offsets: Offsets, out: bytearray) -> int:
-    """Write the values one behind the other to `out`, and where each begins to `offsets`.
+def copy_short(source: bytes, start: int, out: bytearray, at: int) -> None:
+    """Copy `SHORT` bytes, of which not all need be wanted: that takes less than to count them.
+    Unchecked."""
+    for i in range(16):
+        out[at + i] = source[start + i]
 
-    `offsets`: signed 32-bit numbers, one more than there are spans. Returns how many bytes;
-    -1 - i where span i is not in `data`, or its value or offset has no room.
+
+def gather(data: bytes, spans: Spans, offsets: Offsets, valid: bytearray) -> bytearray | None:
+    """The values one behind the other.
+
+    Where each begins is written to `offsets`, signed 32-bit numbers, one more than there are
+    spans; and to `valid`, of one bit per span and all zeros, which there are, the first in bit 0.
+    None where `span_bytes` finds a span that is not in `data`, or one of these has too little
+    room.
     """
-    source, to = data, out
-    size = len(data)
-    room = len(out)
-    at = 0
+    source = data
+    bits = valid
     count = len(spans)
-    if room > OFFSET_MAX or len(offsets) != count + 1:
-        return -1
+    size = span_bytes(spans, len(data))
+    if size < 0 or len(offsets) != count + 1 or len(valid) * 8 < count:
+        return None
+    out: bytearray = rows.fresh(size + SHORT)  # type: ignore[attr-defined]
+    to = out
+    at = 0
+    short_until = len(data) - SHORT
     for i in range(count):
         span = spans[i]
         start = span & HALF
         stop = span >> 32
-        if start > stop or stop > size or stop - start > room - at:
-            return -1 - i
         offsets[i] = at
-        length = stop - start
-        for j in range(length):
-            to[at + j] = source[start + j]
-        at += length
+        bits[i >> 3] |= (span != 0) << (i & 7)
+        if stop - start <= SHORT and start <= short_until:
+            copy_short(source, start, to, at)
+            at += stop - start
+        else:
+            at = rows.copy(source, start, stop, to, at)
     offsets[count] = at
-    return at
+    del out[size:]
+    return out
+
+
+def split_updates(
+    types: Spans, update: int, tuples: Spans, ops: Spans, tuples_out: Spans, ops_out: Spans
+) -> bool:
+    """Tell tuples from operations: what stands as the tuple of a row of type `update` is its
+    operations, unless it has some of its own only. All of one length; False where they are not."""
+    count = len(types)
+    if not count == len(tuples) == len(ops) == len(tuples_out) == len(ops_out):
+        return False
+    for i in range(count):
+        span = tuples[i]
+        if types[i] != update:
+            tuples_out[i] = span
+            ops_out[i] = ops[i]
+        else:
+            tuples_out[i] = 0
+            ops_out[i] = span if span else ops[i]
+    return True
 
 
 COMPILED = not __file__.endswith(".py")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logweir.errors import ConfigError
@@ -68,6 +71,14 @@ def with_schema(options: ScanOptions, schema: StructType) -> ScanOptions:
     return ScanOptions.parse(replace(options, columns=names).to_text())
 
 
+@cache
+def _settle() -> None:
+    """In a worker of Spark, which has every object looked at after each task: leave out those of
+    modules, which stay as long as the worker."""
+    if TaskContext.get() is not None:
+        gc.freeze()
+
+
 @dataclass
 class SplitPartition(InputPartition):
     """One task's work. `spaces`: ids of the wanted spaces."""
@@ -94,4 +105,5 @@ class LogweirReader(DataSourceReader):
         from logweir.pipeline.reading import scan
 
         if isinstance(partition, SplitPartition):
+            _settle()
             yield from scan(partition.split, self._options, partition.spaces)

@@ -59,6 +59,10 @@ def _malformed(data: bytes, at: int) -> NoReturn:
     raise AssertionError(f"kernel and xrow do not agree on the row at byte {at}")
 
 
+def _table(capacity: int) -> memoryview:
+    return memoryview(kernel.blank(len(_AT) * capacity)).cast("Q")
+
+
 class RowColumns:
     """The rows of one block.
 
@@ -68,9 +72,9 @@ class RowColumns:
 
     __slots__ = ("_capacity", "_count", "_table", "data")
 
-    def __init__(self, data: bytes, table: array[int], capacity: int, count: int) -> None:
+    def __init__(self, data: bytes, table: memoryview, capacity: int, count: int) -> None:
         self.data = data
-        self._table = memoryview(table)
+        self._table = table
         self._capacity = capacity
         self._count = count
 
@@ -85,15 +89,14 @@ class RowColumns:
         if size > BLOCK_STORED_BYTES:
             raise LimitExceeded("BLOCK_STORED_BYTES", BLOCK_STORED_BYTES, size)
         capacity = size // _ROW_BYTES + 2
-        if capacity > _MANY_ROWS:
-            # To fill a table that is too large with zeros takes as long as the scan.
-            table = _ZERO * (len(_AT) * (_FEW_ROWS + 1))
+        if capacity > _MANY_ROWS:  # the table need not be much larger than the rows want it
+            table = _table(_FEW_ROWS + 1)
             count = kernel.scan(data, table, _FEW_ROWS + 1)
             stopped = table[_AT["row_offset"] * (_FEW_ROWS + 1) + count]
             if count == _FEW_ROWS:
                 capacity = 2 + count * size * 9 // (stopped * 8)
         while True:
-            table = _ZERO * (len(_AT) * capacity)
+            table = _table(capacity)
             count = kernel.scan(data, table, capacity)
             stopped = table[_AT["row_offset"] * capacity + count]
             if stopped == size:

@@ -60,6 +60,8 @@ cdef Py_ssize_t read_header(
 cdef Py_ssize_t read_body(
     Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t* owed) noexcept
 
+cpdef bytearray blank(Py_ssize_t numbers)
+
 @cython.locals(raw=Source, owed="Py_ssize_t[512]", fields="unsigned long long[15]", end=Py_ssize_t,
                at=Py_ssize_t, row=Py_ssize_t, column=Py_ssize_t)
 cpdef Py_ssize_t scan(bytes data, u64[::1] table, Py_ssize_t capacity) except? -2

@@ -291,6 +291,12 @@ def read_body(data: bytes, at: int, end: int, fields: list[int], owed: list[int]
     return at
 
 
+def blank(numbers: int) -> bytearray:
+    """Room for so many numbers, with whatever is in it."""
+    out: bytearray = fresh(numbers * 8)  # type: ignore[name-defined]  # noqa: F821
+    return out
+
+
 def scan(data: bytes, table: Table, capacity: int) -> int:
     """Read the rows of a block into `table`. Returns how many there are.
 

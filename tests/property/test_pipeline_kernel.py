@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.kernels import PLAIN_WAL
 from support.kernels import interpreted as load_interpreted
 
 from logweir.pipeline import kernel
@@ -17,6 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "pipeline" / "kernel.py"
 
 
 interpreted = load_interpreted("interpreted_pipeline_kernel", SOURCE)
+interpreted.__dict__["rows"] = PLAIN_WAL
 RUNS = pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
 
 
@@ -25,11 +27,11 @@ def span(start: int, stop: int) -> int:
     return start | stop << 32
 
 
-def gathered(run: ModuleType, data: bytes, spans: array[int], room: int) -> tuple[int, bytes]:
-    """What `gather` returns and writes, with the offsets behind the values."""
-    offsets, out = array("i", [7]) * (len(spans) + 1), bytearray(room)
-    found = run.gather(data, spans, offsets, out)
-    return found, bytes(out[: max(found, 0)]) + (offsets.tobytes() if found >= 0 else b"")
+def gathered(run: ModuleType, data: bytes, spans: array[int]) -> bytes | None:
+    """What `gather` returns, with the offsets and the bits behind the values."""
+    offsets, valid = array("i", [7]) * (len(spans) + 1), bytearray((len(spans) + 7) // 8)
+    found = run.gather(data, spans, offsets, valid)
+    return None if found is None else bytes(found) + offsets.tobytes() + valid
 
 
 def test_compiled_kernel_runs_where_it_can() -> None:
@@ -50,15 +52,12 @@ def test_values_stand_one_behind_the_other(data: bytes, places: list[tuple[int, 
     edges = array("i", [0])
     for piece in pieces:
         edges.append(edges[-1] + len(piece))
+    present = bytearray((len(spans) + 7) // 8)
+    for i, one in enumerate(spans):
+        present[i // 8] |= (one != 0) << i % 8
     for run in (kernel, interpreted):
         assert run.span_bytes(spans, len(data)) == len(wanted)
-        assert gathered(run, data, spans, len(wanted)) == (
-            len(wanted),
-            wanted + edges.tobytes(),
-        )
-        if wanted:
-            found, _ = gathered(run, data, spans, len(wanted) - 1)
-            assert found == -1 - max(i for i, piece in enumerate(pieces) if piece)
+        assert gathered(run, data, spans) == wanted + edges.tobytes() + present
 
 
 @RUNS
@@ -69,7 +68,7 @@ def test_spans_outside_of_the_buffer_are_refused(run: ModuleType, bad: int) -> N
     """A span that is turned round or passes the buffer's end is named, nothing is read there."""
     spans = array("Q", [span(0, 3), bad])
     assert run.span_bytes(spans, 10) == -2
-    assert gathered(run, bytes(10), spans, 100) == (-2, b"")
+    assert gathered(run, bytes(10), spans) is None
 
 
 @RUNS
@@ -81,8 +80,24 @@ def test_more_than_arrow_counts_is_refused(run: ModuleType) -> None:
 
 
 @RUNS
-def test_offsets_of_another_number_are_refused(run: ModuleType) -> None:
-    """The room for offsets is checked before any is written."""
-    offsets = array("i", [7, 7])
-    assert run.gather(b"abc", array("Q", [span(0, 1), span(1, 2)]), offsets, bytearray(9)) == -1
-    assert offsets.tolist() == [7, 7]
+def test_room_of_another_size_is_refused(run: ModuleType) -> None:
+    """The room for offsets and bits is checked before any is written."""
+    spans = array("Q", [span(0, 1), span(1, 2)] * 5)
+    for offsets, bits in ((array("i", [7] * 10), 2), (array("i", [7] * 11), 1)):
+        valid = bytearray(bits)
+        assert run.gather(b"abc", spans, offsets, valid) is None
+        assert set(offsets) == {7}
+        assert not any(valid)
+
+
+@given(st.lists(st.tuples(st.sampled_from((2, 4, 9)), *[st.integers(0, 2**64 - 1)] * 2)))
+def test_updates_have_their_operations_as_tuple(listed: list[tuple[int, int, int]]) -> None:
+    """What an update has for a tuple are its operations; without one its own stay. All else is
+    as it was."""
+    types, tuples, ops = (array("Q", [one[i] for one in listed]) for i in range(3))
+    wanted = [(0, a or b) if kind == 4 else (a, b) for kind, a, b in listed]
+    for run in (kernel, interpreted):
+        left, right = (array("Q", [7]) * len(listed) for _ in range(2))
+        assert run.split_updates(types, 4, tuples, ops, left, right)
+        assert list(zip(left, right, strict=True)) == wanted
+        assert not run.split_updates(types, 4, tuples, ops, left, array("Q", [7, *right]))

@@ -158,7 +158,9 @@ def test_errors_are_those_of_the_row_codec() -> None:
 
 def test_a_kernel_that_refuses_a_good_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that only the kernel finds malformed is not passed off as damage."""
-    broken = SimpleNamespace(scan=lambda data, table, capacity: 0)
+    broken = SimpleNamespace(
+        scan=lambda data, table, capacity: 0, blank=lambda numbers: bytearray(8 * numbers)
+    )
     monkeypatch.setattr("logweir.wal.columns.kernel", broken)
     with pytest.raises(AssertionError, match="do not agree on the row at byte 0"):
         RowColumns.scan(encode_row(MIXED[0]))
