@@ -57,18 +57,20 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """New tuples of one space, and where the outcome of each stands."""
+    """New tuples of one space, and where their outcomes stand: from a place of a list on, so
+    many."""
 
     tuples: list[LargeTuple]
-    places: list[tuple[list[Outcome], int]]
+    places: list[tuple[list[Outcome], int, int]]
 
 
 class Publication(NamedTuple):
-    """The bundles of one request, with the topics as they were when it came."""
+    """Bundles that came together. `spans`: where each run of bundles of one partition ends, and
+    the topic as it was when they came."""
 
-    appends: Sequence[Append]
-    topics: Sequence[TopicDef | None]
-    done: Callable[[Sequence[PublishResult]], None]
+    appends: list[Append]
+    spans: Sequence[tuple[int, TopicDef | None]]
+    done: Callable[[list[PublishResult]], None]
 
 
 class Batch:
@@ -130,10 +132,10 @@ class Writing:
             found = bundle.last if bundle else 0
         return found
 
-    def wrote(self, space_id: int, partition: int, last: int) -> None:
-        """A row of ours went into the group."""
+    def wrote(self, space_id: int, partition: int, last: int, rows: int) -> None:
+        """So many rows of ours went into the group."""
         self._pending[space_id, partition] = last
-        self._rows += 1
+        self._rows += rows
 
     def forget(self, space_id: int, rows: int) -> None:
         """Rows of a space that were counted did not go into the group."""

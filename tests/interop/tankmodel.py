@@ -18,7 +18,7 @@ from logweir.replication.tank.messages import (
     ReloadError,
     Request,
 )
-from logweir.replication.tank.session import Append, Chunk, Extent, ServerSession, Waiting
+from logweir.replication.tank.session import Append, Chunk, Event, Extent, ServerSession, Waiting
 from logweir.replication.tank.waiting import WaitIndex
 
 DATA = Path(__file__).parent.parent / "data" / "tank"
@@ -137,7 +137,7 @@ class MemoryStore(MemoryTopics):
         """Everything is ready."""
 
     def append(
-        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
+        self, appends: list[Append], done: Callable[[list[PublishResult]], None]
     ) -> None:
         results = [self.store(append) for append in appends]
 
@@ -174,21 +174,28 @@ class Broker:
             self.handle(session, request)
         return session.data_to_send()
 
-    def handle(self, session: ServerSession, request: Request) -> None:
+    def handle(self, session: ServerSession, request: Event) -> None:
         """Act on one request."""
-        if isinstance(request, Publish):
+        if isinstance(request, list):
+            for append in session.accepted(request):
+                session.stored_alone([append], [self.store(append)])
+        elif isinstance(request, Publish):
             for append in session.publish(request):
-                result = self.topics.store(append)
-                if result == PublishResult.STORED:
-                    for waiting in self.waiters.waiters((append.topic, append.partition)):
-                        waiting.session.published(waiting)
-                session.stored(append, result)
+                session.stored(append, self.store(append))
         elif isinstance(request, Create):
             if session.creation(request) is not None:
                 self.topics.create(request.topic, request.partitions, request.config)
                 session.created(request, CreateError.CREATED)
         else:
             session.answer(request, self.now)
+
+    def store(self, append: Append) -> PublishResult:
+        """Store one bundle and tell those that wait."""
+        result = self.topics.store(append)
+        if result == PublishResult.STORED:
+            for waiting in self.waiters.waiters((append.topic, append.partition)):
+                waiting.session.published(waiting)
+        return result
 
     def advance(self, session: ServerSession, seconds: float) -> bytes:
         """Let time pass for one connection; what it sends then."""
