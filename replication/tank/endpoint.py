@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from logweir.limits import TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
+from logweir.limits import TANK_SILENT_CONNECTIONS
 from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.tank import kernel
@@ -39,6 +39,11 @@ _STORED: Final = PublishResult.STORED  # to look up members of an enumeration ta
 
 class TopicStore(TopicReader, Protocol):
     """Topics that can be changed. Everything is called, and calls back, in the event loop."""
+
+    @property
+    def unstored_bytes(self) -> int:
+        """With more bytes of bundles that are not stored yet no more is read of a connection."""
+        ...
 
     def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
         """Store bundles that came together, in order; `done` gets their outcomes once durable."""
@@ -104,6 +109,8 @@ class TankService:
         self._oldest = min(self._oldest, began)
 
     def _flush(self) -> None:
+        if not self._unflushed:
+            return
         links, self._unflushed = self._unflushed, {}
         self.metrics.answered("tank", self._stored, self._refused)
         self._stored = self._refused = 0
@@ -121,6 +128,7 @@ class TankService:
             self._silent.pop(oldest).close("too many connections that never sent a byte")
 
     def _published(self, keys: Iterable[PartitionKey]) -> None:
+        self._flush()
         for key in keys:
             for waiting in self.waiters.waiters(key):
                 conversation = self._conversations.get(waiting.session)
@@ -244,7 +252,8 @@ class _Conversation:
     ) -> None:
         size = kernel.size_of(appends)
         self._unstored_bytes += size
-        if self._unstored_bytes > TANK_UNSTORED_BYTES and not self._held:
+        limit_bytes = self._service.topics.unstored_bytes
+        if self._unstored_bytes > limit_bytes and not self._held:
             self._held = True
             self._link.hold_reading()
         began = self._link.time()
@@ -252,7 +261,7 @@ class _Conversation:
         def done(results: list[PublishResult]) -> None:
             self._unstored_bytes -= size
             tell(appends, results)
-            if self._held and self._unstored_bytes <= TANK_UNSTORED_BYTES // 2:
+            if self._held and self._unstored_bytes <= limit_bytes // 2:
                 self._held = False
                 self._link.resume_reading()
             self._service.published(self._link, results, began)

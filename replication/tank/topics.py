@@ -27,7 +27,13 @@ from typing import Final
 import structlog
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
-from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES, TANK_READ_AHEAD_BYTES
+from logweir.limits import (
+    GROUP_BYTES,
+    TANK_BUNDLE_BYTES,
+    TANK_READ_AHEAD_BYTES,
+    TANK_UNSTORED_BYTES,
+    TANK_UNSTORED_HERE_BYTES,
+)
 from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
@@ -147,6 +153,10 @@ class StoredTopics:
         self._log = log
         self._read_only = read_only
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._unstored_bytes = (
+            TANK_UNSTORED_HERE_BYTES if log.durability == "write" else TANK_UNSTORED_BYTES
+        )
         self._start_time = int(log.now())
         began = time.perf_counter()
         self._topics: Mapping[str, TopicDef] = topics_of(log)
@@ -168,6 +178,7 @@ class StoredTopics:
         self._looked = -LOOK_SECONDS
         self._look_timer: asyncio.TimerHandle | None = None
         self._called = False
+        self._in_turn = self._arrived_here = False
         self._writing = Writing(log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -277,6 +288,10 @@ class StoredTopics:
     @property
     def read_only(self) -> bool:
         return self._read_only
+
+    @property
+    def unstored_bytes(self) -> int:
+        return self._unstored_bytes
 
     def partitions(self, topic: str) -> int | None:
         found = self._topics.get(topic)
@@ -502,10 +517,21 @@ class StoredTopics:
             spans.append((end, self._topics.get(name)))
         self._gathered_bytes += kernel.size_of(appends) + 64 * len(appends)
         if not self._gathered:
-            self._loop.call_soon(self._submit)
+            self._loop.call_soon(self._submit_turn)
         self._gathered.append(Publication(appends, spans, done))
         if self._gathered_bytes > GROUP_BYTES // 2:
             self._submit()
+
+    def _submit_turn(self) -> None:
+        """`_submit`; what is stored when it returns is told at once."""
+        self._in_turn = True
+        try:
+            self._submit()
+        finally:
+            self._in_turn = False
+        if self._arrived_here:
+            self._arrived_here = False
+            self._take_arrived()
 
     def _submit(self) -> None:
         """Give the log what all connections have brought in this turn of the loop.
@@ -679,7 +705,12 @@ class StoredTopics:
             if self._called or self._closed:
                 return
             self._called = True
-        self._loop.call_soon_threadsafe(self._take_arrived)
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._take_arrived)
+        elif self._in_turn:
+            self._arrived_here = True
+        else:
+            self._loop.call_soon(self._take_arrived)
 
     def _take_arrived(self) -> None:
         with self._guard:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logweir.limits import TANK_UNSTORED_BYTES
 from logweir.replication.tank.bundle import encode_varint, make_sparse, read_head
 from logweir.replication.tank.codec import FrameBuffer
 from logweir.replication.tank.messages import (
@@ -125,6 +126,8 @@ class MemoryTopics:
 class MemoryStore(MemoryTopics):
     """The same as an endpoint wants them. Implements `TopicStore`."""
 
+    unstored_bytes = TANK_UNSTORED_BYTES
+
     def __init__(self) -> None:
         super().__init__()
         self._callbacks: list[Callable[[Iterable[tuple[str, int]]], None]] = []
@@ -136,9 +139,7 @@ class MemoryStore(MemoryTopics):
     def prepare(self, request: Request) -> None:
         """Everything is ready."""
 
-    def append(
-        self, appends: list[Append], done: Callable[[list[PublishResult]], None]
-    ) -> None:
+    def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
         results = [self.store(append) for append in appends]
 
         def finish() -> None:
