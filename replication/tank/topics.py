@@ -26,10 +26,9 @@ from typing import Final
 
 import structlog
 
-from logweir.errors import LimitExceeded, LogweirError, RequestError
+from logweir.errors import LogweirError, RequestError
 from logweir.limits import (
     GROUP_BYTES,
-    TANK_BUNDLE_BYTES,
     TANK_READ_AHEAD_BYTES,
     TANK_UNSTORED_BYTES,
     TANK_UNSTORED_HERE_BYTES,
@@ -54,6 +53,7 @@ from logweir.replication.tank.publishing import (
     Publication,
     Run,
     Writing,
+    framed_bytes,
 )
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
@@ -61,11 +61,9 @@ from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,
     TopicDef,
-    bundle_tuple,
     bundles_from,
     create_topic,
     last_bundle,
-    place_bundle,
     topics_of,
     view_config,
     views_from,
@@ -75,7 +73,6 @@ from logweir.store import Log
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
-from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
@@ -470,7 +467,7 @@ class StoredTopics:
                 tail.last = newest.last if newest else 0
             elif newest is not None and newest.last > tail.last:
                 for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
-                    tail.written_bytes += _framed_bytes(len(bundle.data))
+                    tail.written_bytes += framed_bytes(len(bundle.data))
                 tail.last = newest.last
         tail.first = oldest.first if oldest else 0
         tail.generation = self._generation
@@ -616,34 +613,8 @@ class StoredTopics:
         run = runs.setdefault(space_id, Run([], []))
         before = len(run.tuples)
         last = self._writing.last(group, space_id, partition)
-        while True:
-            start = at
-            at, last = kernel.place(
-                *(appends, at, end, last, TANK_BUNDLE_BYTES),
-                *(_STORED, LargeTuple, run.tuples, Outcome, outcomes),
-            )
-            run.places.append((outcomes, start, at - start))
-            if at == end:
-                break
-            outcomes.append(self._number_one(topic, appends[at], last, run))
-            if outcomes[at].result is _STORED:
-                run.places.append((outcomes, at, 1))
-                last = outcomes[at].last
-            at += 1
+        last = run.add(name, appends, end, last, outcomes)
         self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
-
-    def _number_one(self, topic: TopicDef, append: Append, last: int, run: Run) -> Outcome:
-        """One that is refused, or whose bytes change."""
-        placed = place_bundle(append.bundle, append.head, last, append.first)
-        if isinstance(placed, PublishResult):
-            return Outcome(placed)
-        size = len(placed.data)
-        if size > TANK_BUNDLE_BYTES:
-            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, size)
-            _log.error("publish.refused", topic=topic.name, error=str(error))
-            return FAILED
-        run.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
-        return Outcome(_STORED, placed.first, placed.last, _framed_bytes(size), placed.data)
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -794,8 +765,3 @@ def _is_group(name: str) -> bool:
     """Whether a name of a group's places has a group, in text that can be stored."""
     group, slash, _ = name.removeprefix(CONSUMER_PREFIX).partition("/")
     return bool(group and slash) and name.isprintable()
-
-
-def _framed_bytes(size: int) -> int:
-    """Of a bundle of `size` bytes with its length."""
-    return size + (max(size.bit_length(), 1) + 6) // 7
