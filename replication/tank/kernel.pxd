@@ -81,3 +81,8 @@ cpdef tuple place(
     object stored, object make, list tuples, object outcome, list outcomes)
 
 cdef Py_ssize_t varint_size(Py_ssize_t value) noexcept
+
+@cython.locals(
+    raw="const unsigned char*", end=Py_ssize_t, partition=cython.ulonglong, first=cython.ulonglong,
+    at=Py_ssize_t, field=int, value=cython.ulonglong, width=Py_ssize_t)
+cpdef tuple stored(bytes data)

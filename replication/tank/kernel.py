@@ -25,6 +25,7 @@ __all__ = [
     "size_of",
     "sound",
     "spans",
+    "stored",
     "tuple_head",
     "walk",
 ]
@@ -350,6 +351,39 @@ def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> b
     out[at] = 0xC4 if width == 1 else 0xC5 if width == 2 else 0xC6
     put_big(out, at + 1, size, width)
     return bytes(out[: at + 1 + width])
+
+
+def stored(data: bytes) -> tuple[int, int, int]:
+    """Partition and first number of the tuple of a bundle, and where in it the bundle begins.
+    `data`: a tuple of the format of topics."""
+    raw = data
+    end = len(data)
+    partition = 0
+    first = 0
+    at = 1
+    field = 0
+    while field < 4:
+        value = raw[at] if at < end else 0xC1
+        at += 1
+        if value >= 0x80:
+            width = 1 << (value - 0xCC) if 0xCC <= value <= 0xCF else 0
+            if width == 0 or width > end - at:
+                raise ValueError("no tuple of a bundle")
+            value = 0
+            while width > 0:
+                value = value << 8 | raw[at]
+                at += 1
+                width -= 1
+        if field == 0:
+            partition = value
+        elif field == 1:
+            first = value
+        field += 1
+    value = raw[at] if at < end else 0xC1
+    if value < 0xC4 or value > 0xC6:
+        raise ValueError("no tuple of a bundle")
+    at += 2 if value == 0xC4 else 3 if value == 0xC5 else 5
+    return partition, first, at
 
 
 def put_uint(out: bytearray, at: int, value: int) -> int:

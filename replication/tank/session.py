@@ -601,8 +601,7 @@ class ServerSession:
         sizes = [each.chunk.size_bytes for each in merged]
         self._out.put(encode_fetch_header(request, parts, sizes))
         for each in merged:
-            for piece in each.chunk.pieces:
-                self._out.put(piece)
+            self._out.put_all(each.chunk.pieces, each.chunk.size_bytes)
 
     def published(self, waiting: Waiting) -> None:
         """Something was published to a partition that `waiting`, of this session, awaits."""

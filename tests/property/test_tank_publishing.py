@@ -197,3 +197,21 @@ def test_answers_are_those_of_each(
     some = [Append(ticket, -1, "t", 0, b"", head, 0, None) for ticket, _ in outcomes]
     expected = b"".join(encode_published(ticket, bytes((code,))) for ticket, code in outcomes)
     assert module.published(some, [code for _, code in outcomes]) == expected
+
+
+@KERNELS
+@given(
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), min_size=4, max_size=4),
+    st.sampled_from([0, 1, 255, 256, 65_535, 65_536]),
+)
+def test_head_of_a_stored_tuple_is_read_back(
+    module: ModuleType, numbers: list[int], size: int
+) -> None:
+    """At all lengths of numbers and of the bundle; a head without its end is refused."""
+    head = kernel.tuple_head(*numbers, size)
+    whole = head + bytes(size)
+    assert module.stored(whole) == (numbers[0], numbers[1], len(head))
+    header = 2 if size < 0x100 else 3 if size < 0x10000 else 5
+    for end in range(1, len(head) - header + 1):
+        with pytest.raises(ValueError, match="no tuple"):
+            module.stored(head[:end])
