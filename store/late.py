@@ -26,9 +26,9 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
@@ -54,6 +54,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["Late", "LateGroup", "prepare"]
 
 _ALONE_ROWS: Final = 256
+_STRETCHES: Final = 2  # more of them hold the same keys again and again: sorting them is worth it
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
 
@@ -64,6 +65,21 @@ class _Piece:
     keys: Keys
     packed: bytes
     bounds: array[int]
+
+
+@dataclass(slots=True)
+class _Entries:
+    """Ascending keys, none twice, and the tuple of each. `longest`: no key has more bytes."""
+
+    keys: list[bytes]
+    tuples: list[bytes]
+    longest: int
+
+    def add(self, piece: _Piece, longest: int) -> None:
+        """Take the ascending entries of a piece, which are behind all that are here."""
+        self.keys += kernel.parts(piece.keys.data, piece.keys.bounds)
+        self.tuples += kernel.parts(piece.packed, piece.bounds)
+        self.longest = max(self.longest, longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,27 +208,31 @@ def _all(parts: list[array[int]]) -> array[int]:
     return bounds
 
 
-def _latest(pieces: Sequence[_Piece]) -> tuple[list[bytes], Iterable[bytes]]:
-    """The keys of pieces, ascending and none twice, and the last tuple of each."""
-    if _are_ascending(pieces):
-        keys: list[bytes] = []
-        for one in pieces:
-            keys += kernel.parts(one.keys.data, one.keys.bounds)
-        return keys, chain.from_iterable(kernel.parts(one.packed, one.bounds) for one in pieces)
+def _latest(pieces: Sequence[_Piece]) -> list[_Entries]:
+    """What the state is to take of pieces, one behind the other: nothing that is replaced within
+    one of them."""
+    stretches: list[_Entries] = []
+    last: bytes | None = None
+    for one in pieces:
+        longest = kernel.ascending(one.keys.data, one.keys.bounds)
+        if longest < 0:
+            return [_gathered(pieces)]
+        if last is None or one.keys[0] <= last:
+            if len(stretches) == _STRETCHES:
+                return [_gathered(pieces)]
+            stretches.append(_Entries([], [], 0))
+        entries = stretches[-1]
+        entries.add(one, longest)
+        last = entries.keys[-1]
+    return stretches
+
+
+def _gathered(pieces: Sequence[_Piece]) -> _Entries:
     found: dict[bytes, bytes] = {}
     for one in pieces:
         kernel.gather(one.keys.data, one.keys.bounds, one.packed, one.bounds, found)
     keys = sorted(found)  # four times as fast as sorting pairs
-    return keys, map(found.__getitem__, keys)
-
-
-def _are_ascending(pieces: Sequence[_Piece]) -> bool:
-    last = b""
-    for one in pieces:
-        if one.keys[0] <= last or kernel.ascending(one.keys.data, one.keys.bounds) < 0:
-            return False
-        last = one.keys[len(one.keys) - 1]
-    return True
+    return _Entries(keys, list(map(found.__getitem__, keys)), max(map(len, keys)))
 
 
 class Late:
@@ -313,12 +333,13 @@ class Late:
         txn = self._state.begin()
         try:
             for space_id, pieces in together.items():
-                keys, tuples = _latest(pieces)
-                before = txn.count(space_id, 0)
-                txn.load_sorted(space_id, 0, keys, tuples)
                 prefix = pieces[0].prefix
-                if prefix and txn.count(space_id, 0) != before:
-                    txn.load_sorted(space_id, 1, [prefix + key for key in keys], keys)
+                for new in _latest(pieces):
+                    before = txn.count(space_id, 0)
+                    txn.load_sorted(space_id, 0, new.keys, new.tuples, new.longest)
+                    if prefix and txn.count(space_id, 0) != before:
+                        places = [prefix + key for key in new.keys]
+                        txn.load_sorted(space_id, 1, places, new.keys, len(prefix) + new.longest)
             txn.set_position(position)
             failpoint("store.before_late_commit")
         except BaseException:

@@ -333,14 +333,19 @@ class Txn:
             tree.load(pairs)
 
     def load_sorted(
-        self, space_id: int, index_id: int, keys: list[bytes], values: Iterable[bytes]
+        self,
+        space_id: int,
+        index_id: int,
+        keys: list[bytes],
+        values: Iterable[bytes],
+        longest: int,
     ) -> None:
-        """`load` of keys that are ascending, none of them twice."""
+        """`load` of keys that are ascending, none of them twice. `longest`: bytes of that key."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
         self.spoil()
         if keys:
-            tree.load_sorted(keys, values)
+            tree.load_sorted(keys, values, longest)
 
     def count(self, space_id: int, index_id: int) -> int:
         """How many entries an index has."""
@@ -559,19 +564,19 @@ class Tree:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
         keys = [key for key, _ in pairs]
         if all(map(lt, keys, keys[1:])):
-            self.load_sorted(keys, (value for _, value in pairs))
+            self.load_sorted(keys, (value for _, value in pairs), _longest(keys))
             return
-        if not _is_short(keys):
+        if not takes_length(_longest(keys)):
             for key, value in pairs:
                 self.put(key, value)
             return
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs)
 
-    def load_sorted(self, keys: list[bytes], values: Iterable[bytes]) -> None:
-        """`load` of keys that are ascending, none of them twice."""
+    def load_sorted(self, keys: list[bytes], values: Iterable[bytes], longest: int) -> None:
+        """`load` of keys that are ascending, none of them twice. `longest`: bytes of that key."""
         pairs = zip(keys, values, strict=True)
-        if not _is_short(keys):
+        if not takes_length(longest):
             for key, value in pairs:
                 self.put(key, value)
             return
@@ -591,7 +596,7 @@ class Tree:
         Only undone with the whole transaction.
         """
         self._txn.spoil()
-        if not _is_short([key for key, _ in pairs]):
+        if not takes_length(_longest([key for key, _ in pairs])):
             for key, value in pairs:
                 if self.get(key) is not None:
                     return False
@@ -712,5 +717,5 @@ def takes_length(key_bytes: int) -> bool:
     return 0 <= key_bytes < PIECE_BYTES
 
 
-def _is_short(keys: list[bytes]) -> bool:
-    return takes_length(max(map(len, keys), default=0))
+def _longest(keys: list[bytes]) -> int:
+    return max(map(len, keys), default=0)
