@@ -77,6 +77,9 @@ LATE_SECONDS: Final = 0.05
 LATE_AFTER: Final = 8
 """So many groups of the kind must have come in a row without a view in between."""
 
+LATE_ASIDE_BYTES: Final = 256 * 1024
+"""A group of so many bytes of tuples is compressed and written by the thread that syncs it."""
+
 LATE_DISK_BYTES: Final = 256 * 1024 * 1024
 """Nothing waits where the disk has less room than this."""
 

@@ -34,6 +34,7 @@ from typing import Final
 from logweir.errors import LogweirError, RequestError
 from logweir.limits import (
     LATE_AFTER,
+    LATE_ASIDE_BYTES,
     LATE_BYTES,
     LATE_DISK_BYTES,
     LATE_ROWS,
@@ -91,6 +92,11 @@ class LateGroup:
     pieces: list[_Piece]
     rows: int
     size_bytes: int
+
+    @property
+    def goes_aside(self) -> bool:
+        """Whether it is so large that the thread that syncs it also compresses and writes it."""
+        return self.size_bytes >= LATE_ASIDE_BYTES
 
 
 def prepare(

@@ -389,16 +389,20 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
         return True
 
     def _begin_late(self, jobs: Sequence[Job]) -> Callable[[], None] | None:
-        """The first half of `_commit_late`; the second is returned."""
+        """The first half of `_commit_late`; the second is returned, and is that of most time where
+        much is to be compressed and written: neither holds the interpreter."""
         self._check_open()
         late = self._prepare_late(jobs)
         if late is None:
             return None
-        with self._logged:
-            self._writer.write(late.blocks, late.vclock)
+        if not late.goes_aside:
+            with self._logged:
+                self._writer.write(late.blocks, late.vclock)
 
         def finish() -> None:
             with self._logged:
+                if late.goes_aside:
+                    self._writer.write(late.blocks, late.vclock)
                 self._writer.sync()
             self._add_late(late)
 

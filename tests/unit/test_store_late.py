@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from logweir.errors import RequestError, WalError, WriteFailed, WriterPoisoned
-from logweir.limits import LATE_AFTER, LATE_ROWS
+from logweir.limits import LATE_AFTER, LATE_ASIDE_BYTES, LATE_ROWS
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import late as late_module
 from logweir.store import open as open_store
@@ -380,8 +380,12 @@ def begun(log: Log, *jobs: Job) -> threading.Event:
     return done
 
 
-def test_a_group_that_is_begun_is_answered_by_another_thread(tmp_path: Path) -> None:
-    """Durable then, and in the right order with what comes behind it."""
+@pytest.mark.parametrize("aside_bytes", [1, LATE_ASIDE_BYTES])
+def test_a_group_that_is_begun_is_answered_by_another_thread(
+    tmp_path: Path, monkeypatch: Any, aside_bytes: int
+) -> None:
+    """Durable then, and in the right order with what comes behind it, whoever writes it."""
+    monkeypatch.setattr(late_module, "LATE_ASIDE_BYTES", aside_bytes)
     with open_log(tmp_path / "s") as log:
         calm(log)
         threads = []
@@ -412,8 +416,12 @@ def test_a_group_is_not_begun_where_it_must_wait_its_turn(tmp_path: Path) -> Non
     assert log.vclock == before
 
 
-def test_a_failing_disk_refuses_a_group_that_is_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("aside_bytes", [1, LATE_ASIDE_BYTES])
+def test_a_failing_disk_refuses_a_group_that_is_begun(
+    tmp_path: Path, monkeypatch: Any, aside_bytes: int
+) -> None:
     """Of a failed write nothing is left and the log goes on; a failed sync ends it."""
+    monkeypatch.setattr(late_module, "LATE_ASIDE_BYTES", aside_bytes)
     faulty = FaultyFileSystem(OS)
     log = open_log(tmp_path / "s", faulty)
     calm(log)
