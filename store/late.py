@@ -26,7 +26,7 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -46,7 +46,7 @@ from logweir.store.engine import Plans
 from logweir.store.group import run_blocks
 from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
-from logweir.store.state import Position, State
+from logweir.store.state import Position, SortedPart, State
 from logweir.wal.failpoint import failpoint
 from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
@@ -55,6 +55,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["Late", "LateGroup", "prepare"]
 
 _ALONE_ROWS: Final = 256
+_PART_ROWS: Final = 512
 _STRETCHES: Final = 2  # more of them hold the same keys again and again: sorting them is worth it
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
@@ -69,18 +70,39 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Entries:
-    """Ascending keys, none twice, and the tuple of each. `longest`: no key has more bytes."""
+class _Stretch:
+    """Pieces whose keys ascend, none of them twice. `longest`: no key has more bytes."""
 
-    keys: list[bytes]
-    tuples: list[bytes]
-    longest: int
+    pieces: list[_Piece]
+    longest: int = 0
 
-    def add(self, piece: _Piece, longest: int) -> None:
-        """Take the ascending entries of a piece, which are behind all that are here."""
-        self.keys += kernel.parts(piece.keys.data, piece.keys.bounds)
-        self.tuples += kernel.parts(piece.packed, piece.bounds)
-        self.longest = max(self.longest, longest)
+    @property
+    def last_key(self) -> bytes:
+        """The greatest of all."""
+        keys = self.pieces[-1].keys
+        return keys[len(keys) - 1]
+
+    def parts(self) -> Iterator[SortedPart]:
+        """Keys and their tuples, a few at a time, so that they stay in the processor's caches
+        from where they are made to where the state takes them."""
+        for one in self.pieces:
+            for at in range(0, len(one.keys), _PART_ROWS):
+                end = at + _PART_ROWS + 1
+                keys = kernel.parts(one.keys.data, one.keys.bounds[at:end])
+                yield keys, kernel.parts(one.packed, one.bounds[at:end])
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The same of pieces in no order, each key with the last tuple of it."""
+
+    found: dict[bytes, bytes]
+    longest: int = 0
+
+    def parts(self) -> Iterator[SortedPart]:
+        """See `_Stretch`."""
+        keys = sorted(self.found)  # four times as fast as sorting pairs
+        yield keys, list(map(self.found.__getitem__, keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,31 +236,27 @@ def _all(parts: list[array[int]]) -> array[int]:
     return bounds
 
 
-def _latest(pieces: Sequence[_Piece]) -> list[_Entries]:
-    """What the state is to take of pieces, one behind the other: nothing that is replaced within
-    one of them."""
-    stretches: list[_Entries] = []
-    last: bytes | None = None
+def _latest(pieces: Sequence[_Piece]) -> Sequence[_Stretch | _Gathered]:
+    """What the state is to take of pieces, one behind the other."""
+    stretches: list[_Stretch] = []
     for one in pieces:
         longest = kernel.ascending(one.keys.data, one.keys.bounds)
         if longest < 0:
-            return [_gathered(pieces)]
-        if last is None or one.keys[0] <= last:
+            return (_gathered(pieces),)
+        if not stretches or one.keys[0] <= stretches[-1].last_key:
             if len(stretches) == _STRETCHES:
-                return [_gathered(pieces)]
-            stretches.append(_Entries([], [], 0))
-        entries = stretches[-1]
-        entries.add(one, longest)
-        last = entries.keys[-1]
+                return (_gathered(pieces),)
+            stretches.append(_Stretch([]))
+        stretches[-1].pieces.append(one)
+        stretches[-1].longest = max(stretches[-1].longest, longest)
     return stretches
 
 
-def _gathered(pieces: Sequence[_Piece]) -> _Entries:
+def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
     found: dict[bytes, bytes] = {}
     for one in pieces:
         kernel.gather(one.keys.data, one.keys.bounds, one.packed, one.bounds, found)
-    keys = sorted(found)  # four times as fast as sorting pairs
-    return _Entries(keys, list(map(found.__getitem__, keys)), max(map(len, keys)))
+    return _Gathered(found, max(map(len, found)))
 
 
 class Late:
@@ -342,10 +360,10 @@ class Late:
                 prefix = pieces[0].prefix
                 for new in _latest(pieces):
                     before = txn.count(space_id, 0)
-                    txn.load_sorted(space_id, 0, new.keys, new.tuples, new.longest)
+                    txn.load_sorted(space_id, 0, new.parts(), new.longest)
                     if prefix and txn.count(space_id, 0) != before:
-                        places = [prefix + key for key in new.keys]
-                        txn.load_sorted(space_id, 1, places, new.keys, len(prefix) + new.longest)
+                        places = (([prefix + key for key in keys], keys) for keys, _ in new.parts())
+                        txn.load_sorted(space_id, 1, places, len(prefix) + new.longest)
             txn.set_position(position)
             failpoint("store.before_late_commit")
         except BaseException:
