@@ -7,9 +7,10 @@ they are durable, and the state takes them, sorted and the last of each key only
 transaction with the position behind them
 
 * before anything else touches the state: a view is opened, or another kind of group begins;
-* while the log syncs a later group, once there are `limits.LATE_ROWS` of them, or the first is
-  half as old as
-* `limits.LATE_SECONDS`, after which they go in a thread of their own.
+* once there are `limits.LATE_ROWS` of them, or the first is half as old as `limits.LATE_SECONDS`:
+  while the log syncs a later group behind which more waits, or behind the answers to one behind
+  which nothing does, so that these are not held up;
+* when the first is as old as that, in a thread of their own.
 
 A process that dies in between has them in the log, behind the state's position, so opening the
 folder applies them. Groups are late only after `limits.LATE_AFTER` of that kind came without a view
@@ -55,6 +56,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["Late", "LateGroup", "prepare"]
 
 _ALONE_ROWS: Final = 256
+_OVERDUE: Final = 4
 _PART_ROWS: Final = 512
 _STRETCHES: Final = 2  # more of them hold the same keys again and again: sorting them is worth it
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
@@ -298,6 +300,13 @@ class Late:
             or self._bytes >= LATE_BYTES
             or time.monotonic() >= self._since + LATE_SECONDS / 2
         )
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether so much waits that the state should take it at the next sync, whoever waits for
+        that."""
+        is_much = self._rows >= _OVERDUE * LATE_ROWS or self._bytes >= _OVERDUE * LATE_BYTES
+        return is_much and self.waits
 
     @property
     def waiting(self) -> Mapping[int, bytes]:

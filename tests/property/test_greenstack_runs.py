@@ -369,3 +369,30 @@ def test_runs_are_answered_as_single_requests_are(tmp_path: Path) -> None:
         assert server.log.get("default", b"q8") is not None
     with logweir.open(tmp_path / "s") as log:
         assert log.count("default") == 48
+
+
+def test_the_state_takes_a_burst_behind_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its own accord, though nothing comes behind it and what waits is not old."""
+    monkeypatch.setattr(late, "LATE_ROWS", 2)
+    monkeypatch.setattr(late, "LATE_SECONDS", 3600)
+    monkeypatch.setattr(late, "LATE_AFTER", 0)
+    listen = (parse_listen_url("greenstack://127.0.0.1:0"),)
+    frames = [mutation(b"k%d" % n, b"v" * 100, flags=Flag.QUIET) for n in range(2000)]
+    with (
+        Serving(tmp_path / "s", listen=listen, guest="all") as server,
+        RawClient(server.port) as client,
+    ):
+        for _ in range(3):
+            client.send(*frames)
+            assert client.barrier() == []
+        assert server.log.vclock.lsn(1) >= 6000
+        turns = 0
+        while server.log._late.waits and turns < 2000:
+            turns += 1
+            assert client.barrier() == []
+        with server.log._state.read() as txn:
+            position = txn.position()
+        assert position is not None
+        assert position.vclock == server.log.vclock
