@@ -56,7 +56,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["Late", "LateGroup", "prepare"]
 
 _ALONE_ROWS: Final = 256
-_OVERDUE: Final = 4
+_OVERDUE: Final = 2
 _PART_ROWS: Final = 512
 _STRETCHES: Final = 2  # more of them hold the same keys again and again: sorting them is worth it
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
@@ -326,7 +326,7 @@ class Late:
             return False
         if self._pieces:
             return True
-        room = LATE_ROWS * _ROW_PAGE_BYTES + 2 * LATE_BYTES
+        room = _OVERDUE * (LATE_ROWS * _ROW_PAGE_BYTES + LATE_BYTES) + LATE_BYTES
         if not self._state.has_room(room // 4):
             return False
         try:
