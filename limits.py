@@ -66,7 +66,8 @@ IDENTIFIER_BYTES: Final = 65000
 
 # --- state ----------------------------------------------------------------------------------------
 LATE_ROWS: Final = 16_384
-"""So many durable rows may wait until the state takes them (`store.late`)."""
+"""So many durable rows may wait until the state takes them (`store.late`); twice as many where
+answers go first."""
 
 LATE_BYTES: Final = 4 * 1024 * 1024
 """The same in bytes of tuples; a group that is larger does not wait."""
@@ -77,7 +78,10 @@ LATE_SECONDS: Final = 0.05
 LATE_AFTER: Final = 8
 """So many groups of the kind must have come in a row without a view in between."""
 
-LATE_DISK_BYTES: Final = 256 * 1024 * 1024
+LATE_ASIDE_BYTES: Final = 256 * 1024
+"""A group of so many bytes of tuples is compressed and written by the thread that syncs it."""
+
+LATE_DISK_BYTES: Final = 512 * 1024 * 1024
 """Nothing waits where the disk has less room than this."""
 
 STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024

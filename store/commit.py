@@ -35,13 +35,15 @@ class Job:
     again on another group if the first was given up. `size`: about how many bytes of log it makes.
     `sees_batch`: it looks at `Group.batch` itself, so what that holds need not be applied before.
     `run`: the whole of the change, where it is that; `apply` then does the same.
-    `finished` is called, in the leader's thread, after the change is durable or refused.
+    `more`: whoever wants it has more in line, or may have, so that to be quick with its answer is
+    not all. `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
     apply: Callable[[Any], Any]
     size: int = 0
     sees_batch: bool = False
     run: RunMaker | None = None
+    more: bool = True
     result: Any = None
     error: BaseException | None = None
     finished: Callable[[Job], None] | None = None

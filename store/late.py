@@ -7,9 +7,10 @@ they are durable, and the state takes them, sorted and the last of each key only
 transaction with the position behind them
 
 * before anything else touches the state: a view is opened, or another kind of group begins;
-* while the log syncs a later group, once there are `limits.LATE_ROWS` of them, or the first is
-  half as old as
-* `limits.LATE_SECONDS`, after which they go in a thread of their own.
+* once there are `limits.LATE_ROWS` of them, or the first is half as old as `limits.LATE_SECONDS`:
+  while the log syncs a later group behind which more waits, or behind the answers to one behind
+  which nothing does, so that these are not held up;
+* when the first is as old as that, in a thread of their own.
 
 A process that dies in between has them in the log, behind the state's position, so opening the
 folder applies them. Groups are late only after `limits.LATE_AFTER` of that kind came without a view
@@ -26,14 +27,15 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
 from logweir.limits import (
     LATE_AFTER,
+    LATE_ASIDE_BYTES,
     LATE_BYTES,
     LATE_DISK_BYTES,
     LATE_ROWS,
@@ -45,7 +47,7 @@ from logweir.store.engine import Plans
 from logweir.store.group import run_blocks
 from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
-from logweir.store.state import Position, State
+from logweir.store.state import Position, SortedPart, State
 from logweir.wal.failpoint import failpoint
 from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
@@ -54,6 +56,9 @@ from logweir.wal.xrow import RowType
 __all__ = ["Late", "LateGroup", "prepare"]
 
 _ALONE_ROWS: Final = 256
+_OVERDUE: Final = 2
+_PART_ROWS: Final = 512
+_STRETCHES: Final = 2  # more of them hold the same keys again and again: sorting them is worth it
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
 
@@ -66,6 +71,42 @@ class _Piece:
     bounds: array[int]
 
 
+@dataclass(slots=True)
+class _Stretch:
+    """Pieces whose keys ascend, none of them twice. `longest`: no key has more bytes."""
+
+    pieces: list[_Piece]
+    longest: int = 0
+
+    @property
+    def last_key(self) -> bytes:
+        """The greatest of all."""
+        keys = self.pieces[-1].keys
+        return keys[len(keys) - 1]
+
+    def parts(self) -> Iterator[SortedPart]:
+        """Keys and their tuples, a few at a time, so that they stay in the processor's caches
+        from where they are made to where the state takes them."""
+        for one in self.pieces:
+            for at in range(0, len(one.keys), _PART_ROWS):
+                end = at + _PART_ROWS + 1
+                keys = kernel.parts(one.keys.data, one.keys.bounds[at:end])
+                yield keys, kernel.parts(one.packed, one.bounds[at:end])
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The same of pieces in no order, each key with the last tuple of it."""
+
+    found: dict[bytes, bytes]
+    longest: int = 0
+
+    def parts(self) -> Iterator[SortedPart]:
+        """See `_Stretch`."""
+        keys = sorted(self.found)  # four times as fast as sorting pairs
+        yield keys, list(map(self.found.__getitem__, keys))
+
+
 @dataclass(frozen=True, slots=True)
 class LateGroup:
     """What a group of runs makes: `blocks` for the log, `pieces` for the state."""
@@ -75,6 +116,11 @@ class LateGroup:
     pieces: list[_Piece]
     rows: int
     size_bytes: int
+
+    @property
+    def goes_aside(self) -> bool:
+        """Whether it is so large that the thread that syncs it also compresses and writes it."""
+        return self.size_bytes >= LATE_ASIDE_BYTES
 
 
 def prepare(
@@ -192,27 +238,27 @@ def _all(parts: list[array[int]]) -> array[int]:
     return bounds
 
 
-def _latest(pieces: Sequence[_Piece]) -> tuple[list[bytes], Iterable[bytes]]:
-    """The keys of pieces, ascending and none twice, and the last tuple of each."""
-    if _are_ascending(pieces):
-        keys: list[bytes] = []
-        for one in pieces:
-            keys += kernel.parts(one.keys.data, one.keys.bounds)
-        return keys, chain.from_iterable(kernel.parts(one.packed, one.bounds) for one in pieces)
+def _latest(pieces: Sequence[_Piece]) -> Sequence[_Stretch | _Gathered]:
+    """What the state is to take of pieces, one behind the other."""
+    stretches: list[_Stretch] = []
+    for one in pieces:
+        longest = kernel.ascending(one.keys.data, one.keys.bounds)
+        if longest < 0:
+            return (_gathered(pieces),)
+        if not stretches or one.keys[0] <= stretches[-1].last_key:
+            if len(stretches) == _STRETCHES:
+                return (_gathered(pieces),)
+            stretches.append(_Stretch([]))
+        stretches[-1].pieces.append(one)
+        stretches[-1].longest = max(stretches[-1].longest, longest)
+    return stretches
+
+
+def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
     found: dict[bytes, bytes] = {}
     for one in pieces:
         kernel.gather(one.keys.data, one.keys.bounds, one.packed, one.bounds, found)
-    keys = sorted(found)  # four times as fast as sorting pairs
-    return keys, map(found.__getitem__, keys)
-
-
-def _are_ascending(pieces: Sequence[_Piece]) -> bool:
-    last = b""
-    for one in pieces:
-        if one.keys[0] <= last or kernel.ascending(one.keys.data, one.keys.bounds) < 0:
-            return False
-        last = one.keys[len(one.keys) - 1]
-    return True
+    return _Gathered(found, max(map(len, found)))
 
 
 class Late:
@@ -256,6 +302,13 @@ class Late:
         )
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether so much waits that the state should take it at the next sync, whoever waits for
+        that."""
+        is_much = self._rows >= _OVERDUE * LATE_ROWS or self._bytes >= _OVERDUE * LATE_BYTES
+        return is_much and self.waits
+
+    @property
     def waiting(self) -> Mapping[int, bytes]:
         """The spaces of which something waits, each with the prefix of its runs."""
         return {piece.space_id: piece.prefix for piece in self._pieces}
@@ -273,7 +326,7 @@ class Late:
             return False
         if self._pieces:
             return True
-        room = LATE_ROWS * _ROW_PAGE_BYTES + 2 * LATE_BYTES
+        room = _OVERDUE * (LATE_ROWS * _ROW_PAGE_BYTES + LATE_BYTES) + LATE_BYTES
         if not self._state.has_room(room // 4):
             return False
         try:
@@ -313,12 +366,13 @@ class Late:
         txn = self._state.begin()
         try:
             for space_id, pieces in together.items():
-                keys, tuples = _latest(pieces)
-                before = txn.count(space_id, 0)
-                txn.load_sorted(space_id, 0, keys, tuples)
                 prefix = pieces[0].prefix
-                if prefix and txn.count(space_id, 0) != before:
-                    txn.load_sorted(space_id, 1, [prefix + key for key in keys], keys)
+                for new in _latest(pieces):
+                    before = txn.count(space_id, 0)
+                    txn.load_sorted(space_id, 0, new.parts(), new.longest)
+                    if prefix and txn.count(space_id, 0) != before:
+                        places = (([prefix + key for key in keys], keys) for keys, _ in new.parts())
+                        txn.load_sorted(space_id, 1, places, len(prefix) + new.longest)
             txn.set_position(position)
             failpoint("store.before_late_commit")
         except BaseException:

@@ -257,10 +257,15 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
         thread syncs and answers them. False, and nothing done, where that cannot be done now."""
         if self.durability != "fsync" or not self._queue.begin(jobs, self._syncer.hand):
             return False
-        if self._late.is_due:
+        self.settle(is_idle=not any([job.more for job in jobs]))
+        return True
+
+    def settle(self, *, is_idle: bool = False) -> None:
+        """Have the state take what is late, if it is due. `is_idle`: a group was begun behind which
+        nothing waits, so call this again behind its answers; before them only if overdue."""
+        if self._late.is_overdue if is_idle else self._late.is_due:
             with contextlib.suppress(LogweirError):  # the jobs are on their way; the next is told
                 self._apply_late()
-        return True
 
     def transaction(self) -> Transaction:
         """Several changes, applied together or not at all: a context manager.
@@ -389,16 +394,20 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
         return True
 
     def _begin_late(self, jobs: Sequence[Job]) -> Callable[[], None] | None:
-        """The first half of `_commit_late`; the second is returned."""
+        """The first half of `_commit_late`; the second is returned, and is that of most time where
+        much is to be compressed and written: neither holds the interpreter."""
         self._check_open()
         late = self._prepare_late(jobs)
         if late is None:
             return None
-        with self._logged:
-            self._writer.write(late.blocks, late.vclock)
+        if not late.goes_aside:
+            with self._logged:
+                self._writer.write(late.blocks, late.vclock)
 
         def finish() -> None:
             with self._logged:
+                if late.goes_aside:
+                    self._writer.write(late.blocks, late.vclock)
                 self._writer.sync()
             self._add_late(late)
 

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import lt
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import lmdb
 
@@ -47,7 +47,7 @@ from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "takes_length"]
+__all__ = ["MapFull", "Position", "SortedPart", "Spoiled", "State", "Tree", "Txn", "takes_length"]
 
 _DATABASES_MAX: Final = 65_000
 _READERS_MAX: Final = 1024
@@ -69,6 +69,9 @@ _SMALL_BYTES: Final = 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full: abort the transaction, call `State.grow`, run it again."""
+
+SortedPart: TypeAlias = tuple[list[bytes], list[bytes]]
+"""Some keys, ascending, and the value of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,14 +337,13 @@ class Txn:
             tree.load(pairs)
 
     def load_sorted(
-        self, space_id: int, index_id: int, keys: list[bytes], values: Iterable[bytes]
+        self, space_id: int, index_id: int, parts: Iterable[SortedPart], longest: int
     ) -> None:
-        """`load` of keys that are ascending, none of them twice."""
+        """`load` of keys that are ascending, none of them twice: see `Tree.load_sorted`."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
         self.spoil()
-        if keys:
-            tree.load_sorted(keys, values)
+        tree.load_sorted(parts, longest)
 
     def count(self, space_id: int, index_id: int) -> int:
         """How many entries an index has."""
@@ -560,25 +562,30 @@ class Tree:
         """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
         keys = [key for key, _ in pairs]
         if all(map(lt, keys, keys[1:])):
-            self.load_sorted(keys, (value for _, value in pairs))
+            self.load_sorted([(keys, [value for _, value in pairs])], _longest(keys))
             return
-        if not _is_short(keys):
+        if not takes_length(_longest(keys)):
             for key, value in pairs:
                 self.put(key, value)
             return
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs)
 
-    def load_sorted(self, keys: list[bytes], values: Iterable[bytes]) -> None:
-        """`load` of keys that are ascending, none of them twice."""
-        pairs = zip(keys, values, strict=True)
-        if not _is_short(keys):
-            for key, value in pairs:
-                self.put(key, value)
+    def load_sorted(self, parts: Iterable[SortedPart], longest: int) -> None:
+        """`load` of keys that are ascending, none of them twice.
+
+        `parts`: keys, some at least, and the value of each; `longest`: no key has more bytes.
+        """
+        if not takes_length(longest):
+            for keys, values in parts:
+                for key, value in zip(keys, values, strict=True):
+                    self.put(key, value)
             return
         last = self.last_key()
         with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=last is None or keys[0] > last)
+            for keys, values in parts:
+                pairs = zip(keys, values, strict=True)
+                cursor.putmulti(pairs, append=last is None or keys[0] > last)
 
     def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many short keys, fastest in ascending order. Undone as `add_new`."""
@@ -592,7 +599,7 @@ class Tree:
         Only undone with the whole transaction.
         """
         self._txn.spoil()
-        if not _is_short([key for key, _ in pairs]):
+        if not takes_length(_longest([key for key, _ in pairs])):
             for key, value in pairs:
                 if self.get(key) is not None:
                     return False
@@ -713,5 +720,5 @@ def takes_length(key_bytes: int) -> bool:
     return 0 <= key_bytes < PIECE_BYTES
 
 
-def _is_short(keys: list[bytes]) -> bool:
-    return takes_length(max(map(len, keys), default=0))
+def _longest(keys: list[bytes]) -> int:
+    return max(map(len, keys), default=0)

@@ -365,7 +365,8 @@ class Conversation:
 
         try:
             has_runs = any(isinstance(one.frame, MutationRun) for one in requests)
-            job = Job(apply, batch.size_bytes, sees_batch=has_runs, run=puts)
+            more = bool(batch.lane.queue)
+            job = Job(apply, batch.size_bytes, sees_batch=has_runs, run=puts, more=more)
             service.shared.submit(job, done)
         except LogweirError as error:
             failed = Job(apply)

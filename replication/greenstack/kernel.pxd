@@ -51,10 +51,25 @@ cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
 @cython.locals(i=Py_ssize_t)
 cdef void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
+@cython.locals(size=Py_ssize_t, found=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
+cdef inline Py_ssize_t reach(
+    Source data, Py_ssize_t names, Py_ssize_t table, Py_ssize_t widths) noexcept
+
+@cython.locals(first=Py_ssize_t, first_bytes=Py_ssize_t, second=Py_ssize_t,
+               second_bytes=Py_ssize_t)
+cdef inline bint apart(Py_ssize_t used, Py_ssize_t empty, u64* fields) noexcept
+
+@cython.locals(step=Py_ssize_t, key=Py_ssize_t, value=Py_ssize_t, key_end=Py_ssize_t,
+               value_end=Py_ssize_t, first=Py_ssize_t, first_end=Py_ssize_t, second=Py_ssize_t,
+               second_end=Py_ssize_t, i=Py_ssize_t, bits="unsigned char")
+cdef inline bint alike(
+    Source data, Py_ssize_t one, Py_ssize_t other, Py_ssize_t stop, u64* fields) noexcept
+
 @cython.locals(root=Py_ssize_t, names=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
-               flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64)
-cdef bint read_set(
+               flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64,
+               used=Py_ssize_t)
+cdef int read_set(
     Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t value_max, u64* fields) noexcept
 
 @cython.locals(raw=Source, fields="unsigned long long[6]", end=Py_ssize_t, count=Py_ssize_t,
@@ -62,7 +77,7 @@ cdef bint read_set(
                lane_bytes=Py_ssize_t, has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
                flags=Py_ssize_t, entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t,
                own=Py_ssize_t, own_bytes=Py_ssize_t, i=Py_ssize_t, vbucket=Py_ssize_t, traits=u64,
-               row=Py_ssize_t)
+               row=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, how=int)
 cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, Py_ssize_t count_max, Py_ssize_t value_max, u64[::1] found,
     u64[::1] table) except? -2

@@ -15,6 +15,10 @@ nothing has to be looked at, and `successes` the answers. Else each becomes a SE
 binary protocol (`sets`), a quiet one a SETQ, whose opaque is its number in the run, and what is
 answered to those `answers` translates.
 
+A client's requests are often alike: they differ in their opaque, and in what the key and the value
+hold, but not in length. Then reading one again gives what reading the one before it gave, as long
+as nothing that was read stood inside its key or value (`apart`): that is compared instead.
+
 Nothing here raises, recurses or believes a length: every read and write is checked against the
 ends of its buffer first, since the compiled one would not notice.
 """
@@ -160,60 +164,117 @@ def put_little(out: bytearray, at: int, value: int, width: int) -> None:
         value >>= 8
 
 
-def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int]) -> bool:
-    """Read the payload from `begin` to `end`. False: it is not of the form of a run.
+def reach(data: bytes, names: int, table: int, widths: int) -> int:
+    """Where ends what is read of a table and its vtable. `widths`: in bytes, of what is read of its
+    slots, four bits each, the lowest of slot 0."""
+    size = data[names] | data[names + 1] << 8
+    found = max(names + size, table + 4)
+    at = names + 4
+    while widths and at < names + size:
+        place = data[at] | data[at + 1] << 8
+        found = max(found, table + place + (widths & 15))
+        widths >>= 4
+        at += 2
+    return found
+
+
+def apart(used: int, empty: int, fields: list[int]) -> bool:
+    """Whether what was read ends at `used`, with key and value behind it and one another, but for
+    an empty text at `empty`, in neither of them; 0: there is none."""
+    first, first_bytes = fields[_REQ_KEY_AT], fields[_REQ_KEY_BYTES] + 1  # with the zero behind it
+    second, second_bytes = fields[_REQ_VALUE_AT], fields[_REQ_VALUE_BYTES]
+    if first > second:
+        first, first_bytes, second, second_bytes = second, second_bytes, first, first_bytes
+    if empty and not (
+        empty + 5 <= first
+        or (empty >= first + first_bytes and empty + 5 <= second)
+        or empty >= second + second_bytes
+    ):
+        return False
+    return used <= first - 4 and first_bytes <= second - 4 - first
+
+
+def alike(data: bytes, one: int, other: int, stop: int, fields: list[int]) -> bool:
+    """Whether the frame from `other` to `stop` differs from that at `one`, whose key and value
+    stand where `fields` says, only in its opaque and in what those hold, and has no zero in its
+    key. Both have the same length, and what was read of the one is `apart`."""
+    step = other - one
+    key = fields[_REQ_KEY_AT] + step
+    value = fields[_REQ_VALUE_AT] + step
+    key_end = key + fields[_REQ_KEY_BYTES]
+    value_end = value + fields[_REQ_VALUE_BYTES]
+    first, first_end = min(key, value), min(key_end, value_end)
+    second, second_end = max(key, value), max(key_end, value_end)
+    bits = 0
+    for i in range(other + 8, first):
+        bits |= data[i] ^ data[i - step]
+    for i in range(first_end, second):
+        bits |= data[i] ^ data[i - step]
+    for i in range(second_end, stop):
+        bits |= data[i] ^ data[i - step]
+    for i in range(key, key_end):
+        bits |= data[i] == 0
+    return bits == 0
+
+
+def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int]) -> int:
+    """Read the payload from `begin` to `end`. 0: it is not of the form of a run; else 1, or 2 where
+    what was read is `apart`.
 
     `fields`: takes its traits, without vbucket, and the places and lengths of key and value.
     """
     root = target(data, begin, end)
     names = vtable(data, begin, root, end) if root >= 0 else _BAD
     if names < 0 or small(data, names, root, end, 1, _SET) != _SET:
-        return False
+        return 0
+    used = reach(data, names, root, 0x14)
     document = slot(data, names, root, end, 0)
     if document <= 0:
-        return False
+        return 0
     document = target(data, document, end)
     names = vtable(data, begin, document, end) if document >= 0 else _BAD
     if names < 0:
-        return False
+        return 0
+    used = max(used, reach(data, names, document, 0x44))
     info = slot(data, names, document, end, 0)
     value = slot(data, names, document, end, 1)
     if info <= 0 or value <= 0:
-        return False
+        return 0
     info = target(data, info, end)
     value = target(data, value, end)
     names = vtable(data, begin, info, end) if info >= 0 else _BAD
     if names < 0 or value < 0:
-        return False
+        return 0
     value_bytes = little4(data, value)
     if value_bytes > end - value - 4 or value_bytes > value_max:
-        return False
+        return 0
     key = text(data, names, info, end, 0)
     expiration = text(data, names, info, end, 2)
     datatype = small(data, names, info, end, 4, 0)
     flags = slot(data, names, info, end, 1)
     cas = slot(data, names, info, end, 5)
     if key <= 0 or expiration < 0 or flags < 0 or cas < 0 or datatype < 0 or datatype > 1:
-        return False
+        return 0
     if small(data, names, info, end, 3, 0) or (expiration and little4(data, expiration)):
-        return False
+        return 0
     if (flags and end - flags < 4) or (cas and end - cas < 8):
-        return False
+        return 0
     if cas and (little4(data, cas) or little4(data, cas + 4)):
-        return False
+        return 0
     key_bytes = little4(data, key)
     if key_bytes == 0 or key_bytes > _ID_MAX:
-        return False
+        return 0
     for i in range(key + 4, key + 4 + key_bytes):
         if data[i] == 0:
-            return False
+            return 0
     traits = little4(data, flags) if flags else 0
     fields[_REQ_TRAITS] = traits << 32 | datatype << 8
     fields[_REQ_KEY_AT] = key + 4
     fields[_REQ_KEY_BYTES] = key_bytes
     fields[_REQ_VALUE_AT] = value + 4
     fields[_REQ_VALUE_BYTES] = value_bytes
-    return True
+    used = max(used, reach(data, names, info, 0x811444))
+    return 2 if apart(used, expiration, fields) else 1
 
 
 def take_run(
@@ -229,11 +290,27 @@ def take_run(
     end = len(data)
     count = loud = all_in = all_keys = all_values = 0
     lane_at = lane_bytes = has_lane = 0
+    before = before_size = how = 0
     while count < count_max and end - at >= _FRAME_MIN:
         size = big4(raw, at)
         if size > end - at - 4 or size < _FRAME_MIN - 4 or big2(raw, at + 8) != _MUTATION:
             break
         stop = at + 4 + size
+        row = count * _WIDTH
+        if how == 2 and size == before_size and alike(raw, before, at, stop, fields):
+            fields[_REQ_KEY_AT] += at - before
+            fields[_REQ_VALUE_AT] += at - before
+            table[row] = big4(raw, at + 4)
+            table[row + _REQ_TRAITS] = table[row - _WIDTH + _REQ_TRAITS]
+            for i in range(_REQ_KEY_AT, _REQ_VALUE_BYTES + 1):
+                table[row + i] = fields[i]
+            loud += 1 - (raw[at + 10] >> 4 & 1)
+            all_keys += fields[_REQ_KEY_BYTES]
+            all_values += fields[_REQ_VALUE_BYTES]
+            before = at
+            at = stop
+            count += 1
+            continue
         flags = raw[at + 10]
         entries = big4(raw, at + 11)
         if (flags & ~16) != 2 or entries < 6 or entries > stop - at - 15:
@@ -260,7 +337,8 @@ def take_run(
                 i += 1
             if i < own_bytes:
                 break
-        if not read_set(raw, payload, stop, value_max, fields):
+        how = read_set(raw, payload, stop, value_max, fields)
+        if how == 0:
             break
         vbucket = big2(raw, place + 4)
         if count == 0:
@@ -272,13 +350,13 @@ def take_run(
             traits |= 1
         else:
             loud += 1
-        row = count * _WIDTH
         table[row] = big4(raw, at + 4)
         table[row + _REQ_TRAITS] = traits
         for i in range(_REQ_KEY_AT, _REQ_VALUE_BYTES + 1):
             table[row + i] = fields[i]
         all_keys += fields[_REQ_KEY_BYTES]
         all_values += fields[_REQ_VALUE_BYTES]
+        before, before_size = at, size
         at = stop
         count += 1
     found[_RUN_STOP] = at

@@ -9,6 +9,7 @@ everything before it being done. All ways give the same answers and rows.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
 
 _FRAME_MIN: Final = 64
+_SCRATCH_BYTES: Final = 4 * 1024 * 1024
 _ZERO: Final = array("Q", (0,))
 _END: Final = (1 << 64) - 1
 
@@ -140,8 +142,8 @@ def take_run(data: bytes, at: int = 0) -> MutationRun | None:
     if most < RUN_MIN:
         return None
     found = _ZERO * kernel.RUN_NUMBERS
-    table = _ZERO * (kernel.WIDTH * most)
-    count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, table)
+    scratch = _scratch.numbers(kernel.WIDTH * most)
+    count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, scratch)
     if count < RUN_MIN:
         return None
     flex: dict[int, bytes] = {}
@@ -159,8 +161,38 @@ def take_run(data: bytes, at: int = 0) -> MutationRun | None:
         found[kernel.RUN_VALUES],
         None if vbucket == kernel.MIXED else vbucket,
         flex,
-        table,
+        scratch[: kernel.WIDTH * count],
     )
+
+
+class _Scratch(threading.local):
+    """Room for what kernels write, of each thread: to make it anew, all zeros, costs more than to
+    copy what was used of it. It is as large as the largest was, at most `_SCRATCH_BYTES`."""
+
+    def __init__(self) -> None:
+        self._numbers = _ZERO
+        self._buffers = (bytearray(), bytearray())
+
+    def numbers(self, count: int) -> array[int]:
+        """So many numbers at least."""
+        if len(self._numbers) >= count:
+            return self._numbers
+        made = _ZERO * count
+        if 8 * count <= _SCRATCH_BYTES:
+            self._numbers = made
+        return made
+
+    def buffers(self, first: int, second: int) -> tuple[bytearray, bytearray]:
+        """Two buffers of so many bytes at least."""
+        if len(self._buffers[0]) >= first and len(self._buffers[1]) >= second:
+            return self._buffers
+        made = bytearray(first), bytearray(second)
+        if max(first, second) <= _SCRATCH_BYTES:
+            self._buffers = made
+        return made
+
+
+_scratch: Final = _Scratch()
 
 
 class Puts:
@@ -187,8 +219,8 @@ class Puts:
         self._lsn, self._cas = first_lsn, clock.next()
         count = sum(run.count for run in self._runs)
         clock.reach(self._cas + count)
-        out = bytearray(self.size_bytes)
-        entries = bytearray(sum(2 * run.key_bytes + 3 * run.count for run in self._runs))
+        entry_bytes = sum(2 * run.key_bytes + 3 * run.count for run in self._runs)
+        out, entries = _scratch.buffers(self.size_bytes, entry_bytes)
         bounds, entry_bounds = _ZERO * (count + 1), _ZERO * (count + 1)
         row = 0
         for run in self._runs:

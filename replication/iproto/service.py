@@ -287,7 +287,14 @@ class Shared:
             done(job)
         if self._is_begun and not self._in_line:
             self._is_begun = False
-            self._put_in_line()
+            if self._fresh:
+                self._put_in_line()
+            else:
+                self._loop.call_soon(self._settle)  # behind what is sent now
+
+    def _settle(self) -> None:
+        if not (self._in_line or self._fresh):
+            self.log.settle()
 
     async def run(self, job: Job) -> object:
         """`submit`, and wait for the result. Raises what the job raised."""

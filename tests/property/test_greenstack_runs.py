@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -127,6 +129,94 @@ def test_a_run_stores_and_answers_what_single_requests_do(
     assert [
         (one.opaque, one.lane, MutationAnswer.decode(one.payload)) for one in answers
     ] == expected
+
+
+def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:
+    """How many requests there are in the run at the begin, what is said of all, and of each."""
+    found, table = runs._ZERO * module.RUN_NUMBERS, runs._ZERO * (8 * module.WIDTH)
+    count = module.take_run(data, 0, 8, 1 << 20, found, table)
+    return count, list(found), list(table[: count * module.WIDTH])
+
+
+def one_by_one(module: ModuleType, frames: Sequence[bytes]) -> tuple[int, list[int], list[int]]:
+    """The same from looking at each request by itself; all have the lane of the first, or none."""
+    found = [0] * module.RUN_NUMBERS
+    table: list[int] = []
+    at = count = 0
+    for frame in frames:
+        is_taken, one, row = taken(module, frame)
+        lane = module.RUN_HAS_LANE
+        if not is_taken or (count and one[lane] != found[lane]):
+            break
+        for place in (module.KEY_AT, module.VALUE_AT):
+            row[place] += at
+        table += row
+        at += len(frame)
+        if count == 0:
+            found = one
+        else:
+            for number in (module.RUN_KEYS, module.RUN_VALUES, module.RUN_LOUD):
+                found[number] += one[number]
+            if one[module.RUN_VBUCKET] != found[module.RUN_VBUCKET]:
+                found[module.RUN_VBUCKET] = module.MIXED
+            found[module.RUN_STOP] = at
+        count += 1
+    return count, found, table
+
+
+def test_a_request_like_the_one_before_it_is_read_as_it_would_be_alone() -> None:
+    """Each bit that may be turned in one, and then each in the next: also where an offset then
+    leads into what was a key or a value."""
+    frame = encode_frame(mutation(b"k1", b"value", opaque=7))
+    kinds = [frame]
+    for at in range(4, len(frame)):
+        for bit in range(8):
+            turned = bytearray(frame)
+            turned[at] ^= 1 << bit
+            if taken(kernel, bytes(turned))[0]:
+                kinds.append(bytes(turned))
+    assert len(kinds) > 100
+    for first in kinds:
+        for at in range(4, len(frame)):
+            second = bytearray(first)
+            second[at] ^= 1 << at % 8
+            pair = (first, bytes(second))
+            assert taken(kernel, b"".join(pair)) == one_by_one(kernel, pair)
+
+
+def test_a_value_that_says_where_things_stand_is_read_again() -> None:
+    """A vtable inside the value, and another one there in the next request."""
+    names = bytes.fromhex("10001c000c0010001400180019000400")
+    others = bytes.fromhex("10001c000c000c001400180019000400")
+    frames = []
+    for inside in (names, others):
+        frame = bytearray(encode_frame(mutation(b"k", inside)))
+        table = frame.index(names) + len(names)
+        back = table - frame.rindex(inside)
+        frame[table : table + 4] = back.to_bytes(4, "little", signed=True)
+        frames.append(bytes(frame))
+    for module in (kernel, PLAIN):
+        found = taken(module, b"".join(frames))
+        assert found == one_by_one(module, frames)
+        assert found[0] == 2
+        assert found[2][module.TRAITS] != found[2][module.WIDTH + module.TRAITS]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([b"", b"v", b"a value"]),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_requests_that_are_nearly_alike(value: bytes, changes: list[tuple[int, int]]) -> None:
+    """Each has one more byte that is another; compiled and interpreted."""
+    frames = [encode_frame(mutation(b"key", value, opaque=1))]
+    for place, byte in changes:
+        changed = bytearray(frames[-1])
+        changed[4 + place % (len(changed) - 4)] = byte
+        frames.append(bytes(changed))
+    expected = one_by_one(PLAIN, frames)
+    for module in (kernel, PLAIN):
+        assert taken(module, b"".join(frames)) == expected
 
 
 def test_what_does_not_fit_is_not_written() -> None:
@@ -279,3 +369,30 @@ def test_runs_are_answered_as_single_requests_are(tmp_path: Path) -> None:
         assert server.log.get("default", b"q8") is not None
     with logweir.open(tmp_path / "s") as log:
         assert log.count("default") == 48
+
+
+def test_the_state_takes_a_burst_behind_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its own accord, though nothing comes behind it and what waits is not old."""
+    monkeypatch.setattr(late, "LATE_ROWS", 2)
+    monkeypatch.setattr(late, "LATE_SECONDS", 3600)
+    monkeypatch.setattr(late, "LATE_AFTER", 0)
+    listen = (parse_listen_url("greenstack://127.0.0.1:0"),)
+    frames = [mutation(b"k%d" % n, b"v" * 100, flags=Flag.QUIET) for n in range(2000)]
+    with (
+        Serving(tmp_path / "s", listen=listen, guest="all") as server,
+        RawClient(server.port) as client,
+    ):
+        for _ in range(3):
+            client.send(*frames)
+            assert client.barrier() == []
+        assert server.log.vclock.lsn(1) >= 6000
+        turns = 0
+        while server.log._late.waits and turns < 2000:
+            turns += 1
+            assert client.barrier() == []
+        with server.log._state.read() as txn:
+            position = txn.position()
+        assert position is not None
+        assert position.vclock == server.log.vclock

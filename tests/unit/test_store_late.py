@@ -6,14 +6,16 @@ import errno
 import os
 import threading
 from array import array
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logweir.errors import RequestError, WalError, WriteFailed, WriterPoisoned
-from logweir.limits import LATE_AFTER, LATE_ROWS
+from logweir.limits import LATE_AFTER, LATE_ASIDE_BYTES, LATE_ROWS
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import late as late_module
 from logweir.store import open as open_store
@@ -380,8 +382,12 @@ def begun(log: Log, *jobs: Job) -> threading.Event:
     return done
 
 
-def test_a_group_that_is_begun_is_answered_by_another_thread(tmp_path: Path) -> None:
-    """Durable then, and in the right order with what comes behind it."""
+@pytest.mark.parametrize("aside_bytes", [1, LATE_ASIDE_BYTES])
+def test_a_group_that_is_begun_is_answered_by_another_thread(
+    tmp_path: Path, monkeypatch: Any, aside_bytes: int
+) -> None:
+    """Durable then, and in the right order with what comes behind it, whoever writes it."""
+    monkeypatch.setattr(late_module, "LATE_ASIDE_BYTES", aside_bytes)
     with open_log(tmp_path / "s") as log:
         calm(log)
         threads = []
@@ -412,8 +418,12 @@ def test_a_group_is_not_begun_where_it_must_wait_its_turn(tmp_path: Path) -> Non
     assert log.vclock == before
 
 
-def test_a_failing_disk_refuses_a_group_that_is_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("aside_bytes", [1, LATE_ASIDE_BYTES])
+def test_a_failing_disk_refuses_a_group_that_is_begun(
+    tmp_path: Path, monkeypatch: Any, aside_bytes: int
+) -> None:
     """Of a failed write nothing is left and the log goes on; a failed sync ends it."""
+    monkeypatch.setattr(late_module, "LATE_ASIDE_BYTES", aside_bytes)
     faulty = FaultyFileSystem(OS)
     log = open_log(tmp_path / "s", faulty)
     calm(log)
@@ -463,6 +473,71 @@ def test_a_state_that_fails_behind_a_begun_group_answers_it_once(
     assert answers == [None]
     with open_log(tmp_path / "s") as again:
         assert again.get("t", 1) == (1, 7)
+
+
+def test_answers_are_not_held_up_for_the_state(tmp_path: Path, monkeypatch: Any) -> None:
+    """What is due is taken while a group is synced behind which more waits, else behind its
+    answers; what is overdue in any case."""
+    monkeypatch.setattr(late_module, "LATE_ROWS", 2)
+    monkeypatch.setattr(late_module, "LATE_SECONDS", 3600)
+    with open_log(tmp_path / "s") as log:
+        calm(log)
+        log.settle()
+        for more in (True, False):
+            before = state_lsn(log)
+            assert begun(log, run_of(log, (1, 7), (2, 7))).wait(30)
+            log.settle(is_idle=True)
+            assert state_lsn(log) == before
+            job = run_of(log, (3, 8))
+            job.more = more
+            assert begun(log, job).wait(30)
+            assert state_lsn(log) == before + 2 * more
+            log.settle()
+            assert state_lsn(log) == before + 2 + (not more)
+            log.run_job(run_of(log, (4, 8)))
+            log._apply_late()
+        before = state_lsn(log)
+        assert begun(log, run_of(log, *((number, 9) for number in range(8)))).wait(30)
+        job = run_of(log, (9, 9))
+        job.more = False
+        assert begun(log, job).wait(30)
+        assert state_lsn(log) == before + 8
+        assert log.count("t") == 9
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(0, 300), min_size=1, max_size=12).map(
+            lambda keys: keys if keys[0] % 3 else sorted(set(keys))
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_the_last_tuple_of_each_key_is_taken(drawn: list[list[int]]) -> None:
+    """Pieces that ascend, that begin again, and that are in no order."""
+    pieces = []
+    expected: dict[bytes, bytes] = {}
+    for number, ids in enumerate(drawn):
+        keys = [b"%d" % one * (1 + one % 3) for one in ids]
+        tuples = [b"%d/%d" % (number, place) for place in range(len(ids))]
+        expected |= zip(keys, tuples, strict=True)
+        bounds, key_bounds = (
+            array("Q", accumulate(map(len, parts), initial=0)) for parts in (tuples, keys)
+        )
+        made = Keys(b"".join(keys), key_bounds)
+        pieces.append(late_module._Piece(512, b"", made, b"".join(tuples), bounds))
+    found: dict[bytes, bytes] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late_module, "_PART_ROWS", 3)
+        for new in late_module._latest(pieces):
+            last = b""
+            for keys, tuples in new.parts():
+                assert all(one < other for one, other in pairwise([last, *keys]))
+                assert max(map(len, keys)) <= new.longest
+                last = keys[-1]
+                found |= zip(keys, tuples, strict=True)
+    assert found == expected
 
 
 def broken() -> None:
