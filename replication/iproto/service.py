@@ -39,7 +39,8 @@ _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
 _QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
 _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
-_SLOW_GROUPS: Final = 2  # so many in a row: one alone tells of the machine, not of the disk
+_SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
+_SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
 _ASIDE_SECONDS: Final = 0.05  # for so long
 _ALONE_AFTER: Final = 4  # so many changes in a row of one connection
 
@@ -109,7 +110,7 @@ class Shared:
         self._in_line = 0
         self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
-        self._slow = 0  # groups in a row that this thread made too slowly
+        self._slow = 0  # how slow the last groups were
         self._last: object = None  # who made the last changes
         self._in_a_row = 0
 
@@ -243,7 +244,7 @@ class Shared:
         ):
             return False
         began = self._loop.time()
-        if self._slow >= _SLOW_GROUPS and began < self._aside_until:
+        if self._slow >= _SLOW_LIMIT and began < self._aside_until:
             return False
         if run.count == 1:
             is_made = self.log.commit_one(run.space_id, run.packed, answer)
@@ -266,9 +267,9 @@ class Shared:
         """See how quick the disk was. Returns the seconds since `began`."""
         now = self._loop.time()
         if now - began <= _QUICK_SECONDS:
-            self._slow = 0
+            self._slow = max(self._slow - 1, 0)
         else:
-            self._slow += 1
+            self._slow = min(self._slow + _SLOW_COST, 2 * _SLOW_LIMIT)
             self._aside_until = now + _ASIDE_SECONDS
         return now - began
 
@@ -282,7 +283,7 @@ class Shared:
             and not self.open_views
             and sum([job.size for job, _ in fresh]) <= _QUICK_BYTES
             and not self.log.is_busy
-            and (self._slow < _SLOW_GROUPS or began >= self._aside_until)
+            and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
         ):
             self._make_at_once(fresh, began)
             return

@@ -158,3 +158,22 @@ def test_who_has_the_log_meanwhile_is_waited_for(served: Serving, made_now: list
             served.wait(lambda: queue._line)
         assert client.receive().body == {0x30: [[5, 2]]}
         assert served.log.get("t", 5) == (5, 2)
+
+
+def test_a_slow_disk_is_left_to_another_thread_until_it_is_quick_again(
+    served: Serving, made_now: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slow change tells nothing, two do, and some quick ones make up for it."""
+    monkeypatch.setattr(service, "_ASIDE_SECONDS", 1000.0)
+    space = served.log.schema.space("t").id
+    with RawClient(served.port) as client:
+        alone(client, space, made_now)
+        made_now.clear()
+        monkeypatch.setattr(service, "_QUICK_SECONDS", -1.0)
+        for number in range(20):
+            assert replace(client, space, 1, number).body == {0x30: [[1, number]]}
+        assert made_now == [True] * 2 + [False] * 18
+        monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
+        made_now.clear()
+        alone(client, space, made_now)
+        assert len(made_now) > 16
