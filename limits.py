@@ -199,6 +199,10 @@ TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
 TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
 """Published bytes of one connection that are not stored yet; above, it is not read."""
 
+TANK_UNSTORED_HERE_BYTES: Final = 512 * 1024
+"""The same where nothing is waited for to store them (durability `write`): they are stored, and
+answered, before more is read, so that a client sends while its last bundles are written."""
+
 TANK_PARTITIONS: Final = 65_530
 """Most partitions of a topic. Source: Tank 4.0."""
 

@@ -92,6 +92,11 @@ class Outbox:
         self._parts.append(data)
         self.size_bytes += len(data)
 
+    def put_all(self, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        """`put` of each of several, of so many bytes together."""
+        self._parts += parts
+        self.size_bytes += size_bytes
+
     def take(self) -> bytes:
         """All that waits, in one piece."""
         parts = self.take_parts()

@@ -21,7 +21,7 @@ from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.format import HEADER_BYTES
 from logweir.store.group import Group
-from logweir.store.references import LargeTuple
+from logweir.store.references import LargeTuple, references
 from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
 from logweir.wal.mp import Value, encode_uint
@@ -198,20 +198,9 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
     if any(part.field_no >= last_field for part in primary.sort_parts):
         return False
     limit_bytes = space.format.max_bytes - HEADER_BYTES - space.format.offsets_bytes
-    checked = []
-    size = 0
-    for data in tuples:
-        head, payload = data
-        length = len(payload)
-        whole = len(head) + length
-        size += whole
-        assert head[0] == 0x91 + last_field
-        # What is checked, and what the key is made of, is the tuple without its payload.
-        if whole <= limit_bytes:
-            cut = 2 if length < 1 << 8 else 3 if length < 1 << 16 else 5
-            checked.append(head[:-cut] + b"\xc4\0")
-        else:
-            checked.append(data.joined())
+    # What is checked, and what the key is made of, is the tuple without its payload.
+    checked: list[bytes] = []
+    size = kernel.heads(tuples, limit_bytes, checked)
     found = plan.keys(b"".join(checked), array("Q", accumulate(map(len, checked), initial=0)))
     made = list(kernel.parts(found.data, found.bounds))
     tree = group.engine.txn.tree(space.id, 0)
@@ -221,16 +210,21 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
         return False
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
-    places = group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
+    blocks = group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
 
     def store() -> None:
-        referred, held = [], []
-        for key, data, place in zip(made, tuples, places, strict=True):
-            reference = place.reference()
-            if reference is None:
-                held.append((key, data.joined()))
+        referred: list[tuple[bytes, bytes]] = []
+        held: list[tuple[bytes, bytes]] = []
+        start = 0
+        for rows in blocks:
+            end = start + len(rows.parts) // 3
+            made_there = references(rows)
+            if made_there is not None:
+                referred += zip(made[start:end], made_there, strict=True)
             else:
-                referred.append((key, reference))
+                whole = [data.joined() for data in tuples[start:end]]
+                held += zip(made[start:end], whole, strict=True)
+            start = end
         if held:
             tree.insert(sorted(held))
         if referred:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from operator import itemgetter
@@ -18,10 +18,10 @@ from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
-from logweir.store import ddl
+from logweir.store import ddl, kernel
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
-from logweir.store.references import InLog, LargeTuple
+from logweir.store.references import LargeTuple
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence, learn_sequence
@@ -355,36 +355,28 @@ class Group:
 
     def add_tuples(
         self, space: SpaceDef, tuples: Sequence[LargeTuple], prefix: bytes
-    ) -> list[InLog]:
+    ) -> list[Pieces]:
         """Log large INSERTs whose effect is already applied, a transaction each, without joining
-        them: their bytes are written from where they are. Returns where that will be."""
+        them: their bytes are written from where they are. Returns the blocks that they are in,
+        each as `kernel.lay` puts them."""
         self._flush()
-        places: list[InLog] = []
-        parts: list[bytes | bytearray | memoryview] = []
-        rows = Pieces(parts, 0)
-        size = 0
-        for row_head, data in zip(self._row_heads(space, len(tuples), prefix), tuples, strict=True):
-            head, payload = data
-            size += len(row_head)
-            places.append(InLog(rows, len(parts) + 1, size))
-            parts += (row_head, head, payload)
-            size += len(head) + len(payload)
-            rows.size_bytes = size
-            if size >= BLOCK_TARGET_BYTES:
-                self._blocks.append(rows)
-                parts = []
-                rows = Pieces(parts, 0)
-                size = 0
-        if parts:
-            self._blocks.append(rows)
+        made: list[Pieces] = []
+        row_heads = self._row_heads(space, len(tuples), prefix)
+        at = 0
+        while at < len(tuples):
+            parts: list[bytes | bytearray | memoryview] = []
+            at, size = kernel.lay(row_heads, tuples, at, BLOCK_TARGET_BYTES, parts)
+            made.append(Pieces(parts, size))
+        self._blocks += made
         self.touched = True
-        return places
+        return made
 
-    def _row_heads(self, space: SpaceDef, count: int, prefix: bytes) -> Iterator[bytearray]:
+    def _row_heads(self, space: SpaceDef, count: int, prefix: bytes) -> list[bytearray]:
         """What stands before the tuples of the next `count` INSERTs, each a transaction."""
         replica_id = 0 if space.is_local else self.replica_id
         first = self._lsns[replica_id] + 1
         self._lsns[replica_id] += count
+        heads: list[bytearray] = []
         while count:
             # As many as have lsns of one length, made at once: then each is as long as the others.
             alike = min(count, next(end for end in _WIDER_FROM if end > first) - first)
@@ -399,10 +391,10 @@ class Group:
                 group_id=GROUP_LOCAL if space.is_local else 0,
             )
             size = len(made) // alike
-            for at in range(0, len(made), size):
-                yield made[at : at + size]
+            heads += [made[at : at + size] for at in range(0, len(made), size)]
             first += alike
             count -= alike
+        return heads
 
     def defer(self, work: Callable[[], None], size: int) -> None:
         """Have `work` on the state done while the log is being synced: nothing may refuse it.

@@ -73,6 +73,16 @@ cdef Py_ssize_t put_raw(
 @cython.locals(row=Py_ssize_t, start=u64, end=u64, size=u64, raw="const char*", found=list)
 cpdef list parts(bytes packed, u64[::1] bounds)
 
+@cython.locals(total=Py_ssize_t, length=Py_ssize_t, size=Py_ssize_t, cut=Py_ssize_t, head=bytes)
+cpdef Py_ssize_t heads(object tuples, Py_ssize_t limit, list out) except -1
+
+@cython.locals(size=Py_ssize_t, count=Py_ssize_t)
+cpdef tuple lay(list row_heads, object tuples, Py_ssize_t at, Py_ssize_t target, list out)
+
+@cython.locals(row=Py_ssize_t, count=Py_ssize_t, size=u64, out=bytearray, to="unsigned char*",
+               before=u64, behind=u64)
+cpdef list references(u64 first, u64 file, u64 offset, object parts, object checksums)
+
 @cython.locals(row=Py_ssize_t, key_start=u64, key_end=u64, start=u64, end=u64, size=u64,
                images_size=u64, images="const char*", raw="const char*")
 cpdef gather(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds, dict found)

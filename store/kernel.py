@@ -35,9 +35,11 @@ import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     Table = array[int] | memoryview
     Floats = array[float]
+    Buffer = bytes | bytearray | memoryview
 
 # How a loop over tuples ended.
 DONE = 0
@@ -376,6 +378,73 @@ def parts(packed: bytes, bounds: Table) -> list[bytes]:
             raise IndexError("a boundary is not in its buffer")
         found.append(raw[start:end])
         start = end
+    return found
+
+
+def heads(tuples: Sequence[tuple[bytes, Buffer]], limit: int, out: list[bytes]) -> int:
+    """Put each of `tuples` into `out` with no bytes in its last field, a bin: `LargeTuple`s, whose
+    head ends with the header of that field. One of more than `limit` bytes stays whole. Returns the
+    bytes of all."""
+    total = 0
+    for head, payload in tuples:
+        length = len(payload)
+        size = len(head) + length
+        total += size
+        if size > limit:
+            out.append(b"".join((head, payload)))
+        else:
+            cut = 2 if length < 0x100 else 3 if length < 0x10000 else 5
+            out.append(head[: len(head) - cut] + b"\xc4\0")
+    return total
+
+
+def lay(
+    row_heads: list[bytearray],
+    tuples: Sequence[tuple[bytes, Buffer]],
+    at: int,
+    target: int,
+    out: list[Buffer],
+) -> tuple[int, int]:
+    """Put the rows from number `at` on into `out`, three parts each: what stands before its tuple,
+    and the two of that. They end with the row that makes them `target` bytes. Returns where the
+    next ones begin, and the bytes of these."""
+    size = 0
+    count = len(tuples)
+    while at < count and size < target:
+        row_head = row_heads[at]
+        head, payload = tuples[at]
+        out.append(row_head)
+        out.append(head)
+        out.append(payload)
+        size += len(row_head) + len(head) + len(payload)
+        at += 1
+    return at, size
+
+
+def references(
+    first: int, file: int, offset: int, parts: Sequence[Buffer], checksums: Sequence[int]
+) -> list[bytes]:
+    """The reference (see `store.references`; `first`: its first byte) to each tuple of parts as
+    `lay` puts them, which stand in `file` from byte `offset` on. `checksums`: up to the end of each
+    part."""
+    found: list[bytes] = []
+    row = 0
+    count = len(parts)
+    while row + 2 < count:
+        offset += len(parts[row])
+        size = len(parts[row + 1]) + len(parts[row + 2])
+        out = bytearray(33)
+        to = out
+        to[0] = first
+        put_u64(file, to, 1)
+        put_u64(offset, to, 9)
+        put_u64(size, to, 17)
+        before = checksums[row]
+        behind = checksums[row + 2]
+        put_u64(before << 32 | behind, to, 25)
+        found.append(bytes(out))
+        offset += size
+        row += 3
     return found
 
 

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import CorruptBlock, WalError
 from logweir.limits import LOG_FILES_OPEN
+from logweir.store import kernel
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
 from logweir.wal.failpoint import failpoint
@@ -43,7 +44,15 @@ from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 if TYPE_CHECKING:
     from logweir.store.log import Log
 
-__all__ = ["REFERENCE", "InLog", "LargeTuple", "LogFiles", "file_of", "file_part", "move_in"]
+__all__ = [
+    "REFERENCE",
+    "LargeTuple",
+    "LogFiles",
+    "file_of",
+    "file_part",
+    "move_in",
+    "references",
+]
 
 REFERENCE: Final = 0xC1
 _FORM: Final = struct.Struct(">BQQQII")
@@ -67,22 +76,12 @@ class LargeTuple(NamedTuple):
         return b"".join(self)
 
 
-class InLog(NamedTuple):
-    """Where a tuple stands in the log: parts `part` and the next of `rows`, from byte `at` of
-    them on."""
-
-    rows: Pieces
-    part: int
-    at: int
-
-    def reference(self) -> bytes | None:
-        """The reference; None where it is not written as it is, or not yet."""
-        rows, part = self.rows, self.part
-        if rows.file is None:
-            return None
-        size = len(rows.parts[part]) + len(rows.parts[part + 1])
-        before, behind = rows.checksums[part - 1], rows.checksums[part + 1]
-        return _FORM.pack(REFERENCE, rows.file, rows.offset + self.at, size, before, behind)
+def references(rows: Pieces) -> list[bytes] | None:
+    """The references to the tuples of `rows`, as `kernel.lay` puts them; None where they are not
+    written as they are, or not yet."""
+    if rows.file is None:
+        return None
+    return kernel.references(REFERENCE, rows.file, rows.offset, rows.parts, rows.checksums)
 
 
 def file_of(reference: bytes) -> int:

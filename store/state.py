@@ -155,6 +155,7 @@ class State:
                 map_size=self._map_bytes,
                 max_dbs=_DATABASES_MAX,
                 max_readers=_READERS_MAX,
+                max_spare_txns=2,
                 sync=False,
                 metasync=False,
                 readahead=False,

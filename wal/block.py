@@ -196,14 +196,15 @@ def _packed_forms(rows: Buffer, level: int) -> Iterator[bytes]:
         yield _compress(rows, other, with_checksum=True)
 
 
+def _ends_in_zeros(payload: Buffer, offset: int) -> bool:
+    """Whether the part of a sector that the block ends in would be zeros only."""
+    last = (offset + FIXHEADER_BYTES + len(payload)) % _SECTOR_BYTES
+    return 0 < last <= len(payload) and not payload[-1] and bytes(payload[-last:]).count(0) == last
+
+
 def _has_zero_sector(payload: Buffer, offset: int) -> bool:
     """Whether a sector, or the part of one that the block ends in, would be zeros only."""
-    last = (offset + FIXHEADER_BYTES + len(payload)) % _SECTOR_BYTES
-    if 0 < last <= len(payload) and not payload[-1]:
-        tail = bytes(payload[-last:])
-        if tail.count(0) == last:
-            return True
-    return kernel.has_zeros(payload, _SECTOR_BYTES)
+    return _ends_in_zeros(payload, offset) or kernel.has_zeros(payload, _SECTOR_BYTES)
 
 
 def encode_block(
@@ -249,13 +250,12 @@ def encode_pieces(
     They are joined only where that makes the block smaller, or has to be. `is_dense`: it would not,
     which need not be looked at.
     """
-    large = [part for part in rows.parts if len(part) >= _LONG_RUN]
-    largest, last = max(large or rows.parts, key=len), rows.parts[-1]
+    parts = rows.parts
     packs = not is_dense and threshold_bytes is not None and rows.size_bytes >= threshold_bytes
     if (
-        (packs and not _is_dense(largest, level, _SAMPLED_PIECE_BYTES))
-        or _has_zero_sector(last, offset + rows.size_bytes - len(last))
-        or any([kernel.has_zeros(part, _LONG_RUN) for part in large])
+        (packs and not _is_dense(max(parts, key=len), level, _SAMPLED_PIECE_BYTES))
+        or _ends_in_zeros(parts[-1], offset + rows.size_bytes - len(parts[-1]))
+        or kernel.any_has_zeros(parts, _LONG_RUN)
     ):
         return encode_block(
             b"".join(rows.parts),

@@ -16,6 +16,8 @@ from typing import Final
 
 import crcmod  # type: ignore[import-untyped]
 
+from logweir.wal import kernel
+
 __all__ = ["SOURCE", "checksum", "checksums", "reference_checksum"]
 
 _ONES: Final = 0xFFFFFFFF
@@ -36,8 +38,7 @@ except ImportError:
     checksum = reference_checksum
 
     def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-        crc = 0
-        return [crc := checksum(part, crc) for part in parts]
+        return kernel.running(checksum, 0, 0, parts)
 else:
     SOURCE = "crc32c"
 
@@ -47,6 +48,4 @@ else:
 
     def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
         """Of what stands up to the end of each part, one behind the other."""
-        find = _hardware.crc32c
-        crc = _ONES
-        return [(crc := find(part, crc)) ^ _ONES for part in parts]
+        return kernel.running(_hardware.crc32c, _ONES, _ONES, parts)

@@ -34,11 +34,13 @@ is checked against the ends of its buffer first, since the compiled one would no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
+    Buffer = bytes | bytearray | memoryview
     Table = array[int] | memoryview
 
 COLUMNS = (
@@ -651,6 +653,24 @@ def has_zeros(data: bytes | bytearray | memoryview, count: int) -> bool:
                 return True
         at += count
     return False
+
+
+def any_has_zeros(parts: Sequence[Buffer], count: int) -> bool:
+    """Whether one of the parts has so many zeros one behind the other."""
+    for part in parts:  # noqa: SIM110 - a generator would cost more
+        if len(part) >= count and has_zeros(part, count):
+            return True
+    return False
+
+
+def running(find: Any, crc: int, inverted: int, parts: Sequence[Buffer]) -> list[int]:
+    """What `find` gives for each part and what it gave for the one before, first `crc`; each with
+    the bits of `inverted` changed."""
+    found: list[int] = []
+    for part in parts:
+        crc = find(part, crc)
+        found.append(crc ^ inverted)
+    return found
 
 
 def slices(table: Table, first: int, last: int, starts_at: int, stops_at: int, limit: int) -> int:

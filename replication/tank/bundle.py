@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -107,15 +106,14 @@ class Message(NamedTuple):
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BundleHead:
+class BundleHead(NamedTuple):
     """What stands in clear before the message set, which begins at byte `body`.
 
     `first`, `last`: the numbers of a sparse bundle, both 0 for an ordinary one.
     """
 
     codec: int
-    count: int
+    count: int  # type: ignore[assignment]  # what a tuple has of that name is not wanted
     sparse: bool
     first: int
     last: int

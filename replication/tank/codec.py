@@ -95,6 +95,7 @@ from logweir.replication.tank.messages import (
 
 __all__ = [
     "PING",
+    "VIEWED_BYTES",
     "FrameBuffer",
     "decode_answer",
     "decode_request",
@@ -120,11 +121,12 @@ _STATUS: Final = struct.Struct("<BBIIIIII")
 _NO_TOPIC: Final = b"\xff\xff"
 _NO_CLUSTER: Final = 0xFFFF
 _VERSION_WITH_FLAGS: Final = 3
-_VIEWED_BYTES: Final = 16 * 1024  # smaller bundles are copied: a view keeps all that came with it
+VIEWED_BYTES: Final = 16 * 1024  # smaller bundles are copied: a view keeps all that came with it
 _SCRATCH_BYTES: Final = 64 * 1024  # what is received at a time where no large frame is under way
 _HEAD_BYTES: Final = 4 * 1024  # the same behind a large frame: another one may follow
-_OWN_BYTES: Final = 256 * 1024
-_BUFFERS_KEPT: Final = 32
+_OWN_BYTES: Final = 256 * 1024  # of a buffer that large frames stay in, twice as much for a client
+_OWN_MOST_BYTES: Final = 1024 * 1024  # that fills it, up to this
+_BUFFERS_KEPT_BYTES: Final = 8 * 1024 * 1024  # of each size
 _BUFFERS_TRIED: Final = 4
 _OWN_FRAME_BYTES: Final = 4 * 1024 * 1024  # larger frames are received in pieces
 _SMALL_BYTES: Final = 1024  # smaller parts of a frame are gathered: each would cost as much again
@@ -138,14 +140,15 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._used: deque[bytearray] = deque()  # the one that was taken first, and is free first
+        # By size; the one that was taken first, and is free first, is in front.
+        self._used: dict[int, deque[bytearray]] = {}
 
-    def take(self, size: int) -> memoryview:
-        """A buffer of at least `size` bytes; one of the usual size that nobody looks into any more
-        is used again."""
-        if size > _OWN_BYTES:
-            return memoryview(bytearray(size))
-        used = self._used
+    def take(self, least_bytes: int, usual_bytes: int) -> memoryview:
+        """A buffer of the usual size, or of `least_bytes` if that is more. One of a usual size that
+        nobody looks into any more is used again."""
+        if least_bytes > usual_bytes:
+            return memoryview(bytearray(least_bytes))
+        used = self._used.setdefault(usual_bytes, deque())
         for _ in range(min(len(used), _BUFFERS_TRIED)):
             buffer = used.popleft()
             used.append(buffer)
@@ -155,8 +158,8 @@ class _Buffers(threading.local):
                 continue
             buffer.append(0)
             return memoryview(buffer)
-        buffer = bytearray(_OWN_BYTES)
-        if len(used) < _BUFFERS_KEPT:
+        buffer = bytearray(usual_bytes)
+        if len(used) * usual_bytes < _BUFFERS_KEPT_BYTES:
             used.append(buffer)
         return memoryview(buffer)
 
@@ -181,6 +184,7 @@ class FrameBuffer:
         self._room: memoryview | None = None  # that was given out
         self._own: memoryview | None = None  # where the frame under way stands whole
         self._own_start = self._own_end = 0
+        self._own_bytes = _OWN_BYTES  # of the next one
         self._after_large = False
 
     def __len__(self) -> int:
@@ -218,12 +222,12 @@ class FrameBuffer:
         missing = self._needed_bytes - self._size_bytes if self._parts else 0
         if self._own is not None:
             self._room = self._own[self._own_end :]
-        elif missing < _VIEWED_BYTES:
+        elif missing < VIEWED_BYTES:
             self._room = _buffers.scratch[: _HEAD_BYTES if self._after_large else _SCRATCH_BYTES]
         elif self._needed_bytes > _OWN_FRAME_BYTES:
             self._room = memoryview(bytearray(min(missing, _OWN_BYTES)))
         else:
-            self._own = _buffers.take(self._needed_bytes)
+            self._own = _buffers.take(self._needed_bytes, self._own_bytes)
             self._own_start = self._own_end = 0
             for part in self._parts:
                 start, self._own_end = self._own_end, self._own_end + len(part)
@@ -248,11 +252,14 @@ class FrameBuffer:
             return frames, None
         rest, problem = self._split(own[: self._own_end], self._own_start, frames)
         missing = self._needed_bytes - self._size_bytes if self._parts else 0
-        if missing >= _VIEWED_BYTES and rest + self._needed_bytes <= len(own):
+        if missing >= VIEWED_BYTES and rest + self._needed_bytes <= len(own):
             self._own_start = rest
             self._parts = []
             return frames, problem
         self._own = None
+        self._own_bytes = (
+            min(2 * len(own), _OWN_MOST_BYTES) if 4 * self._own_end > 3 * len(own) else _OWN_BYTES
+        )
         self._after_large = not self._parts
         return frames, problem
 
@@ -260,18 +267,10 @@ class FrameBuffer:
         self, view: memoryview, position: int, frames: list[tuple[int, memoryview]]
     ) -> tuple[int, LimitExceeded | None]:
         """Take the frames from `position` on, keep the rest; returns where that begins."""
-        end = len(view)
-        limit = self._limit_bytes
-        while end - position >= _FRAME.size:
-            kind, size = _FRAME.unpack_from(view, position)
-            start = position + _FRAME.size
-            if size > limit or end - start < size:
-                break
-            position = start + size
-            frames.append((kind, view[start:position]))
+        position = kernel.frames(view, position, self._limit_bytes, frames)
         problem = None
         self._parts, self._size_bytes = [], 0
-        if position < end:
+        if position < len(view):
             problem = self._take(view, position, frames)
         return position, problem
 
@@ -408,7 +407,7 @@ def _decode_publish(reader: _Reader, at_numbers: bool) -> Publish:
             (partition,) = reader.unpack(_U16)
             size = reader.varint()
             first = reader.u64() if at_numbers else None
-            bundle = reader.view(size) if size >= _VIEWED_BYTES else reader.take(size)
+            bundle = reader.view(size) if size >= VIEWED_BYTES else reader.take(size)
             parts.append(PublishPart(name, partition, bundle, first))
         topics.append((name, tuple(parts)))
     return Publish(request_id, tuple(topics), at_numbers, version, client, acks, timeout_ms)
@@ -420,7 +419,7 @@ def _one_bundle(payload: Buffer, at_numbers: bool, fields: tuple[int, ...]) -> P
     client = str(payload[7:client_end], "utf-8", "surrogateescape")
     name = str(payload[client_end + 7 : name_end], "utf-8", "surrogateescape")
     bundle = payload[start:]
-    if len(bundle) < _VIEWED_BYTES:
+    if len(bundle) < VIEWED_BYTES:
         bundle = bytes(bundle)
     part = PublishPart(name, partition, bundle, first if at_numbers else None)
     topics = ((name, (part,)),)

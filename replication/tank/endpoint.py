@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from logweir.limits import TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
+from logweir.limits import TANK_SILENT_CONNECTIONS
 from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
+from logweir.replication.tank import kernel
 from logweir.replication.tank.messages import Create, CreateError, Publish, PublishResult, Request
 from logweir.replication.tank.session import (
     Append,
+    Event,
     InputBudget,
     ServerSession,
     TopicReader,
@@ -38,10 +40,13 @@ _STORED: Final = PublishResult.STORED  # to look up members of an enumeration ta
 class TopicStore(TopicReader, Protocol):
     """Topics that can be changed. Everything is called, and calls back, in the event loop."""
 
-    def append(
-        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
-    ) -> None:
-        """Store bundles of one request, in order; `done` gets their outcomes once durable."""
+    @property
+    def unstored_bytes(self) -> int:
+        """With more bytes of bundles that are not stored yet no more is read of a connection."""
+        ...
+
+    def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
+        """Store bundles that came together, in order; `done` gets their outcomes once durable."""
         ...
 
     def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
@@ -104,6 +109,8 @@ class TankService:
         self._oldest = min(self._oldest, began)
 
     def _flush(self) -> None:
+        if not self._unflushed:
+            return
         links, self._unflushed = self._unflushed, {}
         self.metrics.answered("tank", self._stored, self._refused)
         self._stored = self._refused = 0
@@ -121,6 +128,7 @@ class TankService:
             self._silent.pop(oldest).close("too many connections that never sent a byte")
 
     def _published(self, keys: Iterable[PartitionKey]) -> None:
+        self._flush()
         for key in keys:
             for waiting in self.waiters.waiters(key):
                 conversation = self._conversations.get(waiting.session)
@@ -137,7 +145,7 @@ class _Conversation:
         self._session = ServerSession(
             service.topics, service.waiters, link.time(), budget=service.budget
         )
-        self._line: deque[Request | Waiting] = deque()
+        self._line: deque[Event | Waiting] = deque()
         self._noted: set[Waiting] = set()
         self._prepared: Request | None = None  # for which its topics were made ready
         self._pumping = False
@@ -148,7 +156,7 @@ class _Conversation:
     def session(self) -> ServerSession:
         return self._session
 
-    def handle(self, events: Sequence[Request]) -> None:
+    def handle(self, events: Sequence[Event]) -> None:
         self._line.extend(events)
         if not self._pumping:
             self._serve()
@@ -172,6 +180,10 @@ class _Conversation:
         line = self._line
         while line:
             item = line[0]
+            if isinstance(item, list):
+                line.popleft()
+                self._publish_alone(item)
+                continue
             if isinstance(item, Publish):
                 line.popleft()
                 self._publish(item)
@@ -221,24 +233,35 @@ class _Conversation:
             case _:
                 session.answer(item, self._link.time())
 
+    def _publish_alone(self, alone: list[Append]) -> None:
+        appends = self._session.accepted(alone)
+        if appends:
+            self._store(appends, self._session.stored_alone)
+
     def _publish(self, request: Publish) -> None:
         appends = self._session.publish(request)
-        if not appends:
-            return
-        size = 0
-        for append in appends:
-            size += len(append.bundle)
+        if appends:
+            self._store(appends, self._stored)
+
+    def _stored(self, appends: list[Append], results: list[PublishResult]) -> None:
+        for append, result in zip(appends, results, strict=True):
+            self._session.stored(append, result)
+
+    def _store(
+        self, appends: list[Append], tell: Callable[[list[Append], list[PublishResult]], None]
+    ) -> None:
+        size = kernel.size_of(appends)
         self._unstored_bytes += size
-        if self._unstored_bytes > TANK_UNSTORED_BYTES and not self._held:
+        limit_bytes = self._service.topics.unstored_bytes
+        if self._unstored_bytes > limit_bytes and not self._held:
             self._held = True
             self._link.hold_reading()
         began = self._link.time()
 
-        def done(results: Sequence[PublishResult]) -> None:
+        def done(results: list[PublishResult]) -> None:
             self._unstored_bytes -= size
-            for append, result in zip(appends, results, strict=True):
-                self._session.stored(append, result)
-            if self._held and self._unstored_bytes <= TANK_UNSTORED_BYTES // 2:
+            tell(appends, results)
+            if self._held and self._unstored_bytes <= limit_bytes // 2:
                 self._held = False
                 self._link.resume_reading()
             self._service.published(self._link, results, began)

@@ -1,18 +1,19 @@
 """Taking bundles of another broker into topics of ours, with their numbers. Synchronous.
 
-One call of `Intake.apply` is one transaction: bundles, losses, and how far the source was read. A
-bundle that goes on where the last one ends is stored as it came; one behind a hole gets its numbers
-written into it; of one that begins before the place wanted only the rest is kept.
+What was read of a partition is one transaction, with that of others while it is not too large:
+bundles, losses, and how far the source was read. A bundle that goes on where the last one ends is
+stored as it came; one behind a hole gets its numbers written into it; of one that begins before the
+place wanted only the rest is kept.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from logweir.errors import DecodeError, LimitExceeded, SourceStopped
-from logweir.limits import TANK_BUNDLE_BYTES
+from logweir.limits import TANK_BUNDLE_BYTES, TRANSACTION_BYTES
 from logweir.replication.positions import Gap, make_spaces, position, put_gap, put_position
 from logweir.replication.tank.bundle import check_bundle, decode_bundle, encode_bundle
 from logweir.replication.tank.follow import ReceivedBundle
@@ -75,30 +76,33 @@ class Intake:
             last = last_bundle(view.engine, self._topics[topic].space_id, partition)
         return last.last + 1 if last else 1
 
-    def job(self, batches: Sequence[Batch]) -> Job:
-        """What stores `batches` as one transaction; its result is the number of messages.
+    def store(self, batches: Sequence[Batch]) -> int:
+        """Store `batches` and wait until they are durable. Returns the number of messages.
 
-        Raises, when it runs, `SourceStopped` where numbers are taken that did not come from there.
+        Each is part of one transaction; what several that go together hold is below
+        `limits.TRANSACTION_BYTES`. Raises `SourceStopped` where numbers are taken that did not
+        come from there.
         """
+        jobs = [self._job(together, size) for together, size in _portions(batches)]
+        if not jobs:
+            return 0
+        done = threading.Event()
+        jobs[-1].finished = lambda _: done.set()
+        self._log.submit_jobs(jobs)
+        done.wait()
+        for job in jobs:
+            if job.error is not None:
+                raise job.error
+        return sum(job.result for job in jobs)
+
+    def _job(self, batches: Sequence[Batch], size: int) -> Job:
+        """What stores `batches` as one transaction; its result is the number of messages."""
         now_ms = int(self._log.now() * 1000)
-        size = sum(len(bundle.data) + 64 for batch in batches for bundle in batch.bundles)
 
         def apply(group: Group) -> int:
             return sum(self._apply(group, batch, now_ms) for batch in batches)
 
         return Job(apply, size)
-
-    def store(self, batches: Sequence[Batch]) -> int:
-        """Store `batches` and wait until they are durable. Returns the number of messages."""
-        done = threading.Event()
-        job = self.job(batches)
-        job.finished = lambda _: done.set()
-        self._log.submit_jobs([job])
-        done.wait()
-        if job.error is not None:
-            raise job.error
-        count: int = job.result
-        return count
 
     def _apply(self, group: Group, batch: Batch, now_ms: int) -> int:
         topic = self._topics[batch.topic]
@@ -162,3 +166,18 @@ class Intake:
         if outcome is not PublishResult.STORED:
             raise LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))
         return head.count, placed.last
+
+
+def _portions(batches: Sequence[Batch]) -> Iterator[tuple[list[Batch], int]]:
+    """Those that make one transaction together, and about how many bytes of log it takes."""
+    together: list[Batch] = []
+    total = 0
+    for batch in batches:
+        size = sum(len(bundle.data) + 64 for bundle in batch.bundles)
+        if together and total + size > TRANSACTION_BYTES // 2:
+            yield together, total
+            together, total = [], 0
+        together.append(batch)
+        total += size
+    if together:
+        yield together, total

@@ -46,3 +46,43 @@ cdef Py_ssize_t put_uint(bytearray out, Py_ssize_t at, unsigned long long value)
 
 cdef int put_big(
     bytearray out, Py_ssize_t at, unsigned long long value, Py_ssize_t width) except -1
+
+@cython.locals(
+    source="const unsigned char[::1]", end=Py_ssize_t, size=cython.ulonglong, start=Py_ssize_t)
+cpdef Py_ssize_t frames(
+    object view, Py_ssize_t position, unsigned long long limit, list out) except -1
+
+@cython.locals(end=Py_ssize_t)
+cpdef Py_ssize_t alone(
+    list found, Py_ssize_t at, Py_ssize_t viewed, object make, object head, list out) except -1
+
+@cython.locals(
+    fields=tuple, start=Py_ssize_t, found=tuple, numbers=tuple, count=cython.ulonglong,
+    wanted=cython.ulonglong)
+cdef tuple append_of(
+    object payload, const unsigned char[::1] source, int kind, Py_ssize_t viewed, object head)
+
+@cython.locals(ends=list, at=Py_ssize_t, count=Py_ssize_t)
+cpdef list spans(list appends)
+
+@cython.locals(size=Py_ssize_t)
+cpdef Py_ssize_t size_of(list appends) except -1
+
+@cython.locals(
+    count=Py_ssize_t, out=bytearray, index=Py_ssize_t, at=Py_ssize_t, ticket=cython.ulonglong,
+    result=cython.uint)
+cpdef bytes published(list appends, list results)
+
+@cython.locals(
+    size=Py_ssize_t, first=cython.ulonglong, until=cython.ulonglong,
+    count=cython.ulonglong, framed=Py_ssize_t)
+cpdef tuple place(
+    list appends, Py_ssize_t at, Py_ssize_t end, unsigned long long last, Py_ssize_t most,
+    object stored, object make, list tuples, object outcome, list outcomes)
+
+cdef Py_ssize_t varint_size(Py_ssize_t value) noexcept
+
+@cython.locals(
+    raw="const unsigned char*", end=Py_ssize_t, partition=cython.ulonglong, first=cython.ulonglong,
+    at=Py_ssize_t, field=int, value=cython.ulonglong, width=Py_ssize_t)
+cpdef tuple stored(bytes data)

@@ -5,16 +5,32 @@ file interpreted.
 `walk` follows one message set from its first byte to its last. The layout is in
 `logweir.replication.tank.bundle`. It checks what a reader depends on: that there are as many
 messages as announced, that each field lies within the bytes, that the numbers of a sparse set rise
-from the first to the last announced, and that nothing is left over. `one_bundle` and `sound` are
-for what nearly all publishes are, and leave everything else, also whatever is wrong, to the
-ordinary way. It takes types from `kernel.pxd`; without a compiler it runs as it stands.
+from the first to the last announced, and that nothing is left over. What is for a run of bundles
+(`frames`, `alone`, `spans`, `place`, `published`) does what nearly all publishes need, and leaves
+everything else, also whatever is wrong, to the ordinary way. It takes types from `kernel.pxd`;
+without a compiler it runs as it stands.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["compiled", "one_bundle", "sound", "tuple_head", "walk"]
+__all__ = [
+    "alone",
+    "compiled",
+    "frames",
+    "one_bundle",
+    "place",
+    "published",
+    "size_of",
+    "sound",
+    "spans",
+    "stored",
+    "tuple_head",
+    "walk",
+]
+
+_new: Any = tuple.__new__
 
 _HAS_KEY = 1
 _SAME_TIME = 2
@@ -47,6 +63,173 @@ def varint(source: bytes | memoryview, position: int, end: int) -> int:
         if byte < 0x80:
             return -BAD_VARINT if value >> 32 else size << 32 | value
     return -BAD_VARINT
+
+
+def frames(view: memoryview, position: int, limit: int, out: list[Any]) -> int:
+    """Put (type, payload) of each whole frame from `position` on into `out`; a frame of more than
+    `limit` bytes ends them. Returns where the rest begins."""
+    source = view
+    end = len(source)
+    while end - position >= 5:
+        size = fixed(source, position + 1, 4)
+        start = position + 5
+        if size > limit or size > end - start:
+            break
+        position = start + size
+        out.append((source[start - 5], view[start:position]))
+    return position
+
+
+def alone(
+    found: list[tuple[int, memoryview]], at: int, viewed: int, make: Any, head: Any, out: list[Any]
+) -> int:
+    """Put into `out` what is published by frames from the one at `at` on, while each is a publish
+    of one sound bundle that is not compressed and whose numbers can be. Returns where others begin.
+
+    `found`: as `frames` gives them; bundles of less than `viewed` bytes are copied, others are
+    views of their frame; `make`: `Append`, `head`: `BundleHead`, both tuples with names.
+    """
+    end = len(found)
+    while at < end:
+        kind, payload = found[at]
+        made = append_of(payload, payload, kind, viewed, head)
+        if made is None:
+            break
+        out.append(_new(make, made))
+        at += 1
+    return at
+
+
+def append_of(
+    payload: memoryview, source: bytes | memoryview, kind: int, viewed: int, head: Any
+) -> tuple[Any, ...] | None:
+    """The fields of an `Append`, or None. `source`: `payload` again (the compiled code reads the
+    one, cuts the other)."""
+    if kind != 1 and kind != 5:
+        return None
+    fields = one_bundle(source, kind == 5)
+    if fields is None:
+        return None
+    start = fields[8]
+    found = sound(source[start:])
+    if found is None:
+        return None
+    numbers = found[0]
+    count = numbers[1]
+    first = None
+    if kind == 5:
+        first = fields[7]
+        wanted = fields[7]
+        if wanted < 1 or wanted > HIGHEST - count + 1:
+            return None
+        if numbers[2] and numbers[3] != first:
+            return None
+    bundle: bytes | memoryview = payload[start:]
+    if len(source) - start < viewed:
+        bundle = bytes(bundle)
+    name = str(payload[fields[2] + 7 : fields[5]], "utf-8", "surrogateescape")
+    return (fields[1], -1, name, fields[6], bundle, _new(head, numbers), found[1], first)
+
+
+def spans(appends: list[Any]) -> list[int]:
+    """Where each run of bundles of one partition ends: one behind its last. `appends`: some."""
+    ends = []
+    at = 1
+    count = len(appends)
+    before = appends[0]
+    while at < count:
+        append = appends[at]
+        if append[3] != before[3] or append[2] != before[2]:
+            ends.append(at)
+            before = append
+        at += 1
+    ends.append(count)
+    return ends
+
+
+def size_of(appends: list[Any]) -> int:
+    """Bytes of the bundles."""
+    size = 0
+    for append in appends:
+        size += len(append[4])
+    return size
+
+
+def published(appends: list[Any], results: list[Any]) -> bytes:
+    """The answers to publishes of one bundle each, one behind the other."""
+    count = len(appends)
+    out = bytearray(10 * count)
+    index = 0
+    while index < count:
+        at = 10 * index
+        ticket = appends[index][0]
+        result = results[index]
+        out[at] = 1
+        out[at + 1] = 5
+        out[at + 5] = ticket & 0xFF
+        out[at + 6] = ticket >> 8 & 0xFF
+        out[at + 7] = ticket >> 16 & 0xFF
+        out[at + 8] = ticket >> 24 & 0xFF
+        out[at + 9] = result
+        index += 1
+    return bytes(out)
+
+
+def place(
+    appends: list[Any],
+    at: int,
+    end: int,
+    last: int,
+    most: int,
+    stored: Any,
+    make: Any,
+    tuples: list[Any],
+    outcome: Any,
+    outcomes: list[Any],
+) -> tuple[int, int]:
+    """Give numbers to the bundles of one partition from `at` to before `end`, behind number
+    `last`, up to the first that needs more than that: one that is refused, of more than `most`
+    bytes, or that jumps ahead. Returns where that is, and the last number then.
+
+    `make`: `LargeTuple`, of which one per bundle goes into `tuples`; `outcome`: `Outcome`, of which
+    one goes into `outcomes`, with result `stored`.
+    """
+    while at < end:
+        append = appends[at]
+        bundle = append[4]
+        head = append[5]
+        size = len(bundle)
+        if size > most:
+            break
+        if head[2]:
+            first = head[3]
+            until = head[4]
+            if first <= last:
+                break
+        else:
+            count = head[1]
+            wanted = append[7]
+            if last >= HIGHEST or count > HIGHEST - last:
+                break
+            first = last + 1
+            until = last + count
+            if wanted is not None and wanted != first:
+                break
+        tuples.append(_new(make, (tuple_head(append[3], first, until, append[6], size), bundle)))
+        framed = size + varint_size(size)
+        outcomes.append(_new(outcome, (stored, first, until, framed, bundle)))
+        last = until
+        at += 1
+    return at, last
+
+
+def varint_size(value: int) -> int:
+    """Bytes of a varint."""
+    size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
 
 
 def one_bundle(
@@ -168,6 +351,39 @@ def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> b
     out[at] = 0xC4 if width == 1 else 0xC5 if width == 2 else 0xC6
     put_big(out, at + 1, size, width)
     return bytes(out[: at + 1 + width])
+
+
+def stored(data: bytes) -> tuple[int, int, int]:
+    """Partition and first number of the tuple of a bundle, and where in it the bundle begins.
+    `data`: a tuple of the format of topics."""
+    raw = data
+    end = len(data)
+    partition = 0
+    first = 0
+    at = 1
+    field = 0
+    while field < 4:
+        value = raw[at] if at < end else 0xC1
+        at += 1
+        if value >= 0x80:
+            width = 1 << (value - 0xCC) if 0xCC <= value <= 0xCF else 0
+            if width == 0 or width > end - at:
+                raise ValueError("no tuple of a bundle")
+            value = 0
+            while width > 0:
+                value = value << 8 | raw[at]
+                at += 1
+                width -= 1
+        if field == 0:
+            partition = value
+        elif field == 1:
+            first = value
+        field += 1
+    value = raw[at] if at < end else 0xC1
+    if value < 0xC4 or value > 0xC6:
+        raise ValueError("no tuple of a bundle")
+    at += 2 if value == 0xC4 else 3 if value == 0xC5 else 5
+    return partition, first, at
 
 
 def put_uint(out: bytearray, at: int, value: int) -> int:

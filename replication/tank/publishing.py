@@ -13,17 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from logweir.limits import GROUP_BYTES
+import structlog
+
+from logweir.errors import LimitExceeded
+from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import encode_varint, read_head
 from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.session import Append, Chunk
-from logweir.replication.tank.topicspaces import TopicDef, last_bundle
+from logweir.replication.tank.topicspaces import TopicDef, bundle_tuple, last_bundle, place_bundle
 from logweir.store import Log
 from logweir.store.group import Group
 from logweir.store.references import LargeTuple
 from logweir.wal.vclock import VClock
 
-__all__ = ["FAILED", "Batch", "News", "Outcome", "Publication", "Run", "Writing"]
+__all__ = ["FAILED", "Batch", "News", "Outcome", "Publication", "Run", "Writing", "framed_bytes"]
 
 
 class Outcome(NamedTuple):
@@ -34,6 +38,11 @@ class Outcome(NamedTuple):
     last: int = 0
     size_bytes: int = 0
     data: bytes | memoryview = b""
+
+
+FAILED: Final = Outcome(PublishResult.FAILED)
+_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
+_log = structlog.stdlib.get_logger("logweir.replication.tank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +66,54 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """New tuples of one space, and where the outcome of each stands."""
+    """New tuples of one space, and where their outcomes stand: from a place of a list on, so
+    many."""
 
     tuples: list[LargeTuple]
-    places: list[tuple[list[Outcome], int]]
+    places: list[tuple[list[Outcome], int, int]]
+
+    def add(
+        self, topic: str, appends: list[Append], end: int, last: int, outcomes: list[Outcome]
+    ) -> int:
+        """Give numbers to bundles of one partition behind number `last`: those that have no outcome
+        yet, to before `end`. Returns the last number then."""
+        at = len(outcomes)
+        while True:
+            start = at
+            at, last = kernel.place(
+                *(appends, at, end, last, TANK_BUNDLE_BYTES),
+                *(_STORED, LargeTuple, self.tuples, Outcome, outcomes),
+            )
+            self.places.append((outcomes, start, at - start))
+            if at == end:
+                return last
+            outcomes.append(self._add_one(topic, appends[at], last))
+            if outcomes[at].result is _STORED:
+                self.places.append((outcomes, at, 1))
+                last = outcomes[at].last
+            at += 1
+
+    def _add_one(self, topic: str, append: Append, last: int) -> Outcome:
+        """One that is refused, or whose bytes change."""
+        placed = place_bundle(append.bundle, append.head, last, append.first)
+        if isinstance(placed, PublishResult):
+            return Outcome(placed)
+        size = len(placed.data)
+        if size > TANK_BUNDLE_BYTES:
+            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, size)
+            _log.error("publish.refused", topic=topic, error=str(error))
+            return FAILED
+        self.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
+        return Outcome(_STORED, placed.first, placed.last, framed_bytes(size), placed.data)
 
 
 class Publication(NamedTuple):
-    """The bundles of one request, with the topics as they were when it came."""
+    """Bundles that came together. `spans`: where each run of bundles of one partition ends, and
+    the topic as it was when they came."""
 
-    appends: Sequence[Append]
-    topics: Sequence[TopicDef | None]
-    done: Callable[[Sequence[PublishResult]], None]
+    appends: list[Append]
+    spans: Sequence[tuple[int, TopicDef | None]]
+    done: Callable[[list[PublishResult]], None]
 
 
 class Batch:
@@ -94,9 +139,6 @@ class Batch:
         with self._guard:
             self._is_taken = True
             return self._publishes
-
-
-FAILED: Final = Outcome(PublishResult.FAILED)
 
 
 class Writing:
@@ -130,10 +172,10 @@ class Writing:
             found = bundle.last if bundle else 0
         return found
 
-    def wrote(self, space_id: int, partition: int, last: int) -> None:
-        """A row of ours went into the group."""
+    def wrote(self, space_id: int, partition: int, last: int, rows: int) -> None:
+        """So many rows of ours went into the group."""
         self._pending[space_id, partition] = last
-        self._rows += 1
+        self._rows += rows
 
     def forget(self, space_id: int, rows: int) -> None:
         """Rows of a space that were counted did not go into the group."""
@@ -153,3 +195,8 @@ class Writing:
             self._known.clear()
         self._group, self._pending, self._rows = None, {}, 0
         return ours
+
+
+def framed_bytes(size: int) -> int:
+    """Of a bundle of `size` bytes with its length."""
+    return size + (max(size.bit_length(), 1) + 6) // 7

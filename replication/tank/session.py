@@ -1,9 +1,11 @@
 """A broker's side of one Tank connection. Keeps the contract of `logweir.replication.session`.
 
 The broker sends one ping when the connection begins and never another. Events are the requests of
-`logweir.replication.tank.messages`, in the order in which they came. The owner gives each back when
-there is room for its answer: a `Publish` to `publish`, whose `Append`s it has stored and then tells
-with `stored`; a `Create` to `creation`, then `created`; everything else to `answer`.
+`logweir.replication.tank.messages`, in the order in which they came; publishes of one sound bundle
+each that follow one another are one event, the list of their `Append`s. The owner gives each back
+when there is room for its answer: such a list to `accepted`, a `Publish` to `publish`, whose
+`Append`s it has stored and then tells with `stored_alone` and `stored`; a `Create` to `creation`,
+then `created`; everything else to `answer`.
 
 What a fetch gets for one partition that holds `first` … `last`:
 
@@ -55,9 +57,11 @@ from logweir.limits import (
     TANK_WAITING_FETCHES,
 )
 from logweir.replication.session import Outbox
+from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import NUMBER_MAX, BundleHead, check_bundle
 from logweir.replication.tank.codec import (
     PING,
+    VIEWED_BYTES,
     FrameBuffer,
     decode_request,
     encode_answer,
@@ -94,7 +98,18 @@ from logweir.replication.tank.messages import (
 )
 from logweir.replication.tank.waiting import WaitIndex
 
-__all__ = ["Append", "Chunk", "Extent", "InputBudget", "ServerSession", "TopicReader", "Waiting"]
+__all__ = [
+    "Append",
+    "Chunk",
+    "Event",
+    "Extent",
+    "InputBudget",
+    "ServerSession",
+    "TopicReader",
+    "Waiting",
+]
+
+Event = Request | list["Append"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -180,7 +195,8 @@ class TopicReader(Protocol):
 class Append(NamedTuple):
     """One sound bundle to be stored. `first`: the number asked for (message 05), or None.
 
-    `time_ms`: of its first message; `ticket` and `slot` name the place of its result.
+    `time_ms`: of its first message; `ticket` and `slot` name the place of its result: slot -1 is
+    for the only bundle of its request, whose id is the ticket.
     """
 
     ticket: int
@@ -264,38 +280,45 @@ class ServerSession:
 
     # --- the contract of sessions -----------------------------------------------------------------
 
-    def receive_data(self, data: bytes, now: float) -> Sequence[Request]:
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         return () if self.close_reason else self._received(*self._frames.feed(data), now)
 
     def room(self) -> memoryview:
         """See `logweir.replication.session.ReceivesInto`."""
         return self._frames.room()
 
-    def received(self, count: int, now: float) -> Sequence[Request]:
+    def received(self, count: int, now: float) -> Sequence[Event]:
         """See `logweir.replication.session.ReceivesInto`."""
         return () if self.close_reason else self._received(*self._frames.received(count), now)
 
     def _received(
         self,
-        frames: Sequence[tuple[int, memoryview]],
+        frames: list[tuple[int, memoryview]],
         problem: LimitExceeded | None,
         now: float,
-    ) -> Sequence[Request]:
+    ) -> Sequence[Event]:
         self.spoke = True
         self._keep(self._frames.held_bytes)
         self._input_deadline = now + FRAME_SECONDS if len(self._frames) else None
-        requests: list[Request] = []
+        events: list[Event] = []
+        at = 0
         try:
-            for kind, payload in frames:
-                requests.append(decode_request(kind, payload))
+            while at < len(frames):
+                alone: list[Append] = []
+                at = kernel.alone(frames, at, VIEWED_BYTES, Append, BundleHead, alone)
+                if alone:
+                    events.append(alone)
+                if at < len(frames):
+                    events.append(decode_request(*frames[at]))
+                    at += 1
         except DecodeError as error:
             self.end(f"malformed request: {error}")
         else:
             if problem is not None:
                 self.end(str(problem))
-        return requests
+        return events
 
-    def receive_eof(self, now: float) -> Sequence[Request]:
+    def receive_eof(self, now: float) -> Sequence[Event]:
         del now
         self.end("the client closed the connection")
         return ()
@@ -312,7 +335,7 @@ class ServerSession:
             deadlines.append(self._input_deadline)
         return min(deadlines, default=None)
 
-    def deadline_passed(self, now: float) -> Sequence[Request]:
+    def deadline_passed(self, now: float) -> Sequence[Event]:
         if self._input_deadline is not None and now >= self._input_deadline:
             silent = "it sent nothing" if not self.spoke else "its frame does not go on"
             self.end(f"the client is silent: {silent}")
@@ -339,7 +362,7 @@ class ServerSession:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    def publish(self, request: Publish) -> Sequence[Append]:
+    def publish(self, request: Publish) -> list[Append]:
         """The bundles that are sound and have a place; what is not is decided here.
 
         With none left to be stored the answer is made at once.
@@ -348,26 +371,53 @@ class ServerSession:
         results: list[int] = []
         appends: list[Append] = []
         for topic, parts in request.topics:
-            partitions = self._topics.partitions(topic)
-            if partitions is None:
-                results.append(PublishResult.UNKNOWN_TOPIC)
-            elif self._topics.read_only or not self._topics.writable(topic):
-                results.append(PublishResult.READ_ONLY)
-            else:
-                for part in parts:
-                    if part.partition >= partitions:
-                        results.append(PublishResult.UNKNOWN_PARTITION)
-                    elif (append := self._append(part, len(results))) is None:
-                        results.append(PublishResult.BAD_NUMBERS)
-                    else:
-                        results.append(0)
-                        appends.append(append)
+            refusal, partitions = self._taking(topic)
+            if refusal is not None:
+                results.append(refusal)
+                continue
+            for part in parts:
+                if part.partition >= partitions:
+                    results.append(PublishResult.UNKNOWN_PARTITION)
+                elif (append := self._append(part, len(results))) is None:
+                    results.append(PublishResult.BAD_NUMBERS)
+                else:
+                    results.append(0)
+                    appends.append(append)
         pending = _Publishing(request.request_id, results, len(appends))
         if appends:
             self._publishing[self._tickets] = pending
         else:
             self._answer_publish(pending)
         return appends
+
+    def accepted(self, alone: list[Append]) -> list[Append]:
+        """Those of publishes of one bundle each that have a place; the others are answered."""
+        out: list[Append] = []
+        start = 0
+        for end in kernel.spans(alone):
+            first = alone[start]
+            refusal, partitions = self._taking(first.topic)
+            if refusal is None and first.partition >= partitions:
+                refusal = PublishResult.UNKNOWN_PARTITION
+            if refusal is None:
+                out += alone[start:end]
+            else:
+                self.stored_alone(alone[start:end], [refusal] * (end - start))
+            start = end
+        return out
+
+    def _taking(self, topic: str) -> tuple[PublishResult | None, int]:
+        """Why a topic takes no bundles, or None and how many partitions it has."""
+        partitions = self._topics.partitions(topic)
+        if partitions is None:
+            return PublishResult.UNKNOWN_TOPIC, 0
+        if self._topics.read_only or not self._topics.writable(topic):
+            return PublishResult.READ_ONLY, 0
+        return None, partitions
+
+    def stored_alone(self, appends: list[Append], results: list[PublishResult]) -> None:
+        """The outcomes of publishes of one bundle each: their answers are made."""
+        self._out.put(kernel.published(appends, results))
 
     def _append(self, part: PublishPart, slot: int) -> Append | None:
         topic, partition, bundle, first = part
@@ -551,8 +601,7 @@ class ServerSession:
         sizes = [each.chunk.size_bytes for each in merged]
         self._out.put(encode_fetch_header(request, parts, sizes))
         for each in merged:
-            for piece in each.chunk.pieces:
-                self._out.put(piece)
+            self._out.put_all(each.chunk.pieces, each.chunk.size_bytes)
 
     def published(self, waiting: Waiting) -> None:
         """Something was published to a partition that `waiting`, of this session, awaits."""

@@ -1,8 +1,9 @@
 """Following topics of a Tank broker into a store.
 
 All partitions are asked for in one waiting fetch after the other, so each gets what is new in every
-round; a round's bundles, losses and places are one transaction, and the next fetch is under way
-while it becomes durable. Numbers stay what they are there.
+round; its bundles, losses and places are one transaction, or several for several partitions where
+that would be too large, and the next fetch is under way while they become durable. Numbers stay
+what they are there.
 
 * The broker no longer has what comes next: the numbers are noted in `logweir_gap`, and reading goes
   on at the first one it has.

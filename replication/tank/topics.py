@@ -21,15 +21,21 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import structlog
 
-from logweir.errors import LimitExceeded, LogweirError, RequestError
-from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES, TANK_READ_AHEAD_BYTES
+from logweir.errors import LogweirError, RequestError
+from logweir.limits import (
+    GROUP_BYTES,
+    TANK_READ_AHEAD_BYTES,
+    TANK_UNSTORED_BYTES,
+    TANK_UNSTORED_HERE_BYTES,
+)
+from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
 from logweir.replication.tank.config import TopicConfig
-from logweir.replication.tank.kernel import tuple_head
 from logweir.replication.tank.messages import (
     Create,
     CreateError,
@@ -47,6 +53,7 @@ from logweir.replication.tank.publishing import (
     Publication,
     Run,
     Writing,
+    framed_bytes,
 )
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
@@ -57,7 +64,6 @@ from logweir.replication.tank.topicspaces import (
     bundles_from,
     create_topic,
     last_bundle,
-    place_bundle,
     topics_of,
     view_config,
     views_from,
@@ -67,7 +73,6 @@ from logweir.store import Log
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
-from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
@@ -87,6 +92,7 @@ _LARGE_BYTES: Final = 8 * 1024
 
 _EMPTY: Final = Chunk(0, False)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
+_RESULT: Final[Callable[[Outcome], PublishResult]] = attrgetter("result")
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
 PartitionKey = tuple[str, int]
@@ -144,6 +150,10 @@ class StoredTopics:
         self._log = log
         self._read_only = read_only
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._unstored_bytes = (
+            TANK_UNSTORED_HERE_BYTES if log.durability == "write" else TANK_UNSTORED_BYTES
+        )
         self._start_time = int(log.now())
         began = time.perf_counter()
         self._topics: Mapping[str, TopicDef] = topics_of(log)
@@ -165,6 +175,7 @@ class StoredTopics:
         self._looked = -LOOK_SECONDS
         self._look_timer: asyncio.TimerHandle | None = None
         self._called = False
+        self._in_turn = self._arrived_here = False
         self._writing = Writing(log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -274,6 +285,10 @@ class StoredTopics:
     @property
     def read_only(self) -> bool:
         return self._read_only
+
+    @property
+    def unstored_bytes(self) -> int:
+        return self._unstored_bytes
 
     def partitions(self, topic: str) -> int | None:
         found = self._topics.get(topic)
@@ -452,7 +467,7 @@ class StoredTopics:
                 tail.last = newest.last if newest else 0
             elif newest is not None and newest.last > tail.last:
                 for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
-                    tail.written_bytes += _framed_bytes(len(bundle.data))
+                    tail.written_bytes += framed_bytes(len(bundle.data))
                 tail.last = newest.last
         tail.first = oldest.first if oldest else 0
         tail.generation = self._generation
@@ -485,25 +500,35 @@ class StoredTopics:
             return Outcome(PublishResult.BAD_NUMBERS)
         row = [consumers, name, append.partition, number, append.time_ms]
         group.execute(Request(RowType.REPLACE, space.id, tuple=pack(row)))
-        self._writing.wrote(space.id, append.partition, number)
+        self._writing.wrote(space.id, append.partition, number, 1)
         return Outcome(PublishResult.STORED)
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def append(
-        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
-    ) -> None:
-        spaces = []
-        for append in appends:
-            if append.topic.startswith(CONSUMER_PREFIX):
+    def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
+        spans = []
+        for end in kernel.spans(appends):
+            name = appends[end - 1].topic
+            if name.startswith(CONSUMER_PREFIX):
                 self._need_consumer_space()
-            spaces.append(self._topics.get(append.topic))
-            self._gathered_bytes += len(append.bundle) + 64
+            spans.append((end, self._topics.get(name)))
+        self._gathered_bytes += kernel.size_of(appends) + 64 * len(appends)
         if not self._gathered:
-            self._loop.call_soon(self._submit)
-        self._gathered.append(Publication(appends, spaces, done))
+            self._loop.call_soon(self._submit_turn)
+        self._gathered.append(Publication(appends, spans, done))
         if self._gathered_bytes > GROUP_BYTES // 2:
             self._submit()
+
+    def _submit_turn(self) -> None:
+        """`_submit`; what is stored when it returns is told at once."""
+        self._in_turn = True
+        try:
+            self._submit()
+        finally:
+            self._in_turn = False
+        if self._arrived_here:
+            self._arrived_here = False
+            self._take_arrived()
 
     def _submit(self) -> None:
         """Give the log what all connections have brought in this turn of the loop.
@@ -539,8 +564,8 @@ class StoredTopics:
             for publish in publishes:
                 mine: list[Outcome] = []
                 outcomes.append(mine)
-                for append, topic in zip(publish.appends, publish.topics, strict=True):
-                    mine.append(self._place_one(group, append, topic, runs, (mine, len(mine))))
+                for end, topic in publish.spans:
+                    self._number(group, publish.appends, end, topic, runs, mine)
             for space_id, run in runs.items():
                 if run.tuples:
                     self._add_run(group, space_id, run)
@@ -560,44 +585,36 @@ class StoredTopics:
             append_job(space_id, packed, one_transaction=False)(group)
         except RequestError as error:
             group.rollback(mark)
-            self._writing.forget(space_id, len(run.places))
-            for outcomes, index in run.places:
-                outcomes[index] = FAILED
+            self._writing.forget(space_id, len(run.tuples))
+            for outcomes, index, count in run.places:
+                outcomes[index : index + count] = [FAILED] * count
             _log.error("publish.refused", space_id=space_id, error=str(error))
 
-    def _place_one(
+    def _number(
         self,
         group: Group,
-        append: Append,
+        appends: list[Append],
+        end: int,
         topic: TopicDef | None,
         runs: dict[int, Run],
-        place: tuple[list[Outcome], int],
-    ) -> Outcome:
-        _, _, name, partition, bundle, head, time_ms, wanted = append
+        outcomes: list[Outcome],
+    ) -> None:
+        """Give numbers to bundles of one partition: those that have no outcome yet, to before
+        `end`."""
+        at = len(outcomes)
+        name, partition = appends[at].topic, appends[at].partition
         if name.startswith(CONSUMER_PREFIX):
-            return self._store_place(group, append)
-        if topic is None:
-            return FAILED
+            outcomes += [self._store_place(group, append) for append in appends[at:end]]
+            return
+        if topic is None or group.schema.get(topic.space_id) is None:
+            outcomes += [FAILED] * (end - at)
+            return
         space_id = topic.space_id
-        run = runs.get(space_id)
-        if run is None:
-            if group.schema.get(space_id) is None:
-                return FAILED
-            run = runs[space_id] = Run([], [])
+        run = runs.setdefault(space_id, Run([], []))
+        before = len(run.tuples)
         last = self._writing.last(group, space_id, partition)
-        placed = place_bundle(bundle, head, last, wanted)
-        if isinstance(placed, PublishResult):
-            return Outcome(placed)
-        first, last, data = placed
-        size = len(data)
-        if size > TANK_BUNDLE_BYTES:
-            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, size)
-            _log.error("publish.refused", topic=topic.name, error=str(error))
-            return FAILED
-        run.tuples.append(LargeTuple(tuple_head(partition, first, last, time_ms, size), data))
-        run.places.append(place)
-        self._writing.wrote(space_id, partition, last)
-        return Outcome(_STORED, first, last, _framed_bytes(size), data)
+        last = run.add(name, appends, end, last, outcomes)
+        self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
 
     def _need_consumer_space(self) -> None:
         if self._log.schema.get(CONSUMER_SPACE) is None:
@@ -659,7 +676,12 @@ class StoredTopics:
             if self._called or self._closed:
                 return
             self._called = True
-        self._loop.call_soon_threadsafe(self._take_arrived)
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._take_arrived)
+        elif self._in_turn:
+            self._arrived_here = True
+        else:
+            self._loop.call_soon(self._take_arrived)
 
     def _take_arrived(self) -> None:
         with self._guard:
@@ -668,15 +690,14 @@ class StoredTopics:
             arrived, self._arrived = self._arrived, deque()
         grown: set[PartitionKey] = set()
         for publish, outcomes in arrived:
-            appends, _, done = publish
-            results = []
-            for append, outcome in zip(appends, outcomes, strict=True):
-                results.append(outcome.result)
-                if outcome.size_bytes:
-                    key = append.topic, append.partition
+            start = 0
+            for end, _ in publish.spans:
+                append = publish.appends[start]
+                key = append.topic, append.partition
+                if self._grow(key, outcomes[start:end]):
                     grown.add(key)
-                    self._grow(key, outcome)
-            done(results)
+                start = end
+            publish.done(list(map(_RESULT, outcomes)))
         if foreign:
             wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
             if wait_seconds <= 0:
@@ -694,14 +715,18 @@ class StoredTopics:
         finally:
             self._news.clear()
 
-    def _grow(self, key: PartitionKey, outcome: Outcome) -> None:
+    def _grow(self, key: PartitionKey, outcomes: Sequence[Outcome]) -> bool:
+        """Whether any of these bundles are new ones of a topic."""
+        stored = [each for each in outcomes if each.size_bytes]
         tail = self._tails.get(key)
-        if tail is not None and tail.last < outcome.first:
-            news = self._news.setdefault(key, News(tail.last, []))
-            news.bundles.append(outcome)
-            tail.first = tail.first or outcome.first
-            tail.last = outcome.last
-            tail.written_bytes += outcome.size_bytes
+        if tail is not None:
+            news = [each for each in stored if each.first > tail.last]
+            if news:
+                self._news.setdefault(key, News(tail.last, [])).bundles.extend(news)
+                tail.first = tail.first or news[0].first
+                tail.last = news[-1].last
+                tail.written_bytes += sum([each.size_bytes for each in news])
+        return bool(stored)
 
     def _look_later(self) -> None:
         self._look_timer = None
@@ -740,8 +765,3 @@ def _is_group(name: str) -> bool:
     """Whether a name of a group's places has a group, in text that can be stored."""
     group, slash, _ = name.removeprefix(CONSUMER_PREFIX).partition("/")
     return bool(group and slash) and name.isprintable()
-
-
-def _framed_bytes(size: int) -> int:
-    """Of a bundle of `size` bytes with its length."""
-    return size + (max(size.bit_length(), 1) + 6) // 7

@@ -30,9 +30,9 @@ from typing import Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import TANK_BUNDLE_BYTES
+from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import NUMBER_MAX, BundleHead, make_sparse
 from logweir.replication.tank.config import TopicConfig, parse_config
-from logweir.replication.tank.kernel import tuple_head
 from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.views import is_view
 from logweir.store import Log
@@ -42,7 +42,7 @@ from logweir.store.group import Group
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request
 from logweir.store.select import Select, select
-from logweir.wal.mp import decode_uint, unpack
+from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -66,8 +66,6 @@ __all__ = [
     "view_config",
     "views_from",
 ]
-
-_BIN_HEADER: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5}  # bytes before a MsgPack bin's data
 
 TOPIC_SPACE: Final = "logweir_topic"
 CONSUMER_SPACE: Final = "logweir_consumer"
@@ -216,23 +214,15 @@ def views_from(
     engine: Engine, space_id: int, partition: int, number: int
 ) -> Iterator[tuple[int, memoryview]]:
     """First number and bytes of each bundle, from the one that holds `number` on; not copied."""
-    start = number
     found = bundle_at(engine, space_id, partition, number)
     if found is None:
         return
-    start = found.first
-    wanted = Select.of(engine.schema, space_id, [partition, start], iterator="GE")
+    wanted = Select.of(engine.schema, space_id, [partition, found.first], iterator="GE")
     for data in select(engine, wanted):
-        at = 1
-        numbers = []
-        for _ in range(4):
-            field = decode_uint(data, at)
-            assert field is not None
-            numbers.append(field[0])
-            at = field[1]
-        if numbers[0] != partition:
+        place, first, payload = kernel.stored(data)
+        if place != partition:
             return
-        yield numbers[1], memoryview(data)[at + _BIN_HEADER[data[at]] :]
+        yield first, memoryview(data)[payload:]
 
 
 def bundle_at(engine: Engine, space_id: int, partition: int, number: int) -> StoredBundle | None:
@@ -277,7 +267,7 @@ def place_bundle(
 def bundle_tuple(partition: int, placed: Placed, time_ms: int) -> LargeTuple:
     """The tuple of a bundle in MsgPack."""
     first, last, data = placed
-    return LargeTuple(tuple_head(partition, first, last, time_ms, len(data)), data)
+    return LargeTuple(kernel.tuple_head(partition, first, last, time_ms, len(data)), data)
 
 
 def insert_bundle(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logweir.limits import TANK_UNSTORED_BYTES
 from logweir.replication.tank.bundle import encode_varint, make_sparse, read_head
 from logweir.replication.tank.codec import FrameBuffer
 from logweir.replication.tank.messages import (
@@ -18,7 +19,7 @@ from logweir.replication.tank.messages import (
     ReloadError,
     Request,
 )
-from logweir.replication.tank.session import Append, Chunk, Extent, ServerSession, Waiting
+from logweir.replication.tank.session import Append, Chunk, Event, Extent, ServerSession, Waiting
 from logweir.replication.tank.waiting import WaitIndex
 
 DATA = Path(__file__).parent.parent / "data" / "tank"
@@ -125,6 +126,8 @@ class MemoryTopics:
 class MemoryStore(MemoryTopics):
     """The same as an endpoint wants them. Implements `TopicStore`."""
 
+    unstored_bytes = TANK_UNSTORED_BYTES
+
     def __init__(self) -> None:
         super().__init__()
         self._callbacks: list[Callable[[Iterable[tuple[str, int]]], None]] = []
@@ -136,9 +139,7 @@ class MemoryStore(MemoryTopics):
     def prepare(self, request: Request) -> None:
         """Everything is ready."""
 
-    def append(
-        self, appends: Sequence[Append], done: Callable[[Sequence[PublishResult]], None]
-    ) -> None:
+    def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
         results = [self.store(append) for append in appends]
 
         def finish() -> None:
@@ -174,21 +175,28 @@ class Broker:
             self.handle(session, request)
         return session.data_to_send()
 
-    def handle(self, session: ServerSession, request: Request) -> None:
+    def handle(self, session: ServerSession, request: Event) -> None:
         """Act on one request."""
-        if isinstance(request, Publish):
+        if isinstance(request, list):
+            for append in session.accepted(request):
+                session.stored_alone([append], [self.store(append)])
+        elif isinstance(request, Publish):
             for append in session.publish(request):
-                result = self.topics.store(append)
-                if result == PublishResult.STORED:
-                    for waiting in self.waiters.waiters((append.topic, append.partition)):
-                        waiting.session.published(waiting)
-                session.stored(append, result)
+                session.stored(append, self.store(append))
         elif isinstance(request, Create):
             if session.creation(request) is not None:
                 self.topics.create(request.topic, request.partitions, request.config)
                 session.created(request, CreateError.CREATED)
         else:
             session.answer(request, self.now)
+
+    def store(self, append: Append) -> PublishResult:
+        """Store one bundle and tell those that wait."""
+        result = self.topics.store(append)
+        if result == PublishResult.STORED:
+            for waiting in self.waiters.waiters((append.topic, append.partition)):
+                waiting.session.published(waiting)
+        return result
 
     def advance(self, session: ServerSession, seconds: float) -> bytes:
         """Let time pass for one connection; what it sends then."""

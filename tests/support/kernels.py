@@ -23,3 +23,4 @@ _HERE = Path(codec.__file__).parent
 PLAIN_WAL = interpreted("interpreted_wal_kernel", _HERE.parents[1] / "wal" / "kernel.py")
 PLAIN_IPROTO = interpreted("interpreted_iproto_kernel", _HERE / "kernel.py")
 PLAIN_IPROTO.__dict__["rows"] = PLAIN_WAL
+PLAIN_TANK = interpreted("interpreted_tank_kernel", _HERE.parent / "tank" / "kernel.py")

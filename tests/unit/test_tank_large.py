@@ -14,7 +14,7 @@ import logweir
 from logweir.errors import RequestError
 from logweir.limits import TANK_BUNDLE_BYTES, TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.tank import topics
+from logweir.replication.tank import publishing
 from logweir.replication.tank.bundle import Message, encode_bundle
 from logweir.replication.tank.connection import Connection
 from logweir.replication.tank.messages import (
@@ -111,7 +111,7 @@ def test_bundle_above_the_limit_is_refused_alone(
 ) -> None:
     """n bytes are stored, n + 1 get result 2, what came with them is stored."""
     most = 100_000
-    monkeypatch.setattr(topics, "TANK_BUNDLE_BYTES", most)
+    monkeypatch.setattr(publishing, "TANK_BUNDLE_BYTES", most)
     fits = bundle(most - 13)
     assert len(fits) == most
     over = bundle(most - 12)

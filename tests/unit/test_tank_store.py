@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from support.loops import run, until
 import logweir
 from interop.tankmodel import DATA, MemoryStore
 from logweir.errors import ConfigError, PeerRefused, SourceStopped
+from logweir.limits import TANK_UNSTORED_HERE_BYTES
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.positions import gaps, position
@@ -31,12 +33,13 @@ from logweir.replication.tank.bundle import (
     split_chunk,
 )
 from logweir.replication.tank.client import Client
+from logweir.replication.tank.codec import encode_published, encode_request
 from logweir.replication.tank.endpoint import TankService, TopicStore
 from logweir.replication.tank.folder import read_folder
 from logweir.replication.tank.follow import ReceivedBundle
 from logweir.replication.tank.importer import import_folder
 from logweir.replication.tank.ingest import Batch, Intake
-from logweir.replication.tank.messages import Fetch, FetchPart, PublishPart, PublishResult
+from logweir.replication.tank.messages import Fetch, FetchPart, Publish, PublishPart, PublishResult
 from logweir.replication.tank.retention import compact, retain
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
@@ -352,6 +355,33 @@ def test_import_takes_only_the_rest_of_a_bundle_it_had_a_part_of(log: logweir.Lo
     assert intake.store([Batch("t", 0, 5, 10, (back, lying))]) == 2
     assert [(gap.start, gap.end) for gap in gaps(log)] == [(9, 9)]
     assert intake.topic("t", 3).partitions == 3
+
+
+def test_what_was_brought_is_stored_and_answered_before_more_is_read(log: logweir.Log) -> None:
+    """Where nothing is synced: a client that sends much at once gets answers all along."""
+    data = encode_bundle([Message(0, 1, None, os.urandom(100_000))], compress=False)
+    count = 80
+
+    async def test() -> None:
+        create_topic(log, "t", 1, now_seconds=0)
+        async with served(log) as url:
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            before = log.commits
+            frames = [
+                encode_request(Publish(number, (("t", (PublishPart("t", 0, data),)),)))
+                for number in range(count)
+            ]
+            writer.write(b"".join(frames))
+            await reader.readexactly(5)  # the ping
+            answers = [await reader.readexactly(10) for _ in range(count)]
+            writer.close()
+        expected = [encode_published(number, bytes(1)) for number in range(count)]
+        assert answers == expected
+        assert contents(log, "t") == list(range(1, count + 1))
+        most_bytes = 3 * TANK_UNSTORED_HERE_BYTES  # a read brings up to 1 MiB more
+        assert log.commits - before >= count * len(data) // most_bytes
+
+    run(test)
 
 
 # --- following --------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""Large tuples on their way into the log and the state: what the kernels make of many is what
+follows from each, interpreted and compiled alike."""
+
+from __future__ import annotations
+
+import struct
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logweir.store import kernel
+from logweir.store.bulk import interpreted
+from logweir.store.references import REFERENCE, LargeTuple
+from logweir.wal import kernel as wal_kernel
+from logweir.wal.crc32c import checksum
+from logweir.wal.mp import pack, unpack
+
+KERNELS = pytest.mark.parametrize(
+    "module", [kernel, interpreted(kernel)], ids=["compiled", "interpreted"]
+)
+WAL_KERNELS = pytest.mark.parametrize(
+    "module", [wal_kernel, interpreted(wal_kernel)], ids=["compiled", "interpreted"]
+)
+SIZES = st.sampled_from([0, 1, 255, 256, 65_535, 65_536]) | st.integers(0, 700)
+
+
+def large(number: int, size: int) -> LargeTuple:
+    """A tuple of a number and a bin."""
+    payload = bytes(size)
+    whole = pack([number, payload])
+    return LargeTuple(whole[: len(whole) - size], payload)
+
+
+TUPLES = st.lists(st.builds(large, st.integers(0, 2**64 - 1), SIZES), max_size=6)
+
+
+@KERNELS
+@given(TUPLES, st.integers(0, 70_000))
+def test_heads_are_the_tuples_without_their_payload(
+    module: ModuleType, tuples: list[LargeTuple], limit: int
+) -> None:
+    """Or whole, where they are too large."""
+    out: list[bytes] = []
+    assert module.heads(tuples, limit, out) == sum(data.size for data in tuples)
+    for data, found in zip(tuples, out, strict=True):
+        number, payload = unpack(data.joined())
+        assert unpack(found) == [number, payload if data.size > limit else b""]
+
+
+@KERNELS
+@given(TUPLES, st.integers(0, 1000))
+def test_rows_are_laid_one_behind_the_other(
+    module: ModuleType, tuples: list[LargeTuple], target: int
+) -> None:
+    """A block ends with the row that fills it; none is empty, none is left out."""
+    row_heads = [bytearray(b"h%d" % n * (1 + n)) for n in range(len(tuples))]
+    rows = [(head, *data) for head, data in zip(row_heads, tuples, strict=True)]
+    at = 0
+    while at < len(rows):
+        out: list[bytes] = []
+        stop, size = module.lay(row_heads, tuples, at, max(target, 1), out)
+        assert out == [part for row in rows[at:stop] for part in row]
+        assert size == sum(map(len, out))
+        assert stop > at
+        assert sum(map(len, out[:-3])) < max(target, 1)
+        assert size >= target or stop == len(rows)
+        at = stop
+
+
+@KERNELS
+@given(TUPLES, st.integers(0, 2**63), st.integers(0, 2**62))
+def test_references_say_where_each_tuple_stands(
+    module: ModuleType, tuples: list[LargeTuple], file: int, offset: int
+) -> None:
+    """Its place, length, and the checksums of the rows before and behind it."""
+    parts: list[bytes] = []
+    expected = []
+    for data in tuples:
+        parts.append(b"head")
+        before = b"".join(parts)
+        parts += data
+        behind = b"".join(parts)
+        numbers = (file, offset + len(before), data.size, checksum(before), checksum(behind))
+        expected.append(struct.pack(">BQQQII", REFERENCE, *numbers))
+    sums = [checksum(b"".join(parts[: end + 1])) for end in range(len(parts))]
+    assert module.references(REFERENCE, file, offset, parts, sums) == expected
+
+
+@WAL_KERNELS
+@given(
+    st.lists(st.lists(st.sampled_from([b"\0", b"\0" * 7, b"x"]), max_size=9), max_size=4),
+    st.integers(1, 20),
+)
+def test_zeros_are_found_in_any_part(
+    module: ModuleType, pieces: list[list[bytes]], count: int
+) -> None:
+    """Not across two of them."""
+    parts = [b"".join(each) for each in pieces]
+    assert module.any_has_zeros(parts, count) == any(bytes(count) in part for part in parts)
+
+
+@WAL_KERNELS
+@given(st.lists(st.binary(max_size=9), max_size=5), st.integers(0, 2**32 - 1))
+def test_running_checksums_go_on_from_the_one_before(
+    module: ModuleType, parts: list[bytes], crc: int
+) -> None:
+    """Each as it was given, with bits changed only in what is told."""
+    expected = [checksum(b"".join(parts[: end + 1]), crc) for end in range(len(parts))]
+    assert module.running(checksum, crc, 0, parts) == expected
+    assert module.running(checksum, crc, 5, parts) == [each ^ 5 for each in expected]
