@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
@@ -86,8 +85,10 @@ class Link(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._has_room = True
         self._reading_holds = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._outermost = _Outermost(self)
         self.gone: asyncio.Future[str] = self._loop.create_future()
 
     # --- what conversations use -------------------------------------------------------------------
@@ -99,7 +100,7 @@ class Link(asyncio.Protocol):
     @property
     def writable(self) -> bool:
         """Whether more may be produced for this peer now."""
-        return self._room.is_set() and not self.close_reason
+        return self._has_room and not self.close_reason
 
     @property
     def is_open(self) -> bool:
@@ -124,7 +125,7 @@ class Link(asyncio.Protocol):
     def write(self, data: bytes | bytearray) -> None:
         """Send bytes as they are, behind what the session had to send; nobody changes them."""
         self.flush()
-        self._write(data)
+        self.send(data)
 
     def flush(self) -> None:
         """Send what the session has to send, set its timer, close if it wants that."""
@@ -134,7 +135,7 @@ class Link(asyncio.Protocol):
         if self._in_parts is not None:
             self._write_parts(self._in_parts.parts_to_send())
         elif data := session.data_to_send():
-            self._write(data)
+            self.send(data)
         if session.close_reason:
             self.close(session.close_reason)
         elif (deadline := session.next_deadline()) is not None:
@@ -160,7 +161,7 @@ class Link(asyncio.Protocol):
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """Around what a callback does for this connection: what goes wrong in it ends the
         connection, and nothing else."""
-        return self._outermost()
+        return self._outermost
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the connection; it is cancelled when the connection is gone.
@@ -208,7 +209,7 @@ class Link(asyncio.Protocol):
             _prepare(plain)
         transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES, low=OUTPUT_LOW_BYTES)
         self.last_received = self.time()
-        with self._outermost():
+        with self._outermost:
             self._conversation = self._begin(self)
             session = self._session = self._conversation.session
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
@@ -220,25 +221,28 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         session = self._session
         if session is not None:
-            self.take(len(data), functools.partial(session.receive_data, data))
+            self.take(len(data), session.receive_data, data)
 
-    def take(self, count: int, receive: Callable[[float], Sequence[Any]]) -> None:
-        """`count` bytes came: act on the events that `receive` makes of them at a time."""
+    def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
+        """`count` bytes came: act on the events that `receive` makes of `what` at a time."""
         conversation = self._conversation
         if conversation is None or self.close_reason:
             return
         self.received_bytes += count
-        self.last_received = now = self.time()
-        with self._outermost():
-            events = receive(now)
+        self.last_received = now = self._loop.time()
+        try:
+            events = receive(what, now)
             if events:
                 conversation.handle(events)
             self.flush()
+        except BaseException as error:  # as the context does, which costs two calls
+            if not self._outermost.takes(error):
+                raise
 
     def eof_received(self) -> bool:
         session, conversation = self._session, self._conversation
         if session is not None and conversation is not None and not self.close_reason:
-            with self._outermost():
+            with self._outermost:
                 events = session.receive_eof(self.time())
                 if events:
                     conversation.handle(events)
@@ -246,12 +250,14 @@ class Link(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
+        self._has_room = False
         self._room.clear()
         self.hold_reading()
         self._watch_output()
 
     def resume_writing(self) -> None:
-        if not self._room.is_set():
+        if not self._has_room:
+            self._has_room = True
             self._room.set()
             if self._stall_timer is not None:
                 self._stall_timer.cancel()
@@ -267,6 +273,7 @@ class Link(asyncio.Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self._transport = None
+        self._has_room = True
         self._room.set()
         for task in tuple(self._tasks):
             task.cancel()
@@ -280,7 +287,8 @@ class Link(asyncio.Protocol):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _write(self, data: bytes | bytearray) -> None:
+    def send(self, data: bytes | bytearray) -> None:
+        """`write` where the session has nothing to send."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -291,7 +299,7 @@ class Link(asyncio.Protocol):
         size = sum(map(len, parts))
         if size < _JOINED_BYTES:
             if size:
-                self._write(b"".join(parts))
+                self.send(b"".join(parts))
             return
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -341,17 +349,14 @@ class Link(asyncio.Protocol):
         session, conversation = self._session, self._conversation
         if session is None or conversation is None or self.close_reason:
             return
-        with self._outermost():
+        with self._outermost:
             events = session.deadline_passed(self.time())
             if events:
                 conversation.handle(events)
             self.flush()
 
-    def _outermost(self) -> contextlib.AbstractContextManager[None]:
-        return _Outermost(self)
-
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        with self._outermost():
+        with self._outermost:
             await work
 
 
@@ -371,7 +376,7 @@ class _Receiver(asyncio.BufferedProtocol):
         return self._session.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._link.take(nbytes, functools.partial(self._session.received, nbytes))
+        self._link.take(nbytes, self._session.received, nbytes)
 
 
 class _Outermost:
@@ -386,16 +391,17 @@ class _Outermost:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if error is None:
-            return False
+        return error is not None and self.takes(error)
+
+    def takes(self, error: BaseException) -> bool:
+        """Whether that was an error which ends the connection only."""
         link = self._link
         if isinstance(error, LogweirError | OSError):
             link.close(str(error))
             return True
         if isinstance(error, Exception):
-            _log.error(
-                "link.failed", scheme=link.scheme, peer=link.peer, exc_info=(kind, error, trace)
-            )
+            known = (type(error), error, error.__traceback__)
+            _log.error("link.failed", scheme=link.scheme, peer=link.peer, exc_info=known)
             link.abort(f"internal error: {type(error).__name__}")
             return True
         return False

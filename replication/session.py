@@ -99,9 +99,9 @@ class Outbox:
 
     def take(self) -> bytes:
         """All that waits, in one piece."""
-        parts = self.take_parts()
-        if not parts:
+        if not self._parts:
             return b""
+        parts = self.take_parts()
         first = parts[0]
         return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
 
@@ -119,25 +119,25 @@ class InputBuffer:
     comes in small portions costs no repeated copying.
     """
 
-    __slots__ = ("_needed_bytes", "_parts", "_size_bytes", "limit_bytes", "limit_name")
+    __slots__ = ("_needed_bytes", "_parts", "limit_bytes", "limit_name", "size_bytes")
 
     def __init__(self, limit_name: str, limit_bytes: int) -> None:
         self.limit_name = limit_name
         self.limit_bytes = limit_bytes
         self._parts: list[bytes] = []
-        self._size_bytes = 0
+        self.size_bytes = 0
         self._needed_bytes = 0
 
     def __len__(self) -> int:
-        return self._size_bytes
+        return self.size_bytes
 
     def join(self, data: bytes) -> bytes:
         """What was kept with `data` behind it; b"" while less than is needed is there."""
         if not self._parts:
             return data
         self._parts.append(data)
-        self._size_bytes += len(data)
-        if self._size_bytes < self._needed_bytes:
+        self.size_bytes += len(data)
+        if self.size_bytes < self._needed_bytes:
             return b""
         return self.take()
 
@@ -150,15 +150,15 @@ class InputBuffer:
         if size > self.limit_bytes:
             raise LimitExceeded(self.limit_name, self.limit_bytes, size)
         self._parts = [rest] if rest else []
-        self._size_bytes = len(rest)
+        self.size_bytes = len(rest)
         self._needed_bytes = needed_bytes
 
     def add(self, data: bytes) -> None:
         """Keep `data` behind what is kept, without a look at it. Raises `LimitExceeded`."""
-        if self._size_bytes + len(data) > self.limit_bytes:
-            raise LimitExceeded(self.limit_name, self.limit_bytes, self._size_bytes + len(data))
+        if self.size_bytes + len(data) > self.limit_bytes:
+            raise LimitExceeded(self.limit_name, self.limit_bytes, self.size_bytes + len(data))
         self._parts.append(data)
-        self._size_bytes += len(data)
+        self.size_bytes += len(data)
 
     def take(self) -> bytes:
         """What was kept, whether it is enough or not; nothing is kept any more."""
@@ -169,4 +169,4 @@ class InputBuffer:
     def clear(self) -> None:
         """Forget what was kept."""
         self._parts = []
-        self._size_bytes = self._needed_bytes = 0
+        self.size_bytes = self._needed_bytes = 0

@@ -24,7 +24,7 @@ from logweir.store.group import Group
 from logweir.store.references import LargeTuple, references
 from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
-from logweir.wal.mp import Value, encode_uint
+from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
 __all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run", "store_run"]
@@ -157,7 +157,7 @@ def store_run(
     latest: dict[bytes, bytes] = {}
     kernel.gather(keys.data, keys.bounds, packed, bounds, latest)
     group.engine.txn.load(space.id, 0, [(key, latest[key]) for key in sorted(latest)])
-    prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
+    prefix = space.put_prefix
     group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
     return True
 
@@ -210,7 +210,7 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
         return False
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
-    blocks = group.add_tuples(space, tuples, b"\x82\x10" + encode_uint(space.id) + b"\x21")
+    blocks = group.add_tuples(space, tuples, space.put_prefix)
 
     def store() -> None:
         referred: list[tuple[bytes, bytes]] = []
@@ -246,7 +246,7 @@ def _append_plain(
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
     tree = group.engine.txn.tree(space.id, 0)
     assert tree is not None
-    prefix = b"\x82\x10" + encode_uint(space.id) + b"\x21"
+    prefix = space.put_prefix
     longest = kernel.ascending(keys.data, keys.bounds)
     last = tree.last_key()
     if takes_length(longest) and (last is None or keys[0] > last):

@@ -56,7 +56,7 @@ class Batch:
 
     def put(self, packed: bytes, bounds: array[int]) -> None:
         """Log puts, each a transaction: tuple i is packed[bounds[i]:bounds[i + 1]]."""
-        prefix = b"\x82\x10" + encode_uint(self._space.id) + b"\x21"
+        prefix = self._space.put_prefix
         group = self._group
         count = len(bounds) - 1
         group.deferred_bytes += len(packed)

@@ -33,6 +33,8 @@ Bounds: TypeAlias = "array[int]"
 """Boundaries in a buffer, format "Q": one number more than there are items."""
 
 _FIRST_ROOM: Final = 1024
+_PART_BYTES: Final = 20
+_ZERO: Final = array("Q", (0,))
 
 
 def interpreted(module: ModuleType) -> ModuleType:
@@ -176,8 +178,10 @@ class KeyPlan:
         count = len(bounds) - 1
         if self._table is None:
             return self._one_by_one(packed, bounds)
-        out = bytearray(len(packed) + 32 * count + 64)
-        ends = array("Q", bytes(8 * (count + 1)))
+        # What the kernel wants to see free before a row, of the last too; else it asks for more.
+        free = 2 * len(packed) // max(count, 1) + _PART_BYTES * len(self._index.sort_parts)
+        out = bytearray(len(packed) + 32 * count + free)
+        ends = _ZERO * (count + 1)
         row = 0
         while row < count:
             row, how = divmod(kernel.keys(packed, bounds, row, count, self._table, out, ends), 4)

@@ -22,7 +22,7 @@ from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.store.run import RunMaker
 
-__all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs"]
+__all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs", "runs_of"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -55,6 +55,12 @@ class Job:
             self.finished(self)
         if self.waiter is not None:
             self.waiter.set()
+
+
+def runs_of(jobs: Sequence[Job]) -> list[RunMaker]:
+    """The runs that the jobs are; none where one of them is something else."""
+    runs = [job.run for job in jobs if job.run is not None]
+    return runs if len(runs) == len(jobs) else []
 
 
 class CommitQueue:
@@ -145,7 +151,7 @@ class CommitQueue:
         The queue's own `begin` writes it, and returns what syncs it; None where the group has to be
         put in line. False, and nothing done, then and where anybody is in line or commits.
         """
-        if not self._enter():
+        if not self.enter():
             return False
         finish: Callable[[], None] | None = None
         try:
@@ -159,7 +165,7 @@ class CommitQueue:
             finish = refuse
         finally:
             if finish is None:
-                self._free()
+                self.leave()
         if finish is None:
             return False
         hand(lambda: self._complete(jobs, finish))
@@ -172,7 +178,7 @@ class CommitQueue:
         The queue's own `here` does so; it returns False where the group has to be put in line.
         False, and nothing done, then and where anybody is in line or commits.
         """
-        if not self._enter():
+        if not self.enter():
             return False
         cause: BaseException | None = None
         is_done = True
@@ -182,13 +188,16 @@ class CommitQueue:
             cause = error
             raise
         finally:
-            self._free()
+            self.leave()
             if is_done:
                 _finish(jobs, cause)
         return is_done
 
-    def _enter(self) -> bool:
-        """Become the leader, if that needs no waiting; to be ended by `_free`."""
+    def enter(self) -> bool:
+        """Become the leader, if that needs no waiting; to be ended by `leave`.
+
+        False where anybody is in line or commits.
+        """
         with self._guard:
             if self._leader is not None or self._line or self._closing:
                 return False
@@ -208,12 +217,13 @@ class CommitQueue:
             cause = error
             raise
         finally:
-            self._free()
+            self.leave()
             for job in jobs:
                 job.error = None
             _finish(jobs, cause)
 
-    def _free(self) -> None:
+    def leave(self) -> None:
+        """The end of `enter`: whoever came meanwhile is next."""
         self._lock.release()
         with self._guard:
             self._pass_on()
@@ -264,10 +274,13 @@ class CommitQueue:
                 self._pass_on()
 
     def _pass_on(self) -> None:
+        if not self._line:
+            self._leader = None
+            return
         self._leader = next((job for job in self._line if job.waiter is not None), None)
         if self._leader is not None and self._leader.waiter is not None:
             self._leader.waiter.set()  # it finds itself not done, and leads
-        elif self._line:
+        else:
             self._wake.notify()
 
     def _start_thread(self) -> None:

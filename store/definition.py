@@ -30,6 +30,7 @@ from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.store import jsonpath
 from logweir.store.fieldtype import FieldType
 from logweir.store.format import TupleFormat
+from logweir.wal.mp import encode_uint
 
 __all__ = [
     "GROUP_LOCAL",
@@ -359,7 +360,12 @@ class SpaceDef:
         """Whether its rows stay on this instance."""
         return self.group_id == GROUP_LOCAL
 
-    @property
+    @cached_property
+    def put_prefix(self) -> bytes:
+        """What stands before the tuple in the body of a row that INSERTs or REPLACEs it."""
+        return b"\x82\x10" + encode_uint(self.id) + b"\x21"
+
+    @cached_property
     def is_plain(self) -> bool:
         """Whether a change of it is nothing but an entry of its primary index and a row."""
         return (

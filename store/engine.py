@@ -32,6 +32,7 @@ class Plans:
 
     def __init__(self) -> None:
         self._plans: dict[tuple[int, int, bool], tuple[SpaceDef, KeyPlan]] = {}
+        self._primary: dict[int, tuple[SpaceDef, KeyPlan]] = {}
 
     def get(self, space: SpaceDef, index: IndexDef, *, check: bool) -> KeyPlan:
         """The plan of that index of exactly this definition of the space."""
@@ -42,6 +43,17 @@ class Plans:
         plan = KeyPlan(space, index, check=check)
         self._plans[key] = (space, plan)
         return plan
+
+    def primary(self, schema: Schema, space: SpaceDef) -> KeyPlan:
+        """The plan that checks the tuples of a space and makes their keys in its primary index.
+
+        Raises `RequestError` where it has none.
+        """
+        known = self._primary.get(space.id)
+        if known is None or known[0] is not space:
+            known = space, self.get(space, schema.index(space, 0), check=True)
+            self._primary[space.id] = known
+        return known[1]
 
 
 class Engine:

@@ -457,9 +457,8 @@ def run_blocks(
     one_transaction: bool = False,
 ) -> list[bytearray]:
     """The row bytes of many alike rows, a block each: see `encode_run`."""
-    count = len(bounds) - 1
-    per_block = count
-    if not one_transaction:
+    per_block = count = len(bounds) - 1
+    if not one_transaction and count > 1:
         each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
         per_block = max(BLOCK_TARGET_BYTES // each, 1)
     return [

@@ -26,9 +26,10 @@ import contextlib
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
+from pathlib import Path
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
@@ -47,7 +48,6 @@ from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
 from logweir.wal.failpoint import failpoint
-from logweir.wal.mp import encode_uint
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -57,7 +57,7 @@ _ALONE_ROWS: Final = 256
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Piece:
     space_id: int
     prefix: bytes
@@ -66,7 +66,7 @@ class _Piece:
     bounds: array[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LateGroup:
     """What a group of runs makes: `blocks` for the log, `pieces` for the state."""
 
@@ -76,13 +76,17 @@ class LateGroup:
     rows: int
     size_bytes: int
 
+    @property
+    def logged_bytes(self) -> int:
+        """Bytes of its rows in the log, about."""
+        return sum(map(len, self.blocks))
+
 
 def prepare(
     makers: Sequence[RunMaker],
     *,
     state: State,
-    waiting: Mapping[int, bytes],
-    known: Known,
+    late: Late,
     schema: Schema,
     plans: Plans,
     vclock: VClock,
@@ -91,41 +95,44 @@ def prepare(
 ) -> LateGroup | None:
     """Check and encode runs. None where one of them needs the ordinary way, also to be refused.
 
-    `waiting`, `known`: see `Late`; nobody else may commit, or let the map of `state` grow.
+    `late`: what waits; nobody else may commit, or let the map of `state` grow.
     """
     runs = [maker for maker in makers if isinstance(maker, Run) and not maker.prefix]
     if len(runs) < len(makers):
-        with Sight(state, schema, plans, known) as sight:
-            made = _made(makers, sight, waiting, vclock.lsn(replica_id) + 1)
+        with Sight(state, schema, plans, late.known) as sight:
+            made = _made(makers, sight, late.waiting, vclock.lsn(replica_id) + 1)
         if made is None:
             return None
         runs = made
     blocks: list[bytearray] = []
     pieces: list[_Piece] = []
     rows = size = 0
-    for (space_id, prefix, _), together in groupby(runs, _belongs_to):
-        packed, bounds, keys = _joined(list(together))
+    for together in (runs,) if len(runs) == 1 else _together(runs):
+        packed, bounds, keys = _joined(together)
+        space_id, prefix = together[0].space_id, together[0].prefix
         try:
             space = schema.space(space_id)
-            if not (space.is_plain or prefix) or not (replica_id or space.is_local):
+            is_local = space.is_local
+            if not (space.is_plain or prefix) or not (replica_id or is_local):
                 return None
             if keys is None:
-                keys = plans.get(space, schema.index(space, 0), check=True).keys(packed, bounds)
+                keys = plans.primary(schema, space).keys(packed, bounds)
         except RequestError:
             return None
-        signed = 0 if space.is_local else replica_id
+        signed = 0 if is_local else replica_id
         count = len(bounds) - 1
+        last = vclock.lsn(signed)
         blocks += run_blocks(
             RowType.REPLACE,
             replica_id=signed,
-            first_lsn=vclock.lsn(signed) + 1,
+            first_lsn=last + 1,
             timestamp=now,
             source=packed,
             bounds=bounds,
-            prefix=b"\x82\x10" + encode_uint(space_id) + b"\x21",
-            is_local=space.is_local,
+            prefix=space.put_prefix,
+            is_local=is_local,
         )
-        vclock = vclock.with_lsn(signed, vclock.lsn(signed) + count)
+        vclock = vclock.with_lsn(signed, last + count)
         rows += count
         size += len(packed)
         pieces.append(_Piece(space_id, prefix, keys, packed, bounds))
@@ -168,6 +175,11 @@ def _keeps_places(run: Run, sight: Sight, waiting: Mapping[int, bytes]) -> bool:
     return sight.known[run.space_id] == run.prefix
 
 
+def _together(runs: list[Run]) -> Iterator[list[Run]]:
+    """Runs that are joined."""
+    return (list(together) for _, together in groupby(runs, _belongs_to))
+
+
 def _belongs_to(run: Run) -> tuple[int, bytes, int]:
     """What runs that are joined have in common. A long one stays alone, and is not copied."""
     return run.space_id, run.prefix, id(run) if len(run.bounds) > _ALONE_ROWS else 0
@@ -175,7 +187,8 @@ def _belongs_to(run: Run) -> tuple[int, bytes, int]:
 
 def _joined(runs: list[Run]) -> tuple[bytes, array[int], Keys | None]:
     if len(runs) == 1:
-        return runs[0].packed, runs[0].bounds, runs[0].keys
+        (run,) = runs
+        return run.packed, run.bounds, run.keys
     keys = [run.keys for run in runs if run.keys is not None]
     joined = None
     if len(keys) == len(runs):
@@ -228,7 +241,9 @@ class Late:
         self._state = state
         self._applying = applying
         self._pieces: list[_Piece] = []
-        self._position: Position | None = None
+        self._ones: dict[int, dict[bytes, bytes]] = {}  # by space and key, newer than all pieces
+        self._vclock = VClock()  # behind the last of them
+        self._end: tuple[Path, int] | None = None
         self._rows = 0
         self._bytes = 0
         self._calm = 0
@@ -243,7 +258,7 @@ class Late:
     def waits(self) -> bool:
         """Whether anything waits that the state did not refuse to take; without the guard also
         False while it is being taken."""
-        return bool(self._pieces) and not self._failed
+        return bool(self._pieces or self._ones) and not self._failed
 
     @property
     def is_due(self) -> bool:
@@ -256,9 +271,16 @@ class Late:
         )
 
     @property
+    def is_calm(self) -> bool:
+        """Whether only runs have come for so long that the next group of them may be late."""
+        return self._calm >= LATE_AFTER
+
+    @property
     def waiting(self) -> Mapping[int, bytes]:
         """The spaces of which something waits, each with the prefix of its runs."""
-        return {piece.space_id: piece.prefix for piece in self._pieces}
+        return {piece.space_id: piece.prefix for piece in self._pieces} | dict.fromkeys(
+            self._ones, b""
+        )
 
     def disturb(self) -> None:
         """Something else wants the state."""
@@ -271,7 +293,7 @@ class Late:
             return False
         if size_bytes > LATE_BYTES:
             return False
-        if self._pieces:
+        if self._pieces or self._ones:
             return True
         room = LATE_ROWS * _ROW_PAGE_BYTES + 2 * LATE_BYTES
         if not self._state.has_room(room // 4):
@@ -282,31 +304,69 @@ class Late:
             return False
         return True
 
-    def add(self, group: LateGroup, position: Position) -> None:
-        """The rows of a group up to `position` are durable."""
-        is_first = not self._pieces
-        if not all(piece.prefix for piece in group.pieces):
+    def takes_one(self, size_bytes: int) -> bool:
+        """`takes` of one tuple, asked only while the state takes what is late."""
+        if self._failed or self._calm < LATE_AFTER:
+            return False
+        if self._pieces or self._ones:
+            return size_bytes <= LATE_BYTES
+        return self.takes(size_bytes)
+
+    def add(self, group: LateGroup, end: tuple[Path, int]) -> None:
+        """The rows of a group are durable. `end`: the log file and its byte behind them."""
+        if self.known and not all([piece.prefix for piece in group.pieces]):
             self.known.clear()
-        if is_first:
-            self._since = time.monotonic()
+        if self._pieces or self._ones:
+            self._join_ones()
+        else:
+            self._begin()
         self._pieces += group.pieces
-        self._position = position
+        self._vclock, self._end = group.vclock, end
         self._rows += group.rows
         self._bytes += group.size_bytes
-        if is_first:
-            with self._wake:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._serve, name="logweir-late", daemon=True
-                    )
-                    self._thread.start()
-                self._wake.notify()
+
+    def add_one(
+        self, space_id: int, key: bytes, data: bytes, vclock: VClock, end: tuple[Path, int]
+    ) -> None:
+        """`add` of one tuple of a plain space, with the position behind it."""
+        if self.known:
+            self.known.clear()
+        if not (self._pieces or self._ones):
+            self._begin()
+        ones = self._ones.get(space_id)
+        if ones is None:
+            ones = self._ones[space_id] = {}
+        ones[key] = data
+        self._vclock, self._end = vclock, end
+        self._rows += 1
+        self._bytes += len(data)
+
+    def _join_ones(self) -> None:
+        """Make pieces of single tuples."""
+        for space_id, found in self._ones.items():
+            keys, tuples = b"".join(found), b"".join(found.values())
+            key_bounds = array("Q", accumulate(map(len, found), initial=0))
+            bounds = array("Q", accumulate(map(len, found.values()), initial=0))
+            self._pieces.append(_Piece(space_id, b"", Keys(keys, key_bounds), tuples, bounds))
+        self._ones = {}
+
+    def _begin(self) -> None:
+        """Something begins to wait."""
+        self._since = time.monotonic()
+        with self._wake:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="logweir-late", daemon=True
+                )
+                self._thread.start()
+            self._wake.notify()
 
     def apply(self) -> None:
         """Have the state take what waits. What it raises, it did not take, and takes no more."""
-        position = self._position
-        assert position is not None
+        assert self._end is not None
+        path, offset = self._end
         self._failed = True
+        self._join_ones()
         together: dict[int, list[_Piece]] = {}
         for piece in self._pieces:
             together.setdefault(piece.space_id, []).append(piece)
@@ -319,14 +379,14 @@ class Late:
                 prefix = pieces[0].prefix
                 if prefix and txn.count(space_id, 0) != before:
                     txn.load_sorted(space_id, 1, [prefix + key for key in keys], keys)
-            txn.set_position(position)
+            txn.set_position(Position(self._vclock, path.name, offset))
             failpoint("store.before_late_commit")
         except BaseException:
             txn.abort()
             raise
         txn.commit()
         self._failed = False
-        self._pieces, self._position = [], None
+        self._pieces, self._end = [], None
         self._rows = self._bytes = 0
 
     def close(self, *, apply: bool = True) -> None:

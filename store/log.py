@@ -37,7 +37,8 @@ from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
-from logweir.store.late import Late, LateGroup, prepare
+from logweir.store.late import Late
+from logweir.store.latecommit import CommitsLate
 from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
@@ -65,7 +66,7 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
+class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, TakesJobs):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -105,6 +106,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
         self._queue = CommitQueue(
             self._commit, self._exclusive, self._begin_late, self._commit_here
         )
+        self._lanes = {}
         self._syncer = Syncer()
         self._failure: LogweirError | None = None
         self._logged = OnError(self._fail)  # around what comes behind a write
@@ -120,6 +122,8 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
         self._system_changes: Counter[int] = Counter()
         self.commits = 0
         """Groups committed since the folder was opened."""
+        self.system_changes = 0
+        """`changes_of` all system spaces together."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
     def changes_of(self, space_id: int) -> int:
         """How often a system space was changed since the folder was opened, at most: who keeps
         something made from its rows reads them again when this number is another one."""
-        return self._system_changes[space_id]
+        return self._system_changes.get(space_id, 0)
 
     @property
     def is_closed(self) -> bool:
@@ -251,16 +255,6 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
             return
         with self._waiting():
             self._queue.run(job, before)
-
-    def begin_jobs(self, jobs: Sequence[Job]) -> bool:
-        """`submit_jobs` where they are runs and nobody is committing: they are written here, and a
-        thread syncs and answers them. False, and nothing done, where that cannot be done now."""
-        if self.durability != "fsync" or not self._queue.begin(jobs, self._syncer.hand):
-            return False
-        if self._late.is_due:
-            with contextlib.suppress(LogweirError):  # the jobs are on their way; the next is told
-                self._apply_late()
-        return True
 
     def transaction(self) -> Transaction:
         """Several changes, applied together or not at all: a context manager.
@@ -338,7 +332,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
             except MapFull:
                 try:
                     self.grow_state()
-                except RequestError as error:
+                except LogweirError as error:
                     for job in left:
                         job.error = error
                     return
@@ -377,71 +371,6 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
         except BaseException:
             group.engine.txn.abort()
             raise
-
-    def _commit_late(self, jobs: Sequence[Job]) -> bool:
-        """Commit a group of nothing but runs; the state gets it later (`store.late`)."""
-        late = self._prepare_late(jobs)
-        if late is None:
-            return False
-        meanwhile = self._apply_late if self._late.is_due else None
-        self._write(late.blocks, late.vclock, meanwhile)
-        self._add_late(late)
-        return True
-
-    def _begin_late(self, jobs: Sequence[Job]) -> Callable[[], None] | None:
-        """The first half of `_commit_late`; the second is returned."""
-        self._check_open()
-        late = self._prepare_late(jobs)
-        if late is None:
-            return None
-        with self._logged:
-            self._writer.write(late.blocks, late.vclock)
-
-        def finish() -> None:
-            with self._logged:
-                self._writer.sync()
-            self._add_late(late)
-
-        return finish
-
-    def _prepare_late(self, jobs: Sequence[Job]) -> LateGroup | None:
-        runs = [job.run for job in jobs if job.run is not None]
-        if len(runs) < len(jobs) or self.durability == "none":
-            return None
-        if not self._late.takes(sum(run.size_bytes for run in runs)):
-            return None
-        return prepare(
-            runs,
-            state=self._state,
-            waiting=self._late.waiting,
-            known=self._late.known,
-            schema=self._schema,
-            plans=self._plans,
-            vclock=self._vclock,
-            replica_id=self.replica_id,
-            now=self._clock(),
-        )
-
-    def _add_late(self, late: LateGroup) -> None:
-        with self._logged, self._view_guard:
-            failpoint("store.after_sync_before_state_commit")
-            path = self._writer.path
-            assert path is not None
-            self._late.add(late, Position(late.vclock, path.name, self._writer.size))
-            self._vclock = late.vclock
-        failpoint("store.after_state_commit")
-        self.commits += 1
-        self._publish(sum(map(len, late.blocks)))
-
-    def _apply_late(self) -> None:
-        """Have the state take what waits for it; return when it has, whoever did it."""
-        with self._view_guard:
-            self._take_late()
-
-    def _take_late(self) -> None:
-        if self._late.waits:
-            with self._logged:
-                self._late.apply()
 
     def _apply(self, group: Group, job: Job) -> None:
         if group.batch is None or not job.sees_batch:
@@ -492,6 +421,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
                 self._schema = group.schema
             self._vclock = vclock
         self._system_changes.update(group.changed_system)
+        self.system_changes += len(group.changed_system)
         failpoint("store.after_state_commit")
         self.commits += 1
         if blocks:
@@ -543,8 +473,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
 
     def _publish(self, logged_bytes: int) -> None:
         with self._grown:
-            if self._writer.path is not None:
-                self._durable = (self._writer.path, self._writer.size)
+            self._durable = self._writer.end or self._durable
             self._grown.notify_all()
         for callback in tuple(self._on_commit):
             try:

@@ -64,7 +64,7 @@ class RunMaker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """REPLACEs into one space, each a transaction: tuple i is packed[bounds[i]:bounds[i + 1]].
 

@@ -50,6 +50,7 @@ from logweir.wal.vclock import VClock
 __all__ = ["MapFull", "Position", "Spoiled", "State", "Tree", "Txn", "takes_length"]
 
 _DATABASES_MAX: Final = 65_000
+_DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
 _READERS_MAX: Final = 1024
 _META: Final = b"meta"
 _POSITION: Final = b"position"
@@ -68,7 +69,8 @@ _STEP_VALUES: Final = 16
 _SMALL_BYTES: Final = 1024
 
 MapFull = lmdb.MapFullError
-"""The memory map is full: abort the transaction, call `State.grow`, run it again."""
+"""The memory map is full, or there are too many databases: abort the transaction, call
+`State.grow`, run it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class State:
         self._env: lmdb.Environment | None = None
         self._databases: dict[bytes, Any] = {}
         self._map_bytes = STATE_MAP_START_BYTES
+        self._databases_max = _DATABASES_FIRST
+        self._lacks_databases = False  # one that was wanted could not be had
         self._disk_left = 0  # may be stored until then without asking the system again
         self._disk_until = 0.0
 
@@ -150,27 +154,43 @@ class State:
             data = self.directory / "data.mdb"
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
-            self._env = lmdb.open(
-                os.fsencode(self.directory),  # its name need not be text
-                map_size=self._map_bytes,
-                max_dbs=_DATABASES_MAX,
-                max_readers=_READERS_MAX,
-                max_spare_txns=2,
-                sync=False,
-                metasync=False,
-                readahead=False,
-                mode=0o660,
-            )
+            self._env = self._open_environment()
+            count = int(self._env.stat()["entries"])
+            if self._wants_databases(count):
+                self._env.close()
+                while self._wants_databases(count):
+                    self._databases_max *= 2
+                self._env = self._open_environment()
             self._env.reader_check()
             self._open_databases()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
-            raise WalError(
-                f"the state cannot be opened: {error}.",
-                path=str(self.directory),
-                hint="remove the folder `state`: it is rebuilt from the log",
-            ) from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: lmdb.Error) -> WalError:
+        return WalError(
+            f"the state cannot be opened: {error}.",
+            path=str(self.directory),
+            hint="remove the folder `state`: it is rebuilt from the log",
+        )
+
+    def _open_environment(self) -> lmdb.Environment:
+        return lmdb.open(
+            os.fsencode(self.directory),  # its name need not be text
+            map_size=self._map_bytes,
+            max_dbs=min(self._databases_max, _DATABASES_MAX),
+            max_readers=_READERS_MAX,
+            max_spare_txns=2,
+            sync=False,
+            metasync=False,
+            readahead=False,
+            mode=0o660,
+        )
+
+    def _wants_databases(self, count: int) -> bool:
+        """Whether `count` databases leave too little room: each may want one for long keys."""
+        return 2 * count > self._databases_max < _DATABASES_MAX
 
     def _open_databases(self) -> None:
         """Open all handles now: one that is opened in a reader's transaction ends with it."""
@@ -194,10 +214,22 @@ class State:
             self._write_epoch(clean=True)
 
     def grow(self) -> None:
-        """Double the memory map. No transaction of this process may be open."""
+        """Double the memory map, or how many databases there may be, whichever is short. No
+        transaction of this process may be open. Raises `WalError`."""
         assert self._env is not None
-        self._map_bytes *= 2
-        self._env.set_mapsize(self._map_bytes)
+        if not (self._lacks_databases or self._wants_databases(len(self._databases))):
+            self._map_bytes *= 2
+            self._env.set_mapsize(self._map_bytes)
+            return
+        self._databases_max *= 2
+        self._lacks_databases = False
+        self._databases.clear()
+        self._env.close()
+        try:
+            self._env = self._open_environment()
+            self._open_databases()
+        except lmdb.Error as error:
+            raise self._unusable(error) from error
 
     @property
     def used_bytes(self) -> int:
@@ -208,6 +240,8 @@ class State:
 
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether a transaction that stores so much surely fits into the map."""
+        if self._wants_databases(len(self._databases)):
+            return False
         return self.used_bytes + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes
 
     def lacks_room(self, room_bytes: int) -> bool:
@@ -264,7 +298,13 @@ class State:
         handle = self._databases.get(name)
         if handle is None and write:
             assert self._env is not None
-            handle = self._env.open_db(name, txn=raw, create=True)
+            try:
+                handle = self._env.open_db(name, txn=raw, create=True)
+            except lmdb.DbsFullError:
+                if self._databases_max >= _DATABASES_MAX:
+                    raise
+                self._lacks_databases = True
+                raise MapFull("the state has no room for one more database") from None
         return handle
 
     def remember(self, handles: dict[bytes, Any]) -> None:

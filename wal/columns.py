@@ -394,6 +394,27 @@ def encode_columns(
     return out
 
 
+def encode_one(
+    type: int,
+    replica_id: int,
+    group_id: int,
+    lsn: int,
+    timestamp: float,
+    source: bytes,
+    prefix: bytes,
+) -> bytearray:
+    """`encode_run` of one row, whose body is `prefix` and `source`."""
+    out = bytearray(kernel.HEADER_ROOM + len(prefix) + len(source))
+    (bits,) = _UINT64.unpack(_DOUBLE.pack(timestamp))
+    bounds = array("Q", (0, len(source)))
+    size = kernel.encode_run(
+        type, replica_id, group_id, lsn, bits, False, source, bounds, 1, prefix, out
+    )
+    assert size > 0
+    del out[size:]
+    return out
+
+
 def encode_run(
     *,
     type: int,

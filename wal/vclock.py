@@ -147,6 +147,15 @@ class VClock(Mapping[int, int]):
         made._lsns = {**self._lsns, replica_id: lsn}
         return made
 
+    def next(self, replica_id: int) -> tuple[int, VClock]:
+        """The lsn of the next change of one replica, and the vclock with it."""
+        lsn = self._lsns.get(replica_id, 0) + 1
+        if lsn == 1 or lsn == _LSN_END:
+            return lsn, self.with_lsn(replica_id, lsn)
+        made = VClock.__new__(VClock)
+        made._lsns = {**self._lsns, replica_id: lsn}
+        return lsn, made
+
     def without_local(self) -> VClock:
         """The same without component 0, as it goes over the wire."""
         return VClock({i: lsn for i, lsn in self._lsns.items() if i})

@@ -90,16 +90,18 @@ class AppendPoint:
 
 @dataclass(slots=True)
 class _Current:
-    """The file being written. `synced`: bytes known to be on stable storage; `number`: in its
-    name."""
+    """The file being written. `synced`: bytes known to be on stable storage; `size`: bytes in it;
+    `number`: in its name."""
 
     file: AppendFile
     path: Path
     start: VClock
     synced: int
+    size: int = field(init=False)
     number: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.size = self.file.size()
         self.number = int(self.path.stem)
 
 
@@ -151,9 +153,15 @@ class WalWriter:
         return self._current.path if self._current else None
 
     @property
+    def end(self) -> tuple[Path, int] | None:
+        """The file being written and its bytes, None before the first write."""
+        current = self._current
+        return None if current is None else (current.path, current.size)
+
+    @property
     def size(self) -> int:
         """Bytes in the file being written, 0 if there is none."""
-        return self._current.file.size() if self._current else 0
+        return self._current.size if self._current else 0
 
     @property
     def is_poisoned(self) -> bool:
@@ -163,7 +171,7 @@ class WalWriter:
     @property
     def is_full(self) -> bool:
         """Whether the next batch closes the current file, or has to make the first."""
-        return self._current is None or self._current.file.size() >= self.options.max_bytes
+        return self._current is None or self._current.size >= self.options.max_bytes
 
     def write(self, blocks: Sequence[Buffer | Pieces], vclock: VClock) -> int:
         """Append a batch; nothing is synced.
@@ -172,12 +180,15 @@ class WalWriter:
         Returns the file's size after it. Raises `WriteFailed` (nothing of it is in the log),
         `WriterPoisoned`.
         """
-        self._check()
-        try:
-            current = self._file_for_write()
-        except OSError as error:
-            raise self._failed(error, "cannot begin a new log file") from error
-        before = size = current.file.size()
+        if self._poison is not None:
+            self._check()
+        current = self._current
+        if current is None or current.size >= self.options.max_bytes:
+            try:
+                current = self._file_for_write()
+            except OSError as error:
+                raise self._failed(error, "cannot begin a new log file") from error
+        before = size = current.size
         options = self.options
         parts: list[Buffer] = []
         for rows in blocks:
@@ -203,6 +214,7 @@ class WalWriter:
         except OSError as error:
             self._cut(current, before, error)
             raise self._failed(error, "cannot write to the log", before) from error
+        current.size = size
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
         return size
@@ -224,8 +236,9 @@ class WalWriter:
 
     def sync(self) -> None:
         """Return when everything written is on stable storage. Raises `WriterPoisoned`."""
-        self._check()
-        if self._current is None or self._current.synced == self._current.file.size():
+        if self._poison is not None:
+            self._check()
+        if self._current is None or self._current.synced == self._current.size:
             return
         self._sync(self._current)
         failpoint("wal.after_sync")
@@ -300,7 +313,7 @@ class WalWriter:
             current.file.sync()
         except OSError as error:
             raise self._poisoned(error, f"after a failed write ({cause}) the cut failed") from cause
-        current.synced = size
+        current.synced = current.size = size
 
     def _sync(self, current: _Current) -> None:
         self.syncs += 1
@@ -308,7 +321,7 @@ class WalWriter:
             current.file.sync()
         except OSError as error:
             raise self._poisoned(error, "a sync of the log failed") from error
-        current.synced = current.file.size()
+        current.synced = current.size
 
     def _reopen(self, at: AppendPoint, path: Path) -> None:
         try:
@@ -326,7 +339,7 @@ class WalWriter:
 
     def _file_for_write(self) -> _Current:
         current = self._current
-        if current is not None and current.file.size() >= self.options.max_bytes:
+        if current is not None and current.size >= self.options.max_bytes:
             self.rotate()  # not of an empty file: the next one would have its name
         if self._current is None:
             self._current = self._create()
@@ -336,7 +349,7 @@ class WalWriter:
         current = self._current
         if current is None:
             return
-        before = current.file.size()
+        before = current.size
         if current.synced != before:
             self._sync(current)  # so that an EOF marker says: everything before it was synced
         try:
@@ -344,6 +357,7 @@ class WalWriter:
         except OSError as error:
             self._cut(current, before, error)
             raise self._failed(error, "cannot close the log file", before) from error
+        current.size = before + len(EOF_MARKER)
         failpoint("wal.after_eof_before_sync")
         self._sync(current)
         self._prev_vclock = current.start

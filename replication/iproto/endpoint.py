@@ -19,10 +19,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import (
     IPROTO_ANSWER_BYTES,
     IPROTO_PIPELINE_BYTES,
@@ -58,8 +59,6 @@ from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
-from logweir.store.run import Run
-from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
@@ -69,6 +68,7 @@ __all__ = ["Conversation", "IprotoService"]
 _log = get_logger("logweir.replication.iproto")
 
 _SYSTEM_END: Final = 512
+_REPLACE: Final = int(RowType.REPLACE)
 _NO_DATA: Final = data_body(())
 _NO_TUPLE: Final = b"\x90"
 _FUNC_ID: Final = 296
@@ -115,7 +115,7 @@ class Conversation:
         self._postponed: deque[Request | StoreRun] = deque()
         self._behind: _Batch | None = None  # a batch with SELECTs that is under way
         self._waits_for_room = False
-        self._writable: tuple[int, Access, Schema] | None = None  # of the last run that was let in
+        self._writable: tuple[int, int, Access | None] = 0, -1, None  # of the last run let in
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -123,6 +123,17 @@ class Conversation:
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        if (
+            not self._unanswered_bytes
+            and not self._postponed
+            and len(events) == 1
+            and isinstance(run := events[0], StoreRun)
+            and run.type == _REPLACE
+            and run.space_id >= _SYSTEM_END
+            and self.link.writable
+            and self._store_now(run)
+        ):
+            return
         for event in events:
             if isinstance(event, Ack):
                 if self.follower is not None:
@@ -165,6 +176,7 @@ class Conversation:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        self.shared.gone(self)
         if self.session.malformed:
             _log.warning(
                 "iproto.malformed",
@@ -232,9 +244,7 @@ class Conversation:
             access = self._check_run(run)
         except RequestError as error:
             self._finish(run.size_bytes)
-            self.shared.metrics.answered("tarantool", 0, run.count)
-            for number in range(run.count):
-                self.session.put_error(run.sync(number), error)
+            self._refuse_run(run, error)
             return
         batch = _Batch(size_bytes=run.size_bytes)
 
@@ -257,25 +267,57 @@ class Conversation:
 
         columns = None
         if run.type == RowType.REPLACE:
-            columns = Run(run.space_id, run.packed, run.bounds)
+            columns = run.columns()
         self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
+
+    def _store_now(self, run: StoreRun) -> bool:
+        """Take a run that is all there is to do, and make and answer it at once, if that can be
+        done; False, and nothing done, where it has to take its turn."""
+        shared = self.shared
+        try:
+            self._check_run(run)
+            if not shared.commit_now(run, partial(self._answer_run, run), self):
+                return False
+        except LogweirError as error:
+            self._refuse_run(run, as_request_error(error))
+        else:
+            shared.metrics.answered("tarantool", run.count, 0)
+        return True
+
+    def _answer_run(self, run: StoreRun) -> None:
+        answers = run.answers(self.shared.schema_version())
+        if self.session.waiting_bytes:
+            self.link.write(answers)
+        else:
+            self.link.send(answers)
+
+    def _refuse_run(self, run: StoreRun, error: RequestError) -> None:
+        self.shared.metrics.answered("tarantool", 0, run.count)
+        for number in range(run.count):
+            self.session.put_error(run.sync(number), error)
 
     def _check_run(self, run: StoreRun) -> Access:
         """What the user may do, where that includes the run. What was let in is let in again while
-        privileges and definitions are the same objects."""
-        access = self.shared.access(self.user_id)
-        wanted = (run.space_id, access, self.shared.log.schema)
-        if self._writable != wanted or self.shared.is_read_only:
+        no row of a system space has changed: who may write at all is settled at the start."""
+        shared = self.shared
+        space_id, changes, access = self._writable
+        if (
+            space_id != run.space_id
+            or changes != shared.log.system_changes
+            or access is None
+            or access.user.id != self.user_id
+        ):
+            changes = shared.log.system_changes
+            access = shared.access(self.user_id)
             self._check_space(run.space_id, access, Privilege.WRITE)
-            self._writable = wanted
+            self._writable = run.space_id, changes, access
         return access
 
     def _deliver_run(self, run: StoreRun) -> None:
         self._settle(run.size_bytes)
         if self.link.is_open:
+            self._answer_run(run)
             self.shared.metrics.answered("tarantool", run.count, 0)
-            self.session.put(run.answers(self.shared.schema_version()))
-            self.link.flush()
 
     def _submit(self) -> None:
         batch = self._batch
@@ -301,7 +343,7 @@ class Conversation:
 
         self._unfinished += 1
         self._settled.clear()
-        self.shared.submit(job, guarded)
+        self.shared.submit(job, guarded, self)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1

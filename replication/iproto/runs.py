@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.replication.iproto import kernel
+from logweir.store.run import Run
 from logweir.wal.xrow import RowType
 
 __all__ = ["StoreRun", "take_run"]
@@ -25,10 +26,11 @@ ALONE_BYTES: Final = 4096
 
 _SMALLEST_BYTES: Final = 13  # of a request of a run: 1 length, 5 header, 5 body, 2 tuple
 _CAPACITY_MAX: Final = 65_536
+_REPLACE: Final = int(RowType.REPLACE)
 _ZERO: Final = array("Q", (0,))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoreRun:
     """One run. `type`: 2 INSERT or 3 REPLACE; `schema_version`: 0 is any; `stop`: where it ends."""
 
@@ -51,6 +53,10 @@ class StoreRun:
         """Boundaries of the tuples in `packed`: one more than there are requests."""
         first = kernel.RUN_HEAD + self._capacity
         return self._table[first : first + self.count + 1]
+
+    def columns(self) -> Run:
+        """The same as the store takes it; of REPLACEs only."""
+        return Run(self.space_id, self.packed, self.bounds)
 
     def sync(self, number: int) -> int:
         """The sync of one request."""
@@ -82,25 +88,10 @@ def take_run(data: bytes, at: int = 0) -> StoreRun | None:
     table = _ZERO * (kernel.RUN_HEAD + 2 * capacity + 1)
     out = bytearray(len(data) - at)
     count = kernel.take_run(data, at, table, capacity, out)
-    if count < RUN_MIN and not _is_all(data, at, count, table):
-        return None
-    return StoreRun(
-        type=table[kernel.RUN_TYPE],
-        space_id=table[kernel.RUN_SPACE],
-        schema_version=table[kernel.RUN_VERSION],
-        count=count,
-        stop=table[kernel.RUN_STOP],
-        packed=bytes(memoryview(out)[: table[kernel.RUN_BYTES]]),
-        _table=table,
-        _capacity=capacity,
-    )
-
-
-def _is_all(data: bytes, at: int, count: int, table: array[int]) -> bool:
-    return (
-        at == 0
-        and count > 0
-        and len(data) <= ALONE_BYTES
-        and table[kernel.RUN_STOP] == len(data)
-        and table[kernel.RUN_TYPE] == RowType.REPLACE
-    )
+    kind, space_id, version, stop, size = table[: kernel.RUN_HEAD]
+    if count < RUN_MIN:
+        is_all = at == 0 and count > 0 and stop == len(data) <= ALONE_BYTES
+        if not is_all or kind != _REPLACE:
+            return None
+    packed = bytes(memoryview(out)[:size])
+    return StoreRun(kind, space_id, version, count, stop, packed, table, capacity)

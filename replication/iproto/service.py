@@ -21,9 +21,10 @@ from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
+from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
-from logweir.store.commit import Job
+from logweir.store.commit import Job, runs_of
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
@@ -37,8 +38,11 @@ _FIRST_VERSION: Final = 80
 _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
 _QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
-_QUICK_SECONDS: Final = 0.002  # a group that takes longer is left to the log's own thread
+_QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
+_SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
+_SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
 _ASIDE_SECONDS: Final = 0.05  # for so long
+_ALONE_AFTER: Final = 4  # so many changes in a row of one connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +99,10 @@ class Shared:
             departed=self._departed,
             forgotten=self._forget,
         )
-        self._first_version = log.schema.version
+        self._version_offset = _FIRST_VERSION - log.schema.version
         self._directory: Directory | None = None
         self._directory_at = (0, 0)
+        self._changes_seen = 0
         self._cluster_at = -1
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
@@ -105,16 +110,22 @@ class Shared:
         self._in_line = 0
         self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
+        self._slow = 0  # how slow the last groups were
+        self._last: object = None  # who made the last changes
+        self._in_a_row = 0
 
     # --- definitions ------------------------------------------------------------------------------
 
     def schema_version(self) -> int:
         """What stands in every answer."""
-        return _FIRST_VERSION + self.log.schema.version - self._first_version
+        return self.log.schema.version + self._version_offset
 
     @property
     def directory(self) -> Directory:
         """Users and privileges as they are now."""
+        changes = self.log.system_changes
+        if self._directory is not None and changes == self._changes_seen:
+            return self._directory
         at = self.log.changes_of(_USER_ID), self.log.changes_of(_PRIV_ID)
         if self._directory is None or at != self._directory_at:
             with self.log.read_view() as view:
@@ -125,6 +136,7 @@ class Shared:
                 )
             self._directory = Directory(users, privileges, self.options.guest)
             self._directory_at = at
+        self._changes_seen = changes
         return self._directory
 
     def access(self, user_id: int) -> Access:
@@ -202,32 +214,80 @@ class Shared:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def submit(self, job: Job, done: Callable[[Job], None]) -> None:
+    def submit(self, job: Job, done: Callable[[Job], None], who: object = None) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        What was put in line in one turn of the loop goes together. Where that is little, with none
-        under way, it is made at once in this thread, as long as the disk is quick: handing it to
-        another thread and back would take longer than the loop stands still.
+        `who` asks for it, see `commit_now`. What was put in line in one turn of the loop goes
+        together. Where that is little, with none under way, it is made at once in this thread, as
+        long as the disk is quick: handing it to another thread and back would take longer than the
+        loop stands still.
         """
+        self._note(who)
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
+
+    def commit_now(self, run: StoreRun, answer: Callable[[], None], who: object) -> bool:
+        """Make a run durable and have it answered before this returns, without a turn of the loop;
+        False, and nothing done, where it is to be submitted. Raises what the log raises.
+
+        That is for somebody who asked for all of the last few changes: there is nobody whose
+        changes could go together with these.
+        """
+        if (
+            self._last is not who
+            or self._in_a_row < _ALONE_AFTER
+            or self._fresh
+            or self._in_line
+            or self.open_views
+            or len(run.packed) > _QUICK_BYTES
+        ):
+            return False
+        began = self._loop.time()
+        if self._slow >= _SLOW_LIMIT and began < self._aside_until:
+            return False
+        if run.count == 1:
+            is_made = self.log.commit_one(run.space_id, run.packed, answer)
+        else:
+            is_made = self.log.commit_runs((run.columns(),), answer)
+        if is_made:
+            self.metrics.committed(self._judge(began))
+        return is_made
+
+    def gone(self, who: object) -> None:
+        """Somebody who may have asked for changes is gone."""
+        if self._last is who:
+            self._last = None
+
+    def _note(self, who: object) -> None:
+        self._in_a_row = self._in_a_row + 1 if self._last is who else 0
+        self._last = who
+
+    def _judge(self, began: float) -> float:
+        """See how quick the disk was. Returns the seconds since `began`."""
+        now = self._loop.time()
+        if now - began <= _QUICK_SECONDS:
+            self._slow = max(self._slow - 1, 0)
+        else:
+            self._slow = min(self._slow + _SLOW_COST, 2 * _SLOW_LIMIT)
+            self._aside_until = now + _ASIDE_SECONDS
+        return now - began
 
     def _put_in_line(self) -> None:
         if self._is_begun or not self._fresh:
             return  # what comes while a group is being synced is the next one
         fresh, self._fresh = self._fresh, []
+        began = self._loop.time()
         if (
             not self._in_line
             and not self.open_views
-            and sum(job.size for job, _ in fresh) <= _QUICK_BYTES
+            and sum([job.size for job, _ in fresh]) <= _QUICK_BYTES
             and not self.log.is_busy
-            and self._loop.time() >= self._aside_until
+            and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
         ):
-            self._make_at_once(fresh)
+            self._make_at_once(fresh, began)
             return
         self._in_line += len(fresh)
-        began = self._loop.time()
         for job, done in fresh:
             job.finished = self._finisher(done)
         fresh[-1][0].finished = self._finisher(self._timed(fresh[-1][1], began))
@@ -241,11 +301,12 @@ class Shared:
                 job.error = error
                 job.finish()
 
-    def _make_at_once(self, fresh: list[tuple[Job, Callable[[Job], None]]]) -> None:
-        began = self._loop.time()
-        *before, job = (job for job, _ in fresh)
+    def _make_at_once(self, fresh: list[tuple[Job, Callable[[Job], None]]], began: float) -> None:
+        jobs = [job for job, _ in fresh]
+        job = jobs[-1]
         try:
-            self.log.run_job(job, before)
+            if not self.log.commit_runs(runs_of(jobs)):
+                self.log.run_job(job, jobs[:-1])
         except Exception as error:
             if job.error is not error and not isinstance(error, LogweirError):
                 raise
@@ -253,10 +314,7 @@ class Shared:
                 if not one.done:
                     one.error = error
             job.error = error  # the change's own: who asked for it is told
-        now = self._loop.time()
-        if now - began > _QUICK_SECONDS:
-            self._aside_until = now + _ASIDE_SECONDS
-        self.metrics.committed(now - began)
+        self.metrics.committed(self._judge(began))
         for job, done in fresh:
             done(job)
 
@@ -264,7 +322,7 @@ class Shared:
         """`done`, which also tells how long the changes of one turn took."""
 
         def timed(job: Job) -> None:
-            self.metrics.committed(self._loop.time() - began)
+            self.metrics.committed(self._judge(began))
             done(job)
 
         return timed

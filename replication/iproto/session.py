@@ -122,8 +122,17 @@ class ServerSession:
             except LimitExceeded as error:
                 self._close(f"too much arrived while a stream was sent: {error}")
             return ()
-        whole = self._input.join(data)
-        return self._read(whole, now) if whole else ()
+        if self._input.size_bytes:
+            whole = self._input.join(data)
+            return self._read(whole, now) if whole else ()
+        if (
+            self._state == State.REQUESTS
+            and (run := take_run(data)) is not None
+            and run.stop == len(data)
+            and not run.schema_version
+        ):
+            return (run,)  # in most cases, so that nothing else needs to be looked at
+        return self._read(data, now)
 
     def receive_eof(self, now: float) -> Sequence[Event]:
         """See `Session`: a client that sends nothing more is gone, also for Tarantool."""
@@ -191,7 +200,7 @@ class ServerSession:
         return events
 
     def _take_run(self, run: StoreRun, events: list[Event]) -> None:
-        if run.schema_version not in (0, self._schema_version()):
+        if run.schema_version and run.schema_version != self._schema_version():
             self.malformed += run.count
             error = _wrong_version(run.schema_version, self._schema_version())
             for number in range(run.count):

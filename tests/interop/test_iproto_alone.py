@@ -1,0 +1,179 @@
+"""A connection that is alone with its changes: they are made within the read that brought them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logweir
+from interop.rawclient import RawClient
+from interop.serving import Serving
+from logweir.errors import ErrorCode
+from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.replication.iproto import codec, service
+from logweir.replication.iproto.service import Shared
+from logweir.store.commit import CommitQueue
+from logweir.wal.filesystem import OS
+from logweir.wal.mp import pack
+
+REPLACE = 3
+
+
+@pytest.fixture
+def made_now(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each call of `Shared.commit_now`: whether it made the change. No disk is slow
+    for it."""
+    monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
+    found: list[bool] = []
+    whole = Shared.commit_now
+
+    def noted(self: Shared, *arguments: Any) -> bool:
+        found.append(whole(self, *arguments))
+        return found[-1]
+
+    monkeypatch.setattr(Shared, "commit_now", noted)
+    return found
+
+
+def make_store(folder: Path) -> Path:
+    """With a plain space and one of two indexes."""
+    fields = [("id", "unsigned"), ("n", "unsigned")]
+    with logweir.open(folder) as log:
+        log.create_space("t", fields, primary=["id"])
+        log.create_space("u", fields, primary=["id"], indexes={"n": ("n",)})
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    """A server of such a store."""
+    with Serving(make_store(tmp_path / "s"), guest="all") as serving:
+        yield serving
+
+
+def replace(client: RawClient, space: int, *row: object) -> codec.Answer:
+    """REPLACE of one tuple."""
+    return client.ask(REPLACE, {0x10: space, 0x21: list(row)})
+
+
+def alone(client: RawClient, space: int, made_now: list[bool]) -> None:
+    """Change the same again until it is made at once."""
+    for number in range(1000):
+        assert not replace(client, space, 1, number).is_error
+        if made_now and made_now[-1]:
+            return
+    pytest.fail("never made at once")
+
+
+def test_what_is_made_at_once_is_answered_and_read_as_ever(
+    tmp_path: Path, made_now: list[bool]
+) -> None:
+    """By the same connection, by another one, and after the store was opened again."""
+    with Serving(make_store(tmp_path / "s"), guest="all") as served:
+        space = served.log.schema.space("t").id
+        with RawClient(served.port) as one, RawClient(served.port) as other:
+            for number in range(200):
+                answer = replace(one, space, number % 7, number)
+                assert answer.body == {0x30: [[number % 7, number]]}
+                if number % 50 == 49:
+                    for client in (one, other):
+                        found = client.ask(1, {0x10: space, 0x12: 1, 0x20: [number % 7]})
+                        assert found.body == {0x30: [[number % 7, number]]}
+    assert any(made_now)
+    with logweir.open(tmp_path / "s") as log:
+        assert log.select("t") == [(number % 7, number) for number in range(196, 200)] + [
+            (number % 7, number) for number in range(193, 196)
+        ]
+
+
+def test_what_is_refused_is_refused_as_ever(served: Serving, made_now: list[bool]) -> None:
+    """With the errors of the ordinary way, and what comes next is made."""
+    plain, indexed = (served.log.schema.space(name).id for name in "tu")
+    with RawClient(served.port) as client:
+        alone(client, plain, made_now)
+        for space, row, code in (
+            (plain, [1, "text"], ErrorCode.FIELD_TYPE),
+            (plain, [], ErrorCode.FIELD_MISSING),
+            (9999, [1, 1], ErrorCode.NO_SUCH_SPACE),
+        ):
+            made_now.clear()
+            assert replace(client, space, *row).error().code == code
+            assert True not in made_now
+            assert replace(client, plain, 1, 5).body == {0x30: [[1, 5]]}
+        assert replace(client, indexed, 1, 6).body == {0x30: [[1, 6]]}
+        answer = replace(client, indexed, 2, 6)
+        assert answer.error().code == ErrorCode.TUPLE_FOUND
+        request = pack({0: REPLACE, 1: 77, 5: 3}) + pack({0x10: plain, 0x21: [1, 1]})
+        client.send(codec.frame(request))
+        assert client.receive().error().code == ErrorCode.WRONG_SCHEMA_VERSION
+
+
+def test_two_connections_in_turn_take_the_ordinary_way(
+    served: Serving, made_now: list[bool]
+) -> None:
+    """Their changes may go together, so none is made before the other could come."""
+    space = served.log.schema.space("t").id
+    with RawClient(served.port) as one, RawClient(served.port) as other:
+        alone(one, space, made_now)
+        made_now.clear()
+        for number in range(50):
+            assert replace(one, space, 1, number).body == {0x30: [[1, number]]}
+            assert replace(other, space, 2, number).body == {0x30: [[2, number]]}
+        assert True not in made_now[1:]  # of the other nobody knew when the first one came
+
+
+def test_a_failed_write_is_told_and_the_next_change_made(
+    tmp_path: Path, made_now: list[bool]
+) -> None:
+    """Error 40, nothing in the space, and the connection stays."""
+    faulty = FaultyFileSystem(OS)
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
+    options = {"filesystem": faulty}
+    with Serving(tmp_path / "s", open_options=options, guest="all") as serving:
+        space = serving.log.schema.space("t").id
+        with RawClient(serving.port) as client:
+            alone(client, space, made_now)
+            faulty.fault = Fault(faulty._counted + 1, {"write"}, errno.ENOSPC)
+            answer = replace(client, space, 2, 2)
+            assert answer.error().code == ErrorCode.WAL_IO
+            assert serving.log.get("t", 2) is None
+            assert replace(client, space, 2, 3).body == {0x30: [[2, 3]]}
+            assert serving.log.get("t", 2) == (2, 3)
+
+
+def test_who_has_the_log_meanwhile_is_waited_for(served: Serving, made_now: list[bool]) -> None:
+    """A transaction of the program itself: the change is made behind it, not refused."""
+    space = served.log.schema.space("t").id
+    with RawClient(served.port) as client:
+        alone(client, space, made_now)
+        with served.log.transaction() as tx:
+            tx.replace("t", (5, 1))
+            client.send(codec.frame(pack({0: REPLACE, 1: 77}) + pack({0x10: space, 0x21: [5, 2]})))
+            queue: CommitQueue = served.log._queue
+            served.wait(lambda: queue._line)
+        assert client.receive().body == {0x30: [[5, 2]]}
+        assert served.log.get("t", 5) == (5, 2)
+
+
+def test_a_slow_disk_is_left_to_another_thread_until_it_is_quick_again(
+    served: Serving, made_now: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slow change tells nothing, two do, and some quick ones make up for it."""
+    monkeypatch.setattr(service, "_ASIDE_SECONDS", 1000.0)
+    space = served.log.schema.space("t").id
+    with RawClient(served.port) as client:
+        alone(client, space, made_now)
+        made_now.clear()
+        monkeypatch.setattr(service, "_QUICK_SECONDS", -1.0)
+        for number in range(20):
+            assert replace(client, space, 1, number).body == {0x30: [[1, number]]}
+        assert made_now == [True] * 2 + [False] * 18
+        monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
+        made_now.clear()
+        alone(client, space, made_now)
+        assert len(made_now) > 16
