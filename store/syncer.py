@@ -20,6 +20,8 @@ class Syncer:
         self._go, self._begun, self._done = (threading.Lock() for _ in range(3))
         for lock in (self._go, self._begun, self._done):
             lock.acquire()
+        # What was begun may be done, and the next given, before who began it is awake again.
+        self._starting = threading.Lock()
 
     def hand(self, call: Callable[[], None]) -> None:
         """`start` a call that nobody waits for. What it raises ends its thread; the next call has
@@ -29,12 +31,13 @@ class Syncer:
     def start(self, call: Callable[[], None], *, is_awaited: bool = True) -> None:
         """Run `call` in the thread. Returns when it has begun: a call that waits for the disk
         then leaves the interpreter to the caller."""
-        if self._thread is None:
-            self._start_thread()
-        self._call = call
-        self._is_awaited = is_awaited
-        self._go.release()
-        self._begun.acquire()
+        with self._starting:
+            if self._thread is None:
+                self._start_thread()
+            self._call = call
+            self._is_awaited = is_awaited
+            self._go.release()
+            self._begun.acquire()
 
     def wait(self) -> None:
         """Return when the call is done. Raises what it raised."""
