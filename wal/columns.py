@@ -404,14 +404,12 @@ def encode_one(
     prefix: bytes,
 ) -> bytearray:
     """`encode_run` of one row, whose body is `prefix` and `source`."""
-    out = bytearray(kernel.HEADER_ROOM + len(prefix) + len(source))
-    (bits,) = _UINT64.unpack(_DOUBLE.pack(timestamp))
     bounds = array("Q", (0, len(source)))
-    size = kernel.encode_run(
-        type, replica_id, group_id, lsn, bits, False, source, bounds, 1, prefix, out
+    bits = _bits(timestamp)
+    out: bytearray | None = kernel.encode_run(
+        type, replica_id, group_id, lsn, bits, False, source, bounds, prefix
     )
-    assert size > 0
-    del out[size:]
+    assert out is not None
     return out
 
 
@@ -435,7 +433,7 @@ def encode_run(
     """
     source = source if isinstance(source, bytes) else bytes(source)
     bits = _bits(timestamp)
-    out: bytearray | None = kernel.make_run(
+    out: bytearray | None = kernel.encode_run(
         type, replica_id, group_id, first_lsn, bits, one_transaction, source, bounds, prefix
     )
     if out is None:

@@ -97,19 +97,14 @@ cpdef Py_ssize_t encode(
 cpdef Py_ssize_t run_bytes(
     u64 kind, u64 replica_id, u64 group_id, u64 last_lsn, Py_ssize_t count) except? -2
 
-@cython.locals(count=Py_ssize_t, start=u64, stop=u64, last_lsn=u64, room=Py_ssize_t,
-               out=bytearray, size=Py_ssize_t)
-cpdef make_run(
-    u64 kind, u64 replica_id, u64 group_id, u64 first_lsn, u64 timestamp, bint together,
-    bytes source, u64[::1] bounds, bytes prefix)
-
 @cython.locals(to=Target, body=Source, front=Source, fields="unsigned long long[7]",
+               count=Py_ssize_t, last_lsn=u64, out=bytearray,
                at=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64, size=u64, length=Py_ssize_t,
                room=Py_ssize_t, begin=Py_ssize_t, alike=u64, model=Py_ssize_t, head=Py_ssize_t,
                lsn_place=Py_ssize_t, tsn_place=Py_ssize_t, left=u64, value=u64)
-cpdef Py_ssize_t encode_run(
+cpdef encode_run(
     u64 kind, u64 replica_id, u64 group_id, u64 first_lsn, u64 timestamp, bint together,
-    bytes source, u64[::1] bounds, Py_ssize_t count, bytes prefix, bytearray out) except? -2
+    bytes source, u64[::1] bounds, bytes prefix)
 
 @cython.locals(to=Target, at=Py_ssize_t)
 cpdef bint put_fixheader(

@@ -506,7 +506,7 @@ def run_bytes(kind: int, replica_id: int, group_id: int, last_lsn: int, count: i
     return head * count + HEADER_BYTES
 
 
-def make_run(
+def encode_run(
     kind: int,
     replica_id: int,
     group_id: int,
@@ -517,67 +517,31 @@ def make_run(
     bounds: Table,
     prefix: bytes,
 ) -> bytearray | None:
-    """The bytes of the rows that `encode_run` writes; None where it would fail."""
-    count = len(bounds) - 1
-    if count < 0:
-        return None
-    start = bounds[0]
-    stop = bounds[count]
-    if start > stop or stop > len(source):
-        return None
-    last_lsn = first_lsn + count if ONES - first_lsn > count else ONES
-    room = run_bytes(kind, replica_id, group_id, last_lsn, count) + count * len(prefix)
-    out: bytearray = fresh(room + stop - start)  # type: ignore[name-defined]  # noqa: F821
-    size = encode_run(
-        kind,
-        replica_id,
-        group_id,
-        first_lsn,
-        timestamp,
-        together,
-        source,
-        bounds,
-        count,
-        prefix,
-        out,
-    )
-    if size < 0:
-        return None
-    del out[size:]
-    return out
-
-
-def encode_run(
-    kind: int,
-    replica_id: int,
-    group_id: int,
-    first_lsn: int,
-    timestamp: int,
-    together: bool,
-    source: bytes,
-    bounds: Table,
-    count: int,
-    prefix: bytes,
-    out: bytearray,
-) -> int:
-    """Write `count` rows with consecutive lsns. Returns how many bytes; -1 - i as `encode`.
+    """The bytes of rows with consecutive lsns; None where a body is not a slice of `source`.
 
     `kind` … `timestamp`: fields of the first row; `together`: one transaction, else each row
     alone. The body of row i is `prefix` and the bytes of `source` from bounds[i] to bounds[i + 1].
     """
-    to, body, front = out, source, prefix
+    count = len(bounds) - 1
     size = len(source)
-    room = len(out) - HEADER_BYTES - len(prefix)
+    if count < 0 or bounds[0] > bounds[count] or bounds[count] > size:
+        return None
+    last_lsn = first_lsn + count if ONES - first_lsn > count else ONES
+    length = bounds[count] - bounds[0]
+    room = run_bytes(kind, replica_id, group_id, last_lsn, count) + count * len(prefix) + length
+    out: bytearray = fresh(room)  # type: ignore[name-defined]  # noqa: F821
+    to, body, front = out, source, prefix
+    room -= HEADER_BYTES + len(prefix)
     fields = [kind, replica_id, group_id, first_lsn, timestamp, first_lsn, 0]
     at = alike = model = head = lsn_place = tsn_place = 0
     for row in range(count):
         start = bounds[row]
         stop = bounds[row + 1]
         if start > stop or stop > size:
-            return -1 - row
+            return None
         length = stop - start
         if length > room - at:
-            return -1 - row
+            return None
         begin = at
         if row < alike:  # its head differs in two numbers only, of the same width
             at = copy(to, model, model + head, to, at)
@@ -609,7 +573,8 @@ def encode_run(
                     alike = min(alike, count - 1)
         at = copy(body, start, stop, to, at)
         fields[LSN] = (fields[LSN] + 1) & ONES
-    return at
+    del out[at:]
+    return out
 
 
 def put_fixheader(kind: int, stored: int, unsynced: int, crc: int, out: bytearray) -> bool:
