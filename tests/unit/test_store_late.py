@@ -485,15 +485,18 @@ def test_answers_are_not_held_up_for_the_state(tmp_path: Path, monkeypatch: Any)
         log.settle()
         for more in (True, False):
             before = state_lsn(log)
-            assert begun(log, run_of(log, (1, 7), (2, 7))).wait(30)
+            job = run_of(log, (1, 7), (2, 7))
+            job.more = False
+            assert begun(log, job).wait(30)
             log.settle(is_idle=True)
             assert state_lsn(log) == before
             job = run_of(log, (3, 8))
             job.more = more
             assert begun(log, job).wait(30)
-            assert state_lsn(log) == before + 2 * more
+            # A quick disk has synced the third row before the state is told to take two.
+            assert state_lsn(log) - before in ((2, 3) if more else (0,))
             log.settle()
-            assert state_lsn(log) == before + 2 + (not more)
+            assert state_lsn(log) - before in ((2, 3) if more else (3,))
             log.run_job(run_of(log, (4, 8)))
             log._apply_late()
         before = state_lsn(log)
