@@ -132,7 +132,7 @@ class CommitsLate(ABC):
 
     def commit_one(self, space_id: int, data: bytes, answer: Callable[[], object]) -> bool:
         """`commit_runs` of a run of one tuple, `data`: with few calls, since each of them finds
-        the processor's caches cold."""
+        the processor's caches cold. Raises the same."""
         late, writer = self._late, self._writer
         if self.durability == "none" or not self._queue.enter():
             return False

@@ -1,0 +1,77 @@
+"""A process is killed at each step of changes that are made within the call that asked for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logweir
+
+STEPS = (
+    "wal.before_write",
+    "wal.after_write_before_sync",
+    "wal.after_sync",
+    "store.after_sync_before_state_commit",
+    "store.after_state_commit",
+    "store.before_late_commit",
+)
+CHANGES = 400
+WRITER = """
+import os, sys
+import logweir
+from logweir.limits import LATE_AFTER
+from logweir.store import late
+from logweir.store.run import Run
+from logweir.wal.mp import pack
+from array import array
+late.LATE_ROWS = 16
+folder, way, changes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+log = logweir.open(folder)
+space = log.schema.space("t").id
+for _ in range(LATE_AFTER):
+    log._late.takes(0)  # as so many groups of runs do
+for number in range(1, changes + 1):
+    data = pack([number % 7, number])
+    tell = lambda: os.write(1, b"%d\\n" % number)
+    if way == "one":
+        made = log.commit_one(space, data, tell)
+    else:
+        made = log.commit_runs([Run(space, data, array("Q", (0, len(data))))], tell)
+    assert made
+os.write(1, b"end\\n")
+"""
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("way", ["one", "runs"])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_was_told_is_there_once(tmp_path: Path, step: str, way: str) -> None:
+    """The log and the state hold all that was told and at most one change more, each once."""
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
+        space, before = log.schema.space("t").id, dict(log.vclock)[1]
+    passes = 5 if step == "store.before_late_commit" else 200
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WRITER, str(tmp_path / "s"), way, str(CHANGES)],
+        env={**os.environ, "LOGWEIR_FAILPOINTS": f"{step}=kill@{passes}"},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    told = [int(line) for line in done.stdout.split()]
+    assert told == list(range(1, len(told) + 1))
+    assert len(told) > 50
+    with logweir.open(tmp_path / "s") as log:
+        rows = [row for each in log.rows() for row in each.rows if row.space_id == space]
+        logged = [row.decoded()["tuple"][1] for row in rows]
+        assert logged == list(range(1, len(logged) + 1))
+        assert len(logged) - len(told) in (0, 1)
+        assert [row.lsn for row in rows] == list(range(before + 1, before + 1 + len(rows)))
+        newest = {number % 7: number for number in logged}
+        assert {row[0]: row[1] for row in log.select("t")} == newest
