@@ -151,6 +151,11 @@ class KeyPlan:
         self._one = (array("Q", (0, 0)), array("Q", (0, 0)))
 
     @property
+    def table(self) -> Bounds | None:
+        """What the kernel reads; None where it is not used at all."""
+        return self._table
+
+    @property
     def is_compiled(self) -> bool:
         """Whether the kernel is used at all, for the tuples that it understands."""
         return self._table is not None

@@ -228,7 +228,10 @@ class CommitQueue:
         """The end of `enter`: whoever came meanwhile is next."""
         self._lock.release()
         with self._guard:
-            self._pass_on()
+            if self._line:
+                self._pass_on()
+            else:
+                self._leader = None
 
     def close(self) -> None:
         """Wait until the line is empty and end the queue's thread."""

@@ -9,6 +9,8 @@ cdef long long LARGEST, HALF
 cdef Py_ssize_t NIL, UINT, INT, STR, BIN, ARRAY, MAP, BOOL, FLOAT, DOUBLE, EXT
 cdef Py_ssize_t UNSIGNED, INTEGER, EXT_UUID
 cdef Py_ssize_t _PLACES, _ABSENT_BIT, _COLLATED, PLAN_FIELDS, PART_BYTES
+cdef u64 REPLACE, COMMIT, PLAIN
+cdef Py_ssize_t SECTOR_BYTES, _HEAD_BYTES, _LONE_BYTES
 cdef unsigned char KEY_NIL, KEY_BOOL, KEY_NEGATIVE, KEY_POSITIVE, KEY_NUMBER
 cdef unsigned char KEY_STRING, KEY_BINARY, KEY_UUID
 cdef bytes _kinds
@@ -32,12 +34,26 @@ cdef Py_ssize_t check(
     Py_ssize_t* owed) noexcept
 
 @cython.locals(raw="const unsigned char*", to="unsigned char*", places="Py_ssize_t[64]",
-               owed="Py_ssize_t[512]", size=u64, room=u64, parts_at=Py_ssize_t, parts=Py_ssize_t,
-               at=u64, end=u64, start=u64, used=Py_ssize_t, found=Py_ssize_t, k=Py_ssize_t,
-               number=Py_ssize_t, wanted=Py_ssize_t)
+               owed="Py_ssize_t[512]", size=u64, room=u64, parts=Py_ssize_t,
+               at=u64, end=u64, used=Py_ssize_t, found=Py_ssize_t, stop=Py_ssize_t)
 cpdef Py_ssize_t keys(
     bytes data, u64[::1] offsets, Py_ssize_t row, Py_ssize_t count, u64[::1] plan, bytearray out,
     u64[::1] ends) except? -2
+
+@cython.locals(parts_at=Py_ssize_t, parts=Py_ssize_t, k=Py_ssize_t, number=Py_ssize_t,
+               wanted=Py_ssize_t)
+cdef Py_ssize_t put_key(
+    const unsigned char* data, Py_ssize_t* places, Py_ssize_t found, u64[::1] plan,
+    unsigned char* out, Py_ssize_t used) noexcept
+
+@cython.locals(raw="const unsigned char*", front="const unsigned char*", to="unsigned char*",
+               out="unsigned char*", places="Py_ssize_t[64]", owed="Py_ssize_t[512]",
+               fields="unsigned long long[7]", size=Py_ssize_t, found=Py_ssize_t, key=bytearray,
+               block=bytearray, used=Py_ssize_t, at=Py_ssize_t, stored=Py_ssize_t, i=Py_ssize_t,
+               start=Py_ssize_t, last=Py_ssize_t)
+cpdef lone(
+    bytes data, u64[::1] plan, bytes prefix, u64 replica_id, u64 group_id, u64 lsn, u64 timestamp,
+    u64 unsynced, Py_ssize_t offset, Py_ssize_t most, object find, u64 inverted)
 
 @cython.locals(first=Py_ssize_t, kind=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_part(

@@ -74,6 +74,13 @@ KEY_UUID = 0x60
 
 EXT_UUID = 2
 
+REPLACE = 3
+COMMIT = 1
+PLAIN = 0xAB  # the last byte of wal.block.MAGIC_PLAIN
+SECTOR_BYTES = 512
+_HEAD_BYTES = 19  # wal.block.FIXHEADER_BYTES
+_LONE_BYTES = 19 + 81  # and rows.HEADER_ROOM
+
 # Parts of the 64 bits of a float.
 ONES = 2**64 - 1
 LARGEST = 2**63 - 1
@@ -195,7 +202,6 @@ def keys(
     owed = [0] * 512
     size = len(data)
     room = len(out)
-    parts_at = PLAN_FIELDS + 2 * plan[1]
     parts = plan[3]
     while row < count:
         at = offsets[row]
@@ -208,22 +214,92 @@ def keys(
         found = check(raw, at, end, plan, places, owed)
         if found < 0:
             return 4 * row + BAD
-        wanted = plan[4]
-        for k in range(parts):
-            if k == wanted:
-                break
-            number = plan[parts_at + 2 * k]
-            if number >= found or raw[places[number]] == 0xC0:
-                to[used] = KEY_NIL
-                used += 1
-                wanted = parts
-                continue
-            used = put_part(raw, places[number], plan[parts_at + 1 + 2 * k], to, used)
-            if used < 0:
-                return 4 * row + ODD
+        stop = put_key(raw, places, found, plan, to, used)
+        if stop < 0:
+            return 4 * row + ODD
         row += 1
-        ends[row] = used
+        ends[row] = stop
     return 4 * row + DONE
+
+
+def put_key(
+    data: bytes, places: list[int], found: int, plan: Table, out: bytearray, used: int
+) -> int:
+    """Write the key of a tuple that was checked, of whose fields the first `found` stand at
+    `places`. Returns its end; -1 if a part is odd. Unchecked."""
+    parts_at = PLAN_FIELDS + 2 * plan[1]
+    parts = plan[3]
+    wanted = plan[4]
+    for k in range(parts):
+        if k == wanted:
+            break
+        number = plan[parts_at + 2 * k]
+        if number >= found or data[places[number]] == 0xC0:
+            out[used] = KEY_NIL
+            used += 1
+            wanted = parts
+            continue
+        used = put_part(data, places[number], plan[parts_at + 1 + 2 * k], out, used)
+        if used < 0:
+            return -1
+    return used
+
+
+def lone(
+    data: bytes,
+    plan: Table,
+    prefix: bytes,
+    replica_id: int,
+    group_id: int,
+    lsn: int,
+    timestamp: int,
+    unsynced: int,
+    offset: int,
+    most: int,
+    find: Any,
+    inverted: int,
+) -> tuple[bytes, bytearray] | None:
+    """Key and block of one REPLACE of the tuple `data`, a transaction of its own.
+
+    `prefix`: of the row's body, before the tuple; `timestamp`: the bits of the float; `unsynced`,
+    `offset`: as `wal.block.encode_block`; `find`, `inverted`: as `rows.running`. None where the
+    ordinary way is to be gone: the tuple is odd or fails a check, the row has `most` bytes or more,
+    or zeros would stand alone in a sector.
+    """
+    raw, front = data, prefix
+    places = [0] * 64
+    owed = [0] * 512
+    size = len(data)
+    found = check(raw, 0, size, plan, places, owed)
+    if found < 0:
+        return None
+    key: bytearray = rows.fresh(2 * size + PART_BYTES * plan[3])  # type: ignore[attr-defined]
+    block: bytearray = rows.fresh(_LONE_BYTES + len(prefix) + size)  # type: ignore[attr-defined]
+    to, out = key, block
+    used = put_key(raw, places, found, plan, to, 0)
+    if used < 0:
+        return None
+    fields = [REPLACE, replica_id, group_id, lsn, timestamp, lsn, COMMIT]
+    at = rows.put_header(out, _HEAD_BYTES, fields, 0)
+    at = rows.copy(front, 0, len(prefix), out, at)
+    at = rows.copy(raw, 0, size, out, at)
+    stored = at - _HEAD_BYTES
+    if stored >= most:
+        return None
+    del block[at:]
+    out = block
+    for i in range(_HEAD_BYTES):
+        out[i] = 0  # which do not change the checksum of what is behind them
+    start = at
+    while start > _HEAD_BYTES and out[start - 1] == 0:
+        start -= 1
+    last = (offset + at) % SECTOR_BYTES
+    if 0 < last <= stored and at - start >= last:
+        return None
+    if stored >= SECTOR_BYTES and rows.has_zeros(block, SECTOR_BYTES):
+        return None
+    rows.put_fixheader(PLAIN, stored, unsynced, find(block, inverted) ^ inverted, block)
+    return bytes(to[:used]), block
 
 
 def put_part(data: bytes, at: int, part: int, out: bytearray, used: int) -> int:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from logweir.errors import LogweirError, RequestError
-from logweir.store.bulk import KeyPlan
+from logweir.store import kernel
+from logweir.store.bulk import Bounds
 from logweir.store.commit import CommitQueue, Job, OnError, runs_of
 from logweir.store.engine import Plans
 from logweir.store.late import Late, LateGroup, prepare
@@ -22,11 +23,12 @@ from logweir.store.schema import Schema
 from logweir.store.state import State
 from logweir.store.syncer import Syncer
 from logweir.wal.block import Pieces
-from logweir.wal.columns import encode_one
+from logweir.wal.columns import timestamp_bits
+from logweir.wal.crc32c import CHECKSUM, CHECKSUM_INVERTED
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
-from logweir.wal.xrow import GROUP_LOCAL, RowType
+from logweir.wal.xrow import GROUP_LOCAL
 
 __all__ = ["CommitsLate"]
 
@@ -37,7 +39,7 @@ class _Lane:
     they have to go the ordinary way."""
 
     schema: Schema
-    plan: KeyPlan | None = None
+    plan: Bounds | None = None
     is_local: bool = False
     prefix: bytes = b""
 
@@ -47,24 +49,10 @@ class _Lane:
         if space is None or not space.is_plain:
             return cls(schema)
         try:
-            plan = plans.primary(schema, space)
+            plan = plans.primary(schema, space).table
         except RequestError:
             return cls(schema)
         return cls(schema, plan, space.is_local, space.put_prefix)
-
-    def encode(
-        self, data: bytes, replica_id: int, lsn: int, now: float
-    ) -> tuple[bytes, bytearray] | None:
-        """The key of a tuple and the bytes of its row; None where it does not fit the space."""
-        assert self.plan is not None
-        try:
-            (key,) = self.plan.key(data)
-        except RequestError:
-            return None
-        row = encode_one(
-            RowType.REPLACE, replica_id, GROUP_LOCAL * self.is_local, lsn, now, data, self.prefix
-        )
-        return key, row
 
 
 class CommitsLate(ABC):
@@ -146,17 +134,29 @@ class CommitsLate(ABC):
                 return False
             if self._failure is not None:
                 raise self._failure
+            place = writer.place
+            if place is None:
+                return False
             lsn, vclock = self._vclock.next(signed)
-            found = lane.encode(data, signed, lsn, self._clock())
+            found = kernel.lone(
+                data,
+                lane.plan,
+                lane.prefix,
+                signed,
+                GROUP_LOCAL if lane.is_local else 0,
+                lsn,
+                timestamp_bits(self._clock()),
+                *place,
+                CHECKSUM,
+                CHECKSUM_INVERTED,
+            )
             if found is None:
                 return False  # the ordinary way tells why
-            key, row = found
+            key, block = found
             try:
-                writer.write((row,), vclock)
+                end = writer.write_block(block, vclock)
                 if self.durability == "fsync":
                     writer.sync()
-                end = writer.end
-                assert end is not None
                 with self._view_guard:
                     failpoint("store.after_sync_before_state_commit")
                     late.add_one(space_id, key, data, vclock, end)
@@ -169,7 +169,7 @@ class CommitsLate(ABC):
             try:
                 answer()
             finally:
-                self._publish(len(row))
+                self._publish(len(block))
             self.settle()  # while the client reads its answer
         finally:
             self._queue.leave()

@@ -340,7 +340,8 @@ class RowColumns:
         return out
 
 
-def _bits(timestamp: float) -> int:
+def timestamp_bits(timestamp: float) -> int:
+    """The bits of a row's time, as the kernel takes them."""
     bits: int = _UINT64.unpack(_DOUBLE.pack(timestamp))[0]
     return bits
 
@@ -394,25 +395,6 @@ def encode_columns(
     return out
 
 
-def encode_one(
-    type: int,
-    replica_id: int,
-    group_id: int,
-    lsn: int,
-    timestamp: float,
-    source: bytes,
-    prefix: bytes,
-) -> bytearray:
-    """`encode_run` of one row, whose body is `prefix` and `source`."""
-    bounds = array("Q", (0, len(source)))
-    bits = _bits(timestamp)
-    out: bytearray | None = kernel.encode_run(
-        type, replica_id, group_id, lsn, bits, False, source, bounds, prefix
-    )
-    assert out is not None
-    return out
-
-
 def encode_run(
     *,
     type: int,
@@ -432,7 +414,7 @@ def encode_run(
     Raises `ValueError` where a slice is not in `source`.
     """
     source = source if isinstance(source, bytes) else bytes(source)
-    bits = _bits(timestamp)
+    bits = timestamp_bits(timestamp)
     out: bytearray | None = kernel.encode_run(
         type, replica_id, group_id, first_lsn, bits, one_transaction, source, bounds, prefix
     )

@@ -18,7 +18,7 @@ import crcmod  # type: ignore[import-untyped]
 
 from logweir.wal import kernel
 
-__all__ = ["SOURCE", "checksum", "checksums", "reference_checksum"]
+__all__ = ["CHECKSUM", "CHECKSUM_INVERTED", "SOURCE", "checksum", "checksums", "reference_checksum"]
 
 _ONES: Final = 0xFFFFFFFF
 
@@ -28,6 +28,11 @@ reference_checksum: Final[Callable[..., int]] = crcmod.mkCrcFun(
 """The definition, by `crcmod`. `data`: any bytes; `before`: the checksum of what stands in front
 of them, to go on from. Returns 0 … 2^32-1."""
 
+CHECKSUM: Callable[..., int]
+CHECKSUM_INVERTED: int
+"""For kernels: the register after `data` is CHECKSUM(data, register), both with these bits
+changed."""
+
 SOURCE: str
 """What computes `checksum`: "crc32c" (hardware where there is any) or "crcmod"."""
 
@@ -35,17 +40,17 @@ try:
     import crc32c as _hardware
 except ImportError:
     SOURCE = "crcmod"
+    CHECKSUM, CHECKSUM_INVERTED = reference_checksum, 0
     checksum = reference_checksum
-
-    def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-        return kernel.running(checksum, 0, 0, parts)
 else:
     SOURCE = "crc32c"
+    CHECKSUM, CHECKSUM_INVERTED = _hardware.crc32c, _ONES
 
     def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
         """CRC-32C of `data` in Tarantool's variant, going on from `before`. Returns 0 … 2^32-1."""
         return _hardware.crc32c(data, before ^ _ONES) ^ _ONES
 
-    def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-        """Of what stands up to the end of each part, one behind the other."""
-        return kernel.running(_hardware.crc32c, _ONES, _ONES, parts)
+
+def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
+    """Of what stands up to the end of each part, one behind the other."""
+    return kernel.running(CHECKSUM, CHECKSUM_INVERTED, CHECKSUM_INVERTED, parts)

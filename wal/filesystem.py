@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -172,10 +172,9 @@ class _OsAppendFile:
         return self._size
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        left = sum(map(len, parts))
         written = os.writev(self._fd, parts[:_PARTS_MAX])
         self._size += written
-        if written < left:
+        if written < sum(map(len, parts)):
             self._write_rest(parts, written)
 
     def _write_rest(self, parts: Sequence[Buffer], written: int) -> None:
@@ -209,11 +208,12 @@ _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS: fsync alone leaves data in the drive's cache."""
 
 
-def _sync_data(fd: int) -> None:
-    if _FULL_SYNC is not None:
-        fcntl.fcntl(fd, _FULL_SYNC)
-    else:
-        os.fdatasync(fd)
+def _full_sync(fd: int) -> None:
+    assert _FULL_SYNC is not None
+    fcntl.fcntl(fd, _FULL_SYNC)
+
+
+_sync_data: Final[Callable[[int], None]] = os.fdatasync if _FULL_SYNC is None else _full_sync
 
 
 class OsFileSystem:

@@ -578,11 +578,11 @@ def encode_run(
 
 
 def put_fixheader(kind: int, stored: int, unsynced: int, crc: int, out: bytearray) -> bool:
-    """Fill `out`, of 19 bytes, with the fixheader of a block; False where it is of another length.
+    """Begin `out` with the fixheader of a block, of 19 bytes; False where it is shorter.
 
     `kind`: the last byte of the magic; the numbers are of at most 32 bits.
     """
-    if len(out) != FIXHEADER_BYTES:
+    if len(out) < FIXHEADER_BYTES:
         return False
     to = out
     to[0] = 0xD5

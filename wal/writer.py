@@ -188,7 +188,7 @@ class WalWriter:
                 current = self._file_for_write()
             except OSError as error:
                 raise self._failed(error, "cannot begin a new log file") from error
-        before = size = current.size
+        size = current.size
         options = self.options
         parts: list[Buffer] = []
         for rows in blocks:
@@ -208,16 +208,45 @@ class WalWriter:
                     )
                 )
             size += sum(map(len, block))
+        self._append(current, parts, size, vclock)
+        return size
+
+    @property
+    def place(self) -> tuple[int, int, int] | None:
+        """For who frames a block by itself: bytes that are not synced, as they go into its header;
+        where in the file it would stand; and the bytes of rows from which on it is compressed. None
+        where the next write has more to do than to append."""
+        current = self._current
+        options = self.options
+        if self._poison is not None or current is None or current.size >= options.max_bytes:
+            return None
+        most = options.compress_threshold_bytes
+        return (
+            min(current.size - current.synced, _UNSYNCED_MAX),
+            current.size,
+            _UNSYNCED_MAX if most is None else most,
+        )
+
+    def write_block(self, block: bytearray, vclock: VClock) -> tuple[Path, int]:
+        """`write` of a block that was framed for `place`. Returns `end`. Raises `WriteFailed`."""
+        current = self._current
+        assert current is not None
+        self._append(current, (block,), current.size + len(block), vclock)
+        return current.path, current.size
+
+    def _append(
+        self, current: _Current, parts: Sequence[Buffer], size: int, vclock: VClock
+    ) -> None:
         failpoint("wal.before_write")
         try:
             current.file.write(parts)
         except OSError as error:
+            before = current.size
             self._cut(current, before, error)
             raise self._failed(error, "cannot write to the log", before) from error
         current.size = size
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
-        return size
 
     def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
         """Make the next file now, though it may stay empty. There must be none open.

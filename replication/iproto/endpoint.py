@@ -47,7 +47,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
 )
 from logweir.replication.iproto.rights import execute_checked
-from logweir.replication.iproto.runs import StoreRun
+from logweir.replication.iproto.runs import LoneStore, StoreRun
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.sysview import VIEWS, row_filter
@@ -127,7 +127,7 @@ class Conversation:
             not self._unanswered_bytes
             and not self._postponed
             and len(events) == 1
-            and isinstance(run := events[0], StoreRun)
+            and isinstance(run := events[0], (LoneStore, StoreRun))
             and run.type == _REPLACE
             and run.space_id >= _SYSTEM_END
             and self.link.writable
@@ -139,6 +139,8 @@ class Conversation:
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
+            if isinstance(event, LoneStore):
+                event = event.run()
             for one in _ordinary(event):
                 self._begin(one.size_bytes)
                 self._postponed.append(one)
@@ -270,7 +272,7 @@ class Conversation:
             columns = run.columns()
         self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
 
-    def _store_now(self, run: StoreRun) -> bool:
+    def _store_now(self, run: LoneStore | StoreRun) -> bool:
         """Take a run that is all there is to do, and make and answer it at once, if that can be
         done; False, and nothing done, where it has to take its turn."""
         shared = self.shared
@@ -284,19 +286,19 @@ class Conversation:
             shared.metrics.answered("tarantool", run.count, 0)
         return True
 
-    def _answer_run(self, run: StoreRun) -> None:
+    def _answer_run(self, run: LoneStore | StoreRun) -> None:
         answers = run.answers(self.shared.schema_version())
         if self.session.waiting_bytes:
             self.link.write(answers)
         else:
             self.link.send(answers)
 
-    def _refuse_run(self, run: StoreRun, error: RequestError) -> None:
+    def _refuse_run(self, run: LoneStore | StoreRun, error: RequestError) -> None:
         self.shared.metrics.answered("tarantool", 0, run.count)
         for number in range(run.count):
             self.session.put_error(run.sync(number), error)
 
-    def _check_run(self, run: StoreRun) -> Access:
+    def _check_run(self, run: LoneStore | StoreRun) -> Access:
         """What the user may do, where that includes the run. What was let in is let in again while
         no row of a system space has changed: who may write at all is settled at the start."""
         shared = self.shared

@@ -173,6 +173,29 @@ def take_run(data: bytes, at: int, table: Table, capacity: int, out: bytearray) 
     return count
 
 
+def take_lone(data: bytes) -> tuple[int, int, bytes] | None:
+    """Sync, space and tuple of the one REPLACE that `data` is; None where it is anything else."""
+    raw = data
+    owed = [0] * 512
+    fields = [0] * 6
+    end = len(data)
+    at = rows.uint_end(raw, 0, end)
+    if at < 0 or rows.uint(raw, 0, at) != end - at:
+        return None
+    if not read_store(raw, at, end, fields, owed) or fields[0] != 3 or fields[2]:
+        return None
+    return fields[1], fields[3], data[fields[4] : fields[5]]
+
+
+def answer(sync: int, version: int, stored: bytes) -> bytearray:
+    """The answer to one request that stored a tuple, as `answers` writes it."""
+    size = len(stored)
+    out: bytearray = rows.fresh(_ANSWER_BYTES + size)  # type: ignore[attr-defined]
+    to, raw = out, stored
+    put_answer(to, 0, sync, version, raw, 0, size)
+    return out
+
+
 def answers(
     table: Table, capacity: int, count: int, packed: bytes, version: int, out: bytearray
 ) -> int:
@@ -192,29 +215,31 @@ def answers(
         stop = table[bounds + row + 1]
         if start > stop or stop > len(packed) or _ANSWER_BYTES + (stop - start) > room - at:
             return -1
-        length = _ANSWER_BYTES - 5 + (stop - start)
-        sync = table[syncs + row]
-        to[at] = 0xCE
-        put(to, at + 1, length, 4)
-        to[at + 5] = 0x83
-        to[at + 6] = 0x00
-        to[at + 7] = 0xCE
-        put(to, at + 8, 0, 4)
-        to[at + 12] = 0x01
-        to[at + 13] = 0xCF
-        put(to, at + 14, sync, 8)
-        to[at + 22] = 0x05
-        to[at + 23] = 0xCE
-        put(to, at + 24, version, 4)
-        to[at + 28] = 0x81
-        to[at + 29] = 0x30
-        to[at + 30] = 0xDD
-        put(to, at + 31, 1, 4)
-        at += _ANSWER_BYTES
-        for i in range(stop - start):
-            to[at + i] = raw[start + i]
-        at += stop - start
+        at = put_answer(to, at, table[syncs + row], version, raw, start, stop)
     return at
+
+
+def put_answer(
+    out: bytearray, at: int, sync: int, version: int, data: bytes, start: int, stop: int
+) -> int:
+    """Write an answer with the tuple from `start` to `stop`. Returns its end. Unchecked."""
+    out[at] = 0xCE
+    put(out, at + 1, _ANSWER_BYTES - 5 + (stop - start), 4)
+    out[at + 5] = 0x83
+    out[at + 6] = 0x00
+    out[at + 7] = 0xCE
+    put(out, at + 8, 0, 4)
+    out[at + 12] = 0x01
+    out[at + 13] = 0xCF
+    put(out, at + 14, sync, 8)
+    out[at + 22] = 0x05
+    out[at + 23] = 0xCE
+    put(out, at + 24, version, 4)
+    out[at + 28] = 0x81
+    out[at + 29] = 0x30
+    out[at + 30] = 0xDD
+    put(out, at + 31, 1, 4)
+    return rows.copy(data, start, stop, out, at + _ANSWER_BYTES)
 
 
 def put(out: bytearray, at: int, value: int, width: int) -> None:

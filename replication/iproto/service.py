@@ -21,7 +21,7 @@ from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
-from logweir.replication.iproto.runs import StoreRun
+from logweir.replication.iproto.runs import LoneStore, StoreRun
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
 from logweir.store.commit import Job, runs_of
@@ -227,7 +227,9 @@ class Shared:
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
 
-    def commit_now(self, run: StoreRun, answer: Callable[[], None], who: object) -> bool:
+    def commit_now(
+        self, run: LoneStore | StoreRun, answer: Callable[[], None], who: object
+    ) -> bool:
         """Make a run durable and have it answered before this returns, without a turn of the loop;
         False, and nothing done, where it is to be submitted. Raises what the log raises.
 
@@ -246,9 +248,10 @@ class Shared:
         began = self._loop.time()
         if self._slow >= _SLOW_LIMIT and began < self._aside_until:
             return False
-        if run.count == 1:
-            is_made = self.log.commit_one(run.space_id, run.packed, answer)
-        else:
+        is_made = isinstance(run, LoneStore) and self.log.commit_one(
+            run.space_id, run.packed, answer
+        )
+        if not is_made:
             is_made = self.log.commit_runs((run.columns(),), answer)
         if is_made:
             self.metrics.committed(self._judge(began))

@@ -5,6 +5,7 @@ state        what arrives                           what happens
 ===========  =====================================  ==============================================
 REQUESTS     a well-formed request                  event `Request`; PING is answered here
 REQUESTS     many alike INSERTs or REPLACEs         one event `StoreRun`
+REQUESTS     one REPLACE alone                      event `LoneStore`
 REQUESTS     a malformed one, an unknown type       answered here, the connection goes on
 REQUESTS     JOIN, SUBSCRIBE, FETCH_SNAPSHOT,       event `Request`, then state STREAM: what comes
              REGISTER                               after it waits
@@ -45,7 +46,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
     encode_greeting,
 )
-from logweir.replication.iproto.runs import StoreRun, take_run
+from logweir.replication.iproto.runs import LoneStore, StoreRun, take_lone, take_run
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.vclock import VClock
 
@@ -59,7 +60,7 @@ class Ack:
     vclock: VClock
 
 
-Event = Request | StoreRun | Ack
+Event = Request | StoreRun | LoneStore | Ack
 
 
 class State(Enum):
@@ -125,13 +126,8 @@ class ServerSession:
         if self._input.size_bytes:
             whole = self._input.join(data)
             return self._read(whole, now) if whole else ()
-        if (
-            self._state == State.REQUESTS
-            and (run := take_run(data)) is not None
-            and run.stop == len(data)
-            and not run.schema_version
-        ):
-            return (run,)  # in most cases, so that nothing else needs to be looked at
+        if self._state == State.REQUESTS and (lone := take_lone(data)) is not None:
+            return (lone,)  # in many cases, so that nothing else needs to be looked at
         return self._read(data, now)
 
     def receive_eof(self, now: float) -> Sequence[Event]:

@@ -108,6 +108,34 @@ def both(data: bytes) -> None:
     count, table, _, _ = results[0]
     for start, end in Splitter().split(data[: table[kernel.RUN_STOP]])[0]:
         decode_request(data, start, end, Request(-1))
+    lone = kernel.take_lone(data)
+    assert lone == PLAIN_IPROTO.take_lone(data)
+    is_lone = count == 1 and table[kernel.RUN_STOP] == len(data)
+    if lone is None:
+        assert not is_lone or table[kernel.RUN_TYPE] != 3 or table[kernel.RUN_VERSION]
+    else:
+        assert is_lone
+        sync, space_id, packed = lone
+        assert (sync, space_id) == (table[kernel.RUN_HEAD], table[kernel.RUN_SPACE])
+        assert packed == results[0][2]
+        answer = kernel.answer(sync, 80, packed)
+        assert answer == PLAIN_IPROTO.answer(sync, 80, packed) == results[0][3]
+
+
+def test_a_lone_replace_is_what_a_run_of_one_is() -> None:
+    """And nothing else is one: two of them, an insert, a schema version, a part, a large one."""
+    one = store(2**40, 7, "x" * 300)
+    lone, run = runs.take_lone(one), runs.take_run(one)
+    assert lone is not None
+    assert run is not None
+    assert lone.run() == run
+    assert (lone.type, lone.space_id, lone.count) == (run.type, run.space_id, run.count)
+    assert (lone.sync(0), lone.packed) == (run.sync(0), run.packed)
+    assert (lone.columns(), lone.answers(81)) == (run.columns(), run.answers(81))
+    wanted = msgpack.packb({0: 3, 1: 5, 5: 80}) + msgpack.packb({0x10: 512, 0x21: [1]})
+    others = (b"", one * 2, one[:-1], one + b"\0", store(1, 1, kind=2), codec.frame(wanted))
+    assert [runs.take_lone(other) for other in others] == [None] * len(others)
+    assert runs.take_lone(store(1, "x" * runs.ALONE_BYTES)) is None
 
 
 def test_kernels_agree_on_damaged_runs() -> None:
@@ -119,6 +147,12 @@ def test_kernels_agree_on_damaged_runs() -> None:
         for _ in range(chance.randint(1, 3)):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         both(bytes(damaged[: chance.randint(0, len(damaged))]))
+    single = store(70000, 5, "abc", [1.5, None])
+    for _ in range(3000):
+        damaged = bytearray(single)
+        damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        both(bytes(damaged[: chance.choice([len(damaged)] * 3 + [chance.randrange(len(damaged))])]))
+    both(single)
 
 
 @given(st.binary(max_size=120))
