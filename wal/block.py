@@ -68,6 +68,7 @@ _LONG_RUN: Final = _SECTOR_BYTES - 8  # of zeros, in one part; the next may begi
 _SAMPLE_BYTES: Final = 2048
 _SAMPLED_BYTES: Final = 32 * _SAMPLE_BYTES  # smaller blocks are just compressed
 _AT_ONCE_BYTES: Final = 2 * BLOCK_TARGET_BYTES  # most blocks are no larger
+_FEW_BYTES: Final = 64 * 1024  # which the memory allocator keeps
 _FRAME_MAGIC: Final = bytes.fromhex("28b52ffd")
 _SAMPLED_PIECE_BYTES: Final = 4 * _SAMPLE_BYTES  # the same of what would have to be joined first
 
@@ -285,12 +286,28 @@ def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) 
     anything that is not one whole frame.
     """
     if len(payload) <= _AT_ONCE_BYTES <= limit_bytes and _frame_end(payload) == len(payload):
-        with contextlib.suppress(zstandard.ZstdError):  # it is larger, or broken
-            if 0 != zstandard.frame_content_size(payload) <= _AT_ONCE_BYTES:
-                # Takes half as long, but would not mind what follows the frame.
-                data: bytes = _decompressor().decompress(payload, max_output_size=_AT_ONCE_BYTES)
-                return data
+        for room in _rooms(payload):
+            with contextlib.suppress(zstandard.ZstdError):  # it is larger, or broken
+                if 0 != zstandard.frame_content_size(payload) <= _AT_ONCE_BYTES:
+                    # Takes half as long, but would not mind what follows the frame.
+                    data: bytes = _decompressor().decompress(payload, max_output_size=room)
+                    return data
     return _stream(payload, limit_bytes)
+
+
+def _rooms(frame: bytes | memoryview) -> Sequence[int]:
+    """Into how many bytes to try to unpack a whole frame that may not say its size.
+
+    Many bytes cost more, though few are used: the system gives them anew each time. What was
+    compressed in one call is no longer than its window, and seldom longer than eight times itself.
+    Source: RFC 8878, section 3.1.1.1.2, for the window.
+    """
+    form, grade = frame[4], frame[5]
+    window = 1 << 10 + (grade >> 3)
+    window += window // 8 * (grade & 7)
+    if form & 0x20 or min(window, 8 * len(frame)) > _FEW_BYTES:
+        return (_AT_ONCE_BYTES,)
+    return min(window, _FEW_BYTES), _AT_ONCE_BYTES
 
 
 def _frame_end(data: bytes | memoryview) -> int:

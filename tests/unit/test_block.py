@@ -248,6 +248,19 @@ def test_frames_unpacked_at_once_are_those_that_are_streamed() -> None:
     assert taken > len(frames)
 
 
+@pytest.mark.parametrize("size", [1, 100, 1024, 1025, 16_000, 65_536, 65_537, 131_072, 200_000])
+def test_small_blocks_are_unpacked_into_little_memory(size: int) -> None:
+    """What was compressed in one call fits the first try; what claims a small window: others."""
+    rows = Random(3).randbytes(size).hex().encode()[:size]
+    frame = bytes(block._compress(rows, 1))
+    first, *others = block._rooms(frame)
+    assert size <= first <= block._AT_ONCE_BYTES
+    assert (first < block._AT_ONCE_BYTES) == bool(others) == (size <= 65_536)
+    lying = frame[:5] + b"\0" + frame[6:]  # a window of 1 KiB
+    assert block._rooms(lying)[0] == 1024
+    assert unpacked(decompress, lying) == unpacked(lambda data: block._stream(data, 2**28), lying)
+
+
 @pytest.mark.parametrize("sized", [False, True])
 @pytest.mark.parametrize("raw_bytes", [1_000_000, 1_000_001, 50_000_000])
 def test_bombs_cost_little(raw_bytes: int, sized: bool) -> None:
