@@ -7,12 +7,45 @@ One `Metrics` per server; its registry is its own, so that several servers can l
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 __all__ = ["Metrics"]
 
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
+
+
+class _Often(Collector):
+    """What is counted with each request: plain numbers of one thread, which cost a tenth of the
+    library's. `answered`: by scheme, well and with an error; `commits`: by `_SECONDS`, and more."""
+
+    def __init__(self) -> None:
+        self.answered: dict[str, list[int]] = {}
+        self.commits = [0] * (len(_SECONDS) + 1)
+        self.commit_seconds = 0.0
+
+    def collect(self) -> Iterator[Metric]:
+        """See the library."""
+        requests = CounterMetricFamily(
+            "logweir_request", "requests answered", labels=("scheme", "outcome")
+        )
+        for scheme, (done, failed) in self.answered.items():
+            requests.add_metric((scheme, "done"), done)
+            requests.add_metric((scheme, "failed"), failed)
+        yield requests
+        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        commits = HistogramMetricFamily(
+            "logweir_commit_seconds", "from asking for changes to their being durable"
+        )
+        counts = list(zip(bounds, accumulate(self.commits), strict=True))
+        commits.add_metric((), counts, self.commit_seconds)
+        yield commits
 
 
 class Metrics:
@@ -25,14 +58,8 @@ class Metrics:
         self._refused = self._counter("link_refused_total", "connections refused", "scheme")
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
-        self._requests = self._counter("request_total", "requests answered", "scheme", "outcome")
-        self._answered: dict[str, tuple[Counter, Counter]] = {}
-        self._commit = Histogram(
-            "logweir_commit_seconds",
-            "from asking for changes to their being durable",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
+        self._often = _Often()
+        self.registry.register(self._often)
         self._follower_lag = self._gauge(
             "follower_lag_rows", "rows that a follower has not acknowledged", "scheme", "follower"
         )
@@ -71,18 +98,17 @@ class Metrics:
 
     def answered(self, scheme: str, done: int, failed: int) -> None:
         """Requests were answered: `done` of them well, `failed` with an error."""
-        counters = self._answered.get(scheme)
-        if counters is None:
-            labels = self._requests.labels
-            counters = self._answered[scheme] = labels(scheme, "done"), labels(scheme, "failed")
-        if done:
-            counters[0].inc(done)
-        if failed:
-            counters[1].inc(failed)
+        counts = self._often.answered.get(scheme)
+        if counts is None:
+            counts = self._often.answered[scheme] = [0, 0]
+        counts[0] += done
+        counts[1] += failed
 
     def committed(self, seconds: float) -> None:
         """A group of changes became durable `seconds` after it was asked for."""
-        self._commit.observe(seconds)
+        often = self._often
+        often.commits[bisect_left(_SECONDS, seconds)] += 1
+        often.commit_seconds += seconds
 
     def follower_lag(self, scheme: str, follower: str, rows: int) -> None:
         """How far a follower is behind."""
