@@ -298,8 +298,9 @@ def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) 
 def _rooms(frame: bytes | memoryview) -> Sequence[int]:
     """Into how many bytes to try to unpack a whole frame that may not say its size.
 
-    Many bytes cost more, though few are used: the system gives them anew each time. What was
-    compressed in one call is no longer than its window, and seldom longer than eight times itself.
+    Where results are kept, many bytes cost more, though few are used: the system gives them anew
+    each time. What was compressed in one call is no longer than its window, and seldom longer than
+    eight times itself.
     Source: RFC 8878, section 3.1.1.1.2, for the window.
     """
     form, grade = frame[4], frame[5]
