@@ -23,7 +23,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from logweir.errors import ConfigError, PeerRefused
@@ -45,7 +44,8 @@ from logweir.replication.greenstack.messages import (
     encode_get,
     encode_remove,
 )
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.reconnecting import Reconnecting
+from logweir.replication.urls import Url
 from logweir.wal.vclock import VClock
 
 __all__ = ["Client", "Put", "Remove", "Steps"]
@@ -124,7 +124,7 @@ class Steps:
         return step
 
 
-class Client:
+class Client(Reconnecting[Connection]):
     """One server. Connects when it is first needed, and again when the connection was lost.
 
     `on_notice`: called with code and text of what the server tells.
@@ -138,45 +138,20 @@ class Client:
         features: tuple[int, ...] = tuple(Feature),
         connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
-        self.url = parse_url(url) if isinstance(url, str) else url
+        super().__init__(url)
         if self.url.scheme != "greenstack":
             raise ConfigError("url", f"{self.url} is no address of a Greenstack server")
         self._on_notice = on_notice
         self._features = features
         self._connect_seconds = connect_seconds
-        self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
 
-    async def __aenter__(self) -> Self:
-        await self.connection()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def connection(self) -> Connection:
-        """The connection, made if need be. Raises `Unreachable`, `PeerRefused`."""
-        async with self._connecting:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await Connection.open(
-                    self.url,
-                    features=self._features,
-                    on_notice=self._on_notice,
-                    timeout_seconds=self._connect_seconds,
-                )
-            return self._connection
-
-    async def close(self) -> None:
-        """Close the connection; requests that wait fail with `Unreachable`."""
-        if self._connection is not None:
-            self._connection.close()
-            await self._connection.wait_closed()
-            self._connection = None
+    async def _connect(self) -> Connection:
+        return await Connection.open(
+            self.url,
+            features=self._features,
+            on_notice=self._on_notice,
+            timeout_seconds=self._connect_seconds,
+        )
 
     # --- documents --------------------------------------------------------------------------------
 

@@ -34,12 +34,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import SYNAPSE_WAITING_BYTES
 from logweir.replication.link import Link, dial
+from logweir.replication.reconnecting import Closing
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.catchup import Sources
 from logweir.replication.synapse.codec import Dialect, decode_row_value
@@ -127,7 +127,7 @@ class TokenFile:
             os.close(folder)
 
 
-class Follower:
+class Follower(Closing):
     """See the module's text. `streams`: their names, () for all; `timing`: of reconnects."""
 
     def __init__(
@@ -178,14 +178,6 @@ class Follower:
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(lambda task: self._news.set())
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Disconnect. What was not committed comes again next time."""

@@ -36,6 +36,7 @@ from logweir.limits import (
     BACKOFF_MAX_SECONDS,
     CONNECT_SECONDS,
 )
+from logweir.replication.reconnecting import Reconnecting
 from logweir.replication.tank.bundle import Message, encode_bundle
 from logweir.replication.tank.connection import Connection
 from logweir.replication.tank.follow import Cursor, Reading
@@ -58,7 +59,7 @@ from logweir.replication.tank.messages import (
     Topics,
     TopicsAnswer,
 )
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Url
 
 __all__ = ["Client", "Consumer", "Producer", "Record", "Start"]
 
@@ -98,44 +99,17 @@ def _refused(what: str, result: PublishResult | CreateError | ReloadError) -> Pe
     return PeerRefused(f"{what}: the broker says {name} ({result:#04x}).", result=result)
 
 
-class Client:
+class Client(Reconnecting[Connection]):
     """One broker. Connects when it is first needed, and again when the connection was lost."""
 
     def __init__(
         self, url: str | Url = "tank://127.0.0.1:11011", *, connect_seconds: float = CONNECT_SECONDS
     ) -> None:
-        self.url = parse_url(url) if isinstance(url, str) else url
+        super().__init__(url)
         self._connect_seconds = connect_seconds
-        self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
 
-    async def __aenter__(self) -> Self:
-        await self.connection()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def connection(self) -> Connection:
-        """The connection, made if need be. Raises `Unreachable`."""
-        async with self._connecting:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await Connection.open(
-                    self.url, timeout_seconds=self._connect_seconds
-                )
-            return self._connection
-
-    async def close(self) -> None:
-        """Close the connection; requests that wait fail with `Unreachable`."""
-        if self._connection is not None:
-            self._connection.close()
-            await self._connection.wait_closed()
-            self._connection = None
+    async def _connect(self) -> Connection:
+        return await Connection.open(self.url, timeout_seconds=self._connect_seconds)
 
     # --- topics -----------------------------------------------------------------------------------
 
