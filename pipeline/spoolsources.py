@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.core.files import SparkFiles
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
@@ -163,6 +162,8 @@ class SpoolReader(DataSourceReader):
 
 def _task_folder() -> str | None:
     """A folder that Spark removes with the application, for what a task that is killed leaves."""
+    from pyspark import SparkFiles
+
     folder = SparkFiles._root_directory
     return folder if folder is not None and os.path.isdir(folder) else None
 
