@@ -103,9 +103,11 @@ def bucket_server(folder: Path, scheme: str, count: int = 0) -> Iterator[tuple[S
 
 
 @contextmanager
-def homeserver(dialect: str) -> Iterator[tuple[Homeserver, asyncio.AbstractEventLoop]]:
+def homeserver(
+    dialect: str, kind: type[Homeserver] = Homeserver
+) -> Iterator[tuple[Homeserver, asyncio.AbstractEventLoop]]:
     """A homeserver with its streams, in a loop of a thread of its own."""
-    home, ready, loop = Homeserver(dialect), threading.Event(), asyncio.new_event_loop()
+    home, ready, loop = kind(dialect), threading.Event(), asyncio.new_event_loop()
     over = asyncio.Event()
 
     async def main() -> None:
@@ -265,6 +267,27 @@ def test_a_batch_of_synapse_is_what_the_server_can_still_give(tmp_path: Path) ->
         assert [row[3] for _, row in rows] == [[token] for token in range(1, 9)]
         (gap,) = batch(url, spaces="logweir_gap")
         assert gap[1][1] == "events"
+
+
+class Hesitating(Homeserver):
+    """Its POSITIONs come one by one."""
+
+    def replicate(self, words: list[str], writer: asyncio.StreamWriter) -> None:
+        if words != ["ALL", "NOW"]:
+            super().replicate(words, writer)
+            return
+        self.writers.add(writer)
+        for number, stream in enumerate(sorted(self.units, reverse=True)):
+            line = self.position(stream).encode() + b"\n"
+            asyncio.get_running_loop().call_later(0.3 * number, writer.write, line)
+
+
+def test_a_batch_waits_for_every_position(tmp_path: Path) -> None:
+    """The first one has nothing behind it, which is no end yet."""
+    with homeserver("D1", Hesitating) as (home, loop):
+        loop.call_soon_threadsafe(home.add, "events", 7, ["there"])
+        rows = batch(f"synapse://127.0.0.1:{home.port}", spaces="synapse_events")
+        assert [row[3] for _, row in rows] == [["there"]]
 
 
 def test_batches_of_synapse_go_on_in_a_spool(tmp_path: Path) -> None:
