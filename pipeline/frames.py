@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from logweir.pipeline.options import ScanOptions
+from logweir.errors import ConfigError
+from logweir.pipeline.options import ORIGIN, ScanOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,11 +37,19 @@ def scan(spark: SparkSession, *paths: Path, **options: object) -> DataFrame:
 def batches(*paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
     """The Arrow batches of a scan in the order of the log, read here, without Spark.
 
-    `paths`, `options`: as `scan`. Raises `ConfigError`, `WalError`.
+    `paths`, `options`: as `scan`, but `url`. Raises `ConfigError`, `WalError`.
     """
     from logweir.pipeline.reading import batches as read
 
-    return read(scan_options(*paths, **options))
+    parsed = scan_options(*paths, **options)
+    if parsed.url:
+        raise ConfigError(
+            "url",
+            "is read in Spark only.",
+            origin=ORIGIN,
+            hint="let `logweir follow` take it into a folder, and give that as the path",
+        )
+    return read(parsed)
 
 
 def scan_options(*paths: Path, **options: object) -> ScanOptions:

@@ -34,6 +34,7 @@ __all__ = [
     "ScanOptions",
     "SinkOptions",
     "absolute",
+    "is_spooled",
     "parse_boolean",
     "parse_count",
     "parse_vclock",
@@ -45,6 +46,8 @@ ORIGIN: Final = "option"
 KINDS: Final = ("xlog", "snap")
 SPLIT_MODES: Final = ("exact", "resync", "none")
 ON_ERROR: Final = ("fail", "skip", "report")
+SPOOLED: Final = ("tap", "greenstack", "synapse", "synapse+redis")
+"""Schemes of the upstreams that are followed into a folder, from which the rows are read."""
 
 
 def _refuse(key: str, message: str, hint: str = "") -> ConfigError:
@@ -139,6 +142,7 @@ def _positive(key: str, text: str) -> int:
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "paths": parse_paths,
     "url": lambda key, text: text,
+    "spool": lambda key, text: str(target_folder(key, text)),
     "kinds": _kinds,
     "recursive": parse_boolean,
     "columns": _columns,
@@ -173,11 +177,12 @@ class ScanOptions:
     Empty tuples and None want all. `lsn_from` and `lsn_to` include their ends and go with
     `replica_id`; rows that `vclock_from` holds are not wanted, of those that `vclock_to` does not
     hold none is. None of these applies to snapshots. Times are seconds since the epoch, ends
-    included.
+    included. `spool`: the folder into which an upstream of the kinds `SPOOLED` is followed.
     """
 
     paths: tuple[str, ...] = ()
     url: str = ""
+    spool: str = ""
     kinds: tuple[str, ...] = KINDS
     recursive: bool = False
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -224,6 +229,12 @@ class ScanOptions:
     def _check(self) -> None:
         if bool(self.paths) == bool(self.url):
             raise _refuse("path", "give either a path or a url", "load(PATH) or option url")
+        if self.spool and not is_spooled(self.url):
+            raise _refuse(
+                "spool",
+                f"is for upstreams that are followed into a folder ({', '.join(SPOOLED)}).",
+                "leave it out: a path is read as it is, and tarantool:// and tank:// by position",
+            )
         if (self.lsn_from, self.lsn_to) != (None, None) and self.replica_id is None:
             raise _refuse(
                 "lsn_from" if self.lsn_from is not None else "lsn_to",
@@ -374,6 +385,11 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
             "the DataFrame of `scan`, `changes` or `state` with Spark's own formats",
         )
     return Path(urllib.parse.unquote(parts.path))
+
+
+def is_spooled(url: str) -> bool:
+    """Whether that upstream is followed into a folder, from which its rows are read."""
+    return url.partition("://")[0] in SPOOLED
 
 
 def is_url(path: str) -> bool:

@@ -49,25 +49,11 @@ TOPIC_COLUMNS: Final = (
 """A number is of 64 bits without sign, which no integer of Spark holds."""
 
 _ASK_SECONDS: Final = 0.2
-_WHY_NOT: Final = {
-    "tap": "its protocol has none, who connects again gets the data as it is then",
-    "greenstack": "only logweir serves its change stream, and has the same rows at tarantool://",
-    "synapse": "some of its streams live in memory and cannot be asked for again",
-}
 
 
 def peer_url(options: ScanOptions) -> Url:
-    """The option `url`. Raises `ConfigError` for what cannot be followed."""
+    """The option `url`, of what is read by position. Raises `ConfigError`."""
     url = parse_url(options.url, origin=ORIGIN)
-    if url.scheme not in ("tarantool", "tank"):
-        why = _WHY_NOT[url.scheme.partition("+")[0]]
-        raise ConfigError(
-            "url",
-            f"{url.scheme}:// cannot be read by position: {why}.",
-            origin=ORIGIN,
-            hint=f"let a logweir follow it (`logweir serve --follow {url.scheme}://…`), and read "
-            "that one by its tarantool:// or its folder",
-        )
     if any(isinstance(space, str) for space in options.spaces):
         raise ConfigError("spaces", "of a server are given by number.", origin=ORIGIN)
     return url

@@ -125,10 +125,10 @@ def plan(options: ScanOptions) -> Plan:
     return Plan(tuple(sources), tuple(splits), space_ids(options))
 
 
-def space_ids(options: ScanOptions) -> frozenset[int]:
+def space_ids(options: ScanOptions, *, awaited: bool = False) -> frozenset[int]:
     """The ids of `options.spaces`; names are looked up in the logs and snapshots.
 
-    Raises `ConfigError` for a name that none of them defines.
+    `awaited`: names that none of them defines are left out. Raises `ConfigError` for one otherwise.
     """
     wanted = {one for one in options.spaces if isinstance(one, str)}
     ids = {one for one in options.spaces if isinstance(one, int)}
@@ -139,7 +139,7 @@ def space_ids(options: ScanOptions) -> frozenset[int]:
                 if name in wanted:
                     ids.add(number)
                     found.add(name)
-    if found != wanted:
+    if found != wanted and not awaited:
         raise ConfigError(
             "spaces",
             f"{min(wanted - found)!r} is no space of this log.",

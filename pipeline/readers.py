@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from logweir.errors import ConfigError
 from logweir.pipeline.columns import COLUMNS, check_columns, ddl
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, is_spooled
 from logweir.pipeline.peersources import (
     TOPIC_COLUMNS,
     PeerReader,
@@ -22,6 +22,7 @@ from logweir.pipeline.peersources import (
     TopicStream,
     is_topic,
 )
+from logweir.pipeline.spoolsources import SpoolReader, SpoolStream
 from logweir.pipeline.streams import TailReader
 
 if TYPE_CHECKING:
@@ -39,20 +40,24 @@ def schema_of(options: Mapping[str, str]) -> str:
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of a folder, a server or a topic. Raises `ConfigError`."""
+    """The reader of a folder, a server, an upstream or a topic. Raises `ConfigError`."""
     parsed = ScanOptions.parse(options)
     if is_topic(parsed):
         return TopicReader(parsed)
     parsed = with_schema(parsed, schema)
+    if is_spooled(parsed.url):
+        return SpoolReader(parsed)
     return PeerReader(parsed) if parsed.url else LogweirReader(parsed)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The stream of a folder, a server or a topic. Raises `ConfigError`."""
+    """The stream of a folder, a server, an upstream or a topic. Raises `ConfigError`."""
     parsed = ScanOptions.parse(options)
     if is_topic(parsed):
         return TopicStream(parsed)
     parsed = with_schema(parsed, schema)
+    if is_spooled(parsed.url):
+        return SpoolStream(parsed)
     return PeerStream(parsed) if parsed.url else TailReader(parsed)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from logweir.pipeline.plan import Split
     from logweir.pipeline.tail import Caps, Tail
 
-__all__ = ["TailPartition", "TailReader", "from_offset", "to_offset"]
+__all__ = ["TailPartition", "TailReader", "from_offset", "read_part", "to_offset"]
 
 _NOT_IN_STREAMS = (
     *("kinds", "recursive", "vclock_from", "vclock_to", "replica_id", "lsn_from", "lsn_to"),
@@ -104,6 +104,14 @@ class TailPartition(InputPartition):
     spaces: frozenset[int]
 
 
+def read_part(options: ScanOptions, part: TailPartition) -> Iterator[Any]:
+    """The wanted rows of one part, as Arrow batches."""
+    from logweir.pipeline.reading import scan
+
+    between = replace(options, vclock_from=part.start, vclock_to=part.end)
+    yield from scan(part.split, between, part.spaces)
+
+
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log of a live folder, exactly once, block by block."""
 
@@ -171,12 +179,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The Arrow batches of one partition."""
-        from logweir.pipeline.reading import scan
-
-        if not isinstance(partition, TailPartition):
-            return
-        options = replace(self._options, vclock_from=partition.start, vclock_to=partition.end)
-        yield from scan(partition.split, options, partition.spaces)
+        if isinstance(partition, TailPartition):
+            yield from read_part(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the log is not ours to remove."""

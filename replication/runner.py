@@ -12,7 +12,8 @@ each is multiplied with a random number from 0.5 to 1, so that many followers of
 come back together. It starts anew once an attempt reached FOLLOWING. `STOPPED` is final: only an
 operator can mend what is named in `last_error`, or, where that is "", all that was to be taken was.
 
-An attempt that shows no life (`Progress.alive`) for `stall_seconds` is ended as stalled.
+An attempt that shows no life (`Progress.alive`) for `stall_seconds` is ended as stalled. A runner
+that is to follow *once* ends when FOLLOWING is reached.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-from logweir.errors import LogweirError, SourceStopped
+from logweir.errors import LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
@@ -118,11 +119,24 @@ class Source(Protocol):
 
 
 class Runner:
-    """Follows one source until it is stopped or cancelled. Implements `Progress` for it."""
+    """Follows one source until it is stopped or cancelled. Implements `Progress` for it.
 
-    def __init__(self, source: Source, *, metrics: Metrics, timing: Timing | None = None) -> None:
+    `once`: only until it is caught up. `failure`: what ended the last attempt that failed.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        metrics: Metrics,
+        timing: Timing | None = None,
+        once: bool = False,
+    ) -> None:
+        self.failure: LogweirError | OSError | None = None
         self._source = source
         self._metrics = metrics
+        self._once = once
+        self._caught_up = asyncio.Event()
         self._timing = timing or Timing()
         self._status = SourceStatus(source.url)
         self._failures = 0
@@ -150,6 +164,8 @@ class Runner:
         if state == SourceState.FOLLOWING:
             self._failures = 0
             self._set(state=state, last_error="")
+            if self._once:
+                self._caught_up.set()
         else:
             self._set(state=state)
 
@@ -167,20 +183,25 @@ class Runner:
         self._is_finished = True
 
     async def run(self) -> SourceStatus:
-        """Follow until the source stops for good; returns the last status."""
+        """Follow until the source stops for good, or has caught up; returns the last status."""
         while self._status.state != SourceState.STOPPED:
             self._set(state=SourceState.CONNECTING, attempts=self._status.attempts + 1)
             try:
                 await self._attempt()
+                if self._caught_up.is_set():
+                    break
                 if self._is_finished:
                     self._set(state=SourceState.STOPPED, last_error="")
                     break
                 problem = "the upstream closed the connection"
+                self.failure = Unreachable(self._source.url, problem)
             except SourceStopped as error:
+                self.failure = error
                 self._set(state=SourceState.STOPPED, last_error=str(error))
                 _log.error("source.stopped", url=self._source.url, reason=str(error))
                 break
             except (LogweirError, OSError) as error:
+                self.failure = error
                 problem = str(error) or type(error).__name__
             self._failures += 1
             pause_seconds = self._timing.backoff_seconds(self._failures)
@@ -195,17 +216,20 @@ class Runner:
         self.alive()
         work = asyncio.ensure_future(self._source.attempt(self))
         watch = asyncio.ensure_future(self._watch())
+        caught_up = asyncio.ensure_future(self._caught_up.wait())
         try:
-            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, watch, caught_up), return_when=asyncio.FIRST_COMPLETED)
+            if self._caught_up.is_set():
+                return
             if not work.done():
                 raise TimeoutError(
                     f"stalled: nothing came for {self._timing.stall_seconds:g} seconds"
                 )
             work.result()
         finally:
-            for task in (work, watch):
+            for task in (work, watch, caught_up):
                 task.cancel()
-            await asyncio.gather(work, watch, return_exceptions=True)
+            await asyncio.gather(work, watch, caught_up, return_exceptions=True)
 
     async def _watch(self) -> None:
         while True:

@@ -71,10 +71,12 @@ class ServerOptions:
     """Settings. `guest`: what a user who has not said who he is may do (see
     `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
     every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
-    `retain_max_bytes`: of old logs kept for one follower, 0 without bound."""
+    `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
+    upstream only what it had when it was asked."""
 
     listen: Sequence[Url] = ()
     follow: Sequence[Url] = ()
+    once: bool = False
     guest: str = "none"
     functions: str = ""
     read_only: bool = False
@@ -146,10 +148,7 @@ class Server:
                 if isinstance(service, SynapseService) and (more := service.companion()):
                     await self.listener.listen(*more, tls=self.options.tls)
             for url in self.options.follow:
-                source = _named(SOURCES, url, "followed")(self, url)
-                stall_seconds = _STALL_SECONDS.get(url.scheme, STALL_SECONDS)
-                timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
-                runner = Runner(source, metrics=self.metrics, timing=timing)
+                runner = self.runner(url)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
             self._tasks.append(asyncio.create_task(self.iproto.retention.run()))
@@ -157,6 +156,13 @@ class Server:
             await self.stop()
             raise
         return self.listener.urls
+
+    def runner(self, url: Url) -> Runner:
+        """What follows that upstream, not begun. Raises `ConfigError`."""
+        source = _named(SOURCES, url, "followed")(self, url)
+        stall_seconds = _STALL_SECONDS.get(url.scheme, STALL_SECONDS)
+        timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
+        return Runner(source, metrics=self.metrics, timing=timing, once=self.options.once)
 
     async def stop(self) -> None:
         """End every connection and source. The store stays open."""
@@ -283,9 +289,11 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
     "tank": lambda server, url: TankSource(url, server.log),
-    "synapse": lambda server, url: SynapseSource(url, server.log),
-    "synapse+redis": lambda server, url: SynapseRedisSource(url, server.log),
-    "tap": lambda server, url: TapSource(server.iproto, url),
+    "synapse": lambda server, url: SynapseSource(url, server.log, once=server.options.once),
+    "synapse+redis": lambda server, url: SynapseRedisSource(
+        url, server.log, once=server.options.once
+    ),
+    "tap": lambda server, url: TapSource(server.iproto, url, once=server.options.once),
     "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
 }
 

@@ -34,6 +34,7 @@ from logweir.replication.greenstack.messages import (
 )
 from logweir.replication.link import Link, dial
 from logweir.replication.urls import Url
+from logweir.wal.vclock import VClock
 
 __all__ = ["Connection", "Notice", "Stream", "status_of"]
 
@@ -52,10 +53,12 @@ def status_of(number: int | None) -> Status:
 
 
 class Stream:
-    """One change stream. Made by `Connection.stream`; `instance`: UUID of the server's store."""
+    """One change stream. Made by `Connection.stream`; `instance`: UUID of the server's store;
+    `opened_at`: where that one stood when it was asked."""
 
     def __init__(self, connection: Connection, name: bytes, asked: StreamOpen) -> None:
         self.instance = ""
+        self.opened_at = VClock()
         self.asked = asked
         self._connection = connection
         self._name = name
@@ -290,7 +293,7 @@ class Connection:
             status = status_of(answer.status)
             text = f"{self.url}: stream {name!r} is refused: {status.name.lower()}"
             raise PeerRefused(text, result=status)
-        _, stream.instance = decode_opened(answer.payload)
+        stream.opened_at, stream.instance = decode_opened(answer.payload)
         return stream
 
     def forget(self, name: bytes) -> None:

@@ -9,7 +9,8 @@ From then on what comes in one step is applied as one transaction together with 
 it (`logweir_position`: stream "greenstack", the bucket's name, a map from origin id to lsn and the
 server's UUID), and acknowledged when that is durable: each change is taken once. A document that is
 here already as it comes makes no row, so two servers may follow one another. CAS, flags, datatype
-and expiration stay as they came.
+and expiration stay as they came. The source has caught up when nothing was left, and at the latest
+when all is here that the server had when the stream was opened.
 
 A server without the extension, and one that is no Greenstack server, is told as what it is.
 """
@@ -152,6 +153,7 @@ class _Following:
         self._stream = stream
         self._progress = progress
         self._seen: SeenKeys | None = None
+        self._follows = False
         self._noted = source.tokens(bucket.name)[0]
 
     async def run(self) -> None:
@@ -168,9 +170,8 @@ class _Following:
                 case SnapshotEnds():
                     await self._snapshot_ends(step.position)
                 case CaughtUp() | Alive():
-                    if isinstance(step, CaughtUp):
-                        self._progress.state(SourceState.FOLLOWING)
                     await self._reach(step.position)
+                    self._follow(isinstance(step, CaughtUp), step.position)
                 case Ended():
                     raise self._ended(step)
 
@@ -195,6 +196,15 @@ class _Following:
         self._stream.acknowledge(*steps)
         lag = self._source.lag_seconds(changes[-1].timestamp) if position is not None else None
         self._progress.applied(len(changes), _place(position), lag)
+        self._follow(False, position)
+
+    def _follow(self, nothing_left: bool, position: VClock | None) -> None:
+        """Tell it once everything is here that the server had when it was asked."""
+        if self._follows or self._seen is not None or position is None:
+            return
+        if nothing_left or position.covers(self._stream.opened_at):
+            self._follows = True
+            self._progress.state(SourceState.FOLLOWING)
 
     async def _apply(self, changes: Sequence[Change], position: VClock | None, size: int) -> None:
         seen = self._seen
@@ -231,6 +241,7 @@ class _Following:
         await self._source.apply(self._bucket, work, UPSTREAM_STEP_BYTES)
         self._noted = position
         self._progress.applied(0, _place(position), None)
+        self._follow(False, position)
 
     async def _reach(self, position: VClock) -> None:
         """Everything up to here was taken; rows of other buckets are behind us. Kept now and then:

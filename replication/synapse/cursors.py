@@ -323,6 +323,12 @@ class Tracker:
         return _Place.LIVE in places and not any(place in unsettled for place in places)
 
     @property
+    def has_none(self) -> bool:
+        """Whether no stream is followed, or about to be."""
+        idle = (_Place.UNSEEN, _Place.STOPPED)
+        return all(flow.place in idle for flow in self._flows.values())
+
+    @property
     def is_fetching(self) -> bool:
         """Whether rows wait for a fetch."""
         return any(flow.place is _Place.FETCHING for flow in self._flows.values())

@@ -18,6 +18,10 @@ name           part of the names of the spaces, for a second server in one store
 What arrives is decided on by `cursors.Tracker` and stored batch by batch in the order of arrival;
 while one batch becomes durable the next one is gathered, and above `limits.SYNAPSE_WAITING_BYTES`
 the server is not read. Without an `http` address missed rows of D2 and later are told as a gap.
+The source has caught up when every stream that is known has had its POSITION on this connection
+(or none for `_SURVEY_SECONDS`) and nothing that was missed is on its way. Nothing tells which
+POSITION is the last one, so *once* the server must also have been silent for `_QUIET_SECONDS`, or
+`_SURVEY_SECONDS` must have gone by.
 A server with the wrong name is tried again after `WRONG_SERVER_SECONDS` at the earliest. In Redis
 nothing but ``REPLICATE `` is ever published.
 """
@@ -54,6 +58,7 @@ WRONG_SERVER_SECONDS: Final = 30.0
 _SURVEY_SECONDS: Final = 5.0
 """After so long a stream that has had no POSITION is one that the server no longer has."""
 
+_QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 10.0
 _REDIS_MESSAGES: Final = 1000
@@ -62,9 +67,10 @@ _REDIS_MESSAGES: Final = 1000
 class _Upstream:
     """What is alike over TCP and Redis: options, the intake, the tracker, fetches, the status."""
 
-    def __init__(self, url: Url, log: Log) -> None:
+    def __init__(self, url: Url, log: Log, once: bool) -> None:
         self._url = url
         self._log = log
+        self._once = once
         self._sources = Sources(url)
         start = url.option("start") or "now"
         if start not in ("now", "all"):
@@ -119,6 +125,18 @@ class _Upstream:
     async def fetch(self, wanted: Fetch, alive: Callable[[], None]) -> Page | Refused:
         """What was missed, or why it cannot be had."""
         return await self._sources.fetch(wanted, alive)
+
+    def has_caught_up(self, tracker: Tracker, now: float, began_at: float, heard: float) -> bool:
+        """See the module. `began_at`: when the streams were asked for; `heard`: when the server
+        said something for the last time. Raises `Unreachable` where once gives nothing at all."""
+        is_late = now >= began_at + _SURVEY_SECONDS
+        if not tracker.is_settled:
+            if self._once and is_late and tracker.has_none:
+                raise Unreachable(self.url, f"no stream can be followed: {self.place() or 'none'}")
+            return False
+        if is_late:
+            return True
+        return not tracker.unseen and (not self._once or now >= heard + _QUIET_SECONDS)
 
     def place(self) -> str:
         """Where the streams stand, for people."""
@@ -251,10 +269,11 @@ class _TcpConversation:
 
     def settled(self) -> bool:
         """Whether everything that was missed is here."""
-        tracker = self.tracker
-        if tracker is None or not tracker.is_settled:
+        tracker, link = self.tracker, self._link
+        if tracker is None:
             return False
-        return not tracker.unseen or self._link.time() >= self.began_at + _SURVEY_SECONDS
+        now, heard = link.time(), link.last_received
+        return self._source.has_caught_up(tracker, now, self.began_at, heard)
 
     async def _begin(self, server: str) -> None:
         try:
@@ -287,12 +306,18 @@ class _TcpConversation:
 
 
 class SynapseSource(_Upstream):
-    """A homeserver's TCP listener, for a `Runner`. `milliseconds`: what our PING says."""
+    """A homeserver's TCP listener, for a `Runner`. `milliseconds`: what our PING says; `once`: see
+    the module."""
 
     def __init__(
-        self, url: Url, log: Log, *, milliseconds: Callable[[], int] | None = None
+        self,
+        url: Url,
+        log: Log,
+        *,
+        milliseconds: Callable[[], int] | None = None,
+        once: bool = False,
     ) -> None:
-        super().__init__(url, log)
+        super().__init__(url, log, once)
         self.server_name = url.option("server_name")
         wanted = url.option("dialect") or "auto"
         known = {"auto": None, **{str(one): one for one in Dialect if one is not Dialect.D4}}
@@ -330,8 +355,8 @@ class SynapseSource(_Upstream):
 class SynapseRedisSource(_Upstream):
     """A homeserver's Redis channel, for a `Runner`. The server's name is the address's path."""
 
-    def __init__(self, url: Url, log: Log) -> None:
-        super().__init__(url, log)
+    def __init__(self, url: Url, log: Log, *, once: bool = False) -> None:
+        super().__init__(url, log, once)
         self.server_name = url.path[0]
 
     async def attempt(self, progress: Progress) -> None:
@@ -388,7 +413,7 @@ class _RedisReader:
         self._flow.on_page = self._take_page
         self._room = asyncio.Event()
         self._flow.on_room = self._room.set
-        self._began_at = asyncio.get_running_loop().time()
+        self._began_at = self._heard = asyncio.get_running_loop().time()
         progress.state(SourceState.SYNCING)
 
     async def run(self) -> None:
@@ -403,8 +428,8 @@ class _RedisReader:
                 self._source.forget()
 
     def _settled(self) -> bool:
-        late = asyncio.get_running_loop().time() >= self._began_at + _SURVEY_SECONDS
-        return self._tracker.is_settled and (late or not self._tracker.unseen)
+        now = asyncio.get_running_loop().time()
+        return self._source.has_caught_up(self._tracker, now, self._began_at, self._heard)
 
     def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
         key = (wanted.stream, wanted.instance)
@@ -418,6 +443,7 @@ class _RedisReader:
         try:
             while True:
                 messages = await self._messages()
+                self._heard = asyncio.get_running_loop().time()
                 self._flow.add(self._session.receive(messages))
                 while self._flow.waiting_bytes > SYNAPSE_WAITING_BYTES:
                     self._room.clear()

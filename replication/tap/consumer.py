@@ -80,6 +80,7 @@ class ConsumerSession:
     `bucket`: "" for the one that the server gives.
 
     `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
+    `ended_whole`: the server closed the connection behind a whole packet.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class ConsumerSession:
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.close_reason = ""
+        self.ended_whole = False
         self.dropped = 0
         self._connect = connect
         self._bucket = bucket
@@ -136,6 +138,7 @@ class ConsumerSession:
         events: list[StreamEvent] = []
         if self._doubt is not None:
             self._refused(f"bucket {self._bucket!r}", self._doubt, events)
+        self.ended_whole = not self._is_over() and not len(self._packets)
         self.end("the server closed the connection")
         return events
 

@@ -29,6 +29,13 @@ With `vbuckets=5,8-10` in the address only these are followed. With `takeover=1`
 taken over: the server gives them all it has, then makes them dead at its side and active here, and
 the source ends. That they were taken stands in `logweir_position`, too, stream `takeover`, so that
 it is not done twice. With `byteorder=big` item flags are taken as a big-endian producer sends them.
+
+*Once*, the source asks for a DUMP instead, which is all that the server has at that moment, and
+ends with it. A dump has no checkpoints, and makes void those that we had: what comes behind them
+would be older than what it gave. It is whole where CLOSE_TAP_STREAM came (logweir, and proposed to
+others), or where the server closed the connection (ep-engine) and each INITIAL_VBUCKET_STREAM had
+its CLOSE_BACKFILL. memcached's default engine sends neither: there the end of the connection behind
+at least one item counts, which a server that dies looks like, too.
 """
 
 from __future__ import annotations
@@ -73,6 +80,7 @@ STALL_SECONDS: Final = 450.0
 """A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
 
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
+_DUMP: Final = Option.DUMP | Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
 _STREAM: Final = "tap"
 _TAKEOVER: Final = "takeover"
 _EXPIRIES: Final = ("ignore", "relative", "absolute")
@@ -150,6 +158,11 @@ class _Upstream:
         self._end = reason
         self._news.set()
 
+    @property
+    def ended_whole(self) -> bool:
+        """Whether the server closed the connection, and not in the middle of something."""
+        return self.session.ended_whole
+
     async def step(self) -> list[TapMessage]:
         """What is there, at most about `limits.UPSTREAM_STEP_BYTES`; at least one message.
 
@@ -200,9 +213,12 @@ def _size(event: StreamEvent) -> int:
 
 
 class TapSource:
-    """One server, for a `Runner`. `shared`: our own server's state. Raises `ConfigError`."""
+    """One server, for a `Runner`. `shared`: our own server's state; `once`: see the module.
 
-    def __init__(self, shared: Shared, url: Url) -> None:
+    Raises `ConfigError`.
+    """
+
+    def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
         self._expiry = url.option("expiry") or _EXPIRIES[0]
         if self._expiry not in _EXPIRIES:
             raise ConfigError(
@@ -219,7 +235,8 @@ class TapSource:
         self.takes_over = url.flag("takeover")
         if self.takes_over and not self.vbuckets:
             raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
-        suffix = "-takeover" if self.takes_over else ""
+        self.dumps = once and not self.takes_over  # which has an end of its own
+        suffix = "-takeover" if self.takes_over else "-dump" if self.dumps else ""
         self.name = f"logweir-{shared.log.instance}{suffix}".encode()
 
     @property
@@ -259,6 +276,9 @@ class TapSource:
         vbuckets = tuple(sorted(self.vbuckets))
         if self.takes_over:
             options = (options & ~Option.CHECKPOINT) | Option.TAKEOVER_VBUCKETS
+            return Connect(self.name, options, vbuckets=vbuckets)
+        if self.dumps:
+            options = _DUMP | (Option.LIST_VBUCKETS if self.vbuckets else Option(0))
             return Connect(self.name, options, vbuckets=vbuckets)
         known = self.tokens(bucket)
         if known:
@@ -337,16 +357,27 @@ class _Following:
         self._upstream = upstream
         self._progress = progress
         self._tokens = source.tokens(bucket)
-        self._is_resumed = bool(self._tokens)
+        self._is_resumed = bool(self._tokens) and not source.dumps
         self._seen: dict[int, SeenKeys] = {}
         self._follows = False
+        self._has_marks = False  # of the beginning of a vbucket's stream
+        self._is_closed = False  # CLOSE_TAP_STREAM came
+        self._taken_messages = 0
         self._taken = source.taken(bucket)
 
     async def run(self) -> None:
         """Until the connection ends, which raises."""
         self._progress.state(SourceState.SYNCING)
+        if self._source.dumps and self._tokens:
+            await self._forget_tokens()
         while True:
-            messages = await self._upstream.step()
+            try:
+                messages = await self._upstream.step()
+            except Unreachable:
+                if not self._is_whole_dump():
+                    raise
+                self._progress.finished()
+                return
             begin = 0
             for at, message in enumerate(messages):
                 if message.opcode == Opcode.TAP_OPAQUE:
@@ -360,9 +391,26 @@ class _Following:
             if self._is_resumed and not self._seen:
                 self._follow()
 
+    def _is_whole_dump(self) -> bool:
+        """Whether the connection ended behind a whole dump; see the module."""
+        if not self._source.dumps or self._seen or not self._upstream.ended_whole:
+            return False
+        return self._is_closed or self._has_marks or self._taken_messages > 0
+
+    async def _forget_tokens(self) -> None:
+        def work(items: GroupItems, group: Group) -> None:
+            del items
+            self._source.note(group, self._bucket, {})
+
+        await self._source.apply(self._bucket, work, 256)
+        self._tokens = {}
+
     async def _take_opaque(self, message: TapMessage) -> None:
         vbucket = message.vbucket
-        if message.number == Opaque.INITIAL_VBUCKET_STREAM:
+        if message.number == Opaque.CLOSE_TAP_STREAM:
+            self._is_closed = True
+        elif message.number == Opaque.INITIAL_VBUCKET_STREAM:
+            self._has_marks = True
             self._seen[vbucket] = SeenKeys(self._source.name[:64])
             self._tokens.pop(vbucket, None)
         elif message.number == Opaque.CLOSE_BACKFILL and vbucket in self._seen:
@@ -403,6 +451,7 @@ class _Following:
 
         await self._source.apply(self._bucket, work, sum(map(_size, messages)))
         self._tokens, self._taken = tokens, taken
+        self._taken_messages += len(messages)
         place = " ".join(f"{vbucket}:{number}" for vbucket, number in sorted(tokens.items()))
         self._progress.applied(len(messages), place, None)
         self._acknowledge(messages)
@@ -410,7 +459,7 @@ class _Following:
     def _apply(self, items: GroupItems, message: TapMessage, tokens: dict[int, int]) -> None:
         opcode, vbucket = message.opcode, message.vbucket
         if opcode == Opcode.TAP_CHECKPOINT_END:
-            if vbucket not in self._seen:
+            if vbucket not in self._seen and not self._source.dumps:
                 tokens[vbucket] = message.number or 0
             return
         if opcode == Opcode.TAP_CHECKPOINT_START:
@@ -441,6 +490,6 @@ class _Following:
         self._upstream.link.flush()
 
     def _follow(self) -> None:
-        if not self._follows and not self._source.takes_over:  # which has an end
+        if not (self._follows or self._source.takes_over or self._source.dumps):  # have an end
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)

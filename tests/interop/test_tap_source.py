@@ -64,6 +64,23 @@ def opaque(number: Opaque, *, wants_ack: bool = False) -> TapMessage:
     return TapMessage(Opcode.TAP_OPAQUE, number=number, wants_ack=wants_ack)
 
 
+def test_once_is_a_dump_each_time(tmp_path: Path) -> None:
+    """The program ends by itself; done again it has what changed, and lost what was removed."""
+    with serve(tmp_path / "a") as upstream:
+        for key in (b"k", b"l"):
+            upstream.log.replace("b", (key, 0, b"v", 0, 0, 1, 0, 0, "", b""))
+        url = f"tap://127.0.0.1:{upstream.port}/b"
+        for value in (b"v", b"w"):
+            upstream.log.replace("b", (b"k", 0, value, 0, 0, 2, 0, 0, "", b""))
+            if value == b"w":
+                upstream.log.delete("b", b"l")
+            code, out, _ = told("follow", url, tmp_path / "s", "--once", "--json")
+            assert (code, json.loads(out)["state"]) == (0, "stopped")
+            with logweir.open(tmp_path / "s") as log:
+                assert log.get("b", b"k")[2] == value
+                assert (log.get("b", b"l") is None) == (value == b"w")
+
+
 # --- refusals and logins --------------------------------------------------------------------------
 
 

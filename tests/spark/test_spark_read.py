@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,56 @@ def test_columns_come_as_asked(spark: SparkSession) -> None:
     assert reader.schema("key BINARY, lsn BIGINT").load(str(folder)).columns == ["key", "lsn"]
     with pytest.raises(Exception, match="is BIGINT, not int"):
         reader.schema("lsn INT").load(str(folder)).collect()
+
+
+def test_a_worker_leaves_modules_out_of_its_collections(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """After a task's first scan what was imported is in the permanent generation; garbage that is
+    made later, by scans too, is collected as ever."""
+    fill(tmp_path / "log", 0, 200)
+    folder = str(tmp_path / "log")
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import gc
+        import weakref
+
+        import pyarrow as pa
+
+        from logweir.pipeline.options import ScanOptions
+        from logweir.pipeline.readers import LogweirReader
+        from logweir.wal.reader import WalReader
+
+        class Loop:
+            me: object = None
+
+        def scan() -> int:
+            rows = sum(batch.num_rows for one in parts for batch in reader.read(one))
+            gc.collect()
+            return rows
+
+        list(batches)
+        reader = LogweirReader(ScanOptions.parse({"path": folder, "kinds": "xlog"}))
+        parts = reader.partitions()
+        rows = scan()
+        assert gc.get_freeze_count() > 1000
+        assert not any(one is WalReader for one in gc.get_objects())
+        loop = Loop()
+        loop.me = loop
+        gone = weakref.ref(loop)
+        del loop
+        scan()
+        assert gone() is None
+        before = len(gc.get_objects())
+        for _ in range(5):
+            scan()
+        yield pa.RecordBatch.from_pydict({"rows": [rows], "more": [len(gc.get_objects()) - before]})
+
+    (found,) = (
+        spark.range(1, numPartitions=1).mapInArrow(look, "rows BIGINT, more BIGINT").collect()
+    )
+    assert found.rows > 200
+    assert found.more < 100
 
 
 def test_a_mistyped_option_fails_the_load(spark: SparkSession) -> None:

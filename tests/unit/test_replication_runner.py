@@ -70,6 +70,46 @@ def test_backoff_doubles_and_begins_anew_after_following() -> None:
     assert (status.attempts, status.rows, status.position) == (6, 3, "{1: 3}")
 
 
+def follow_for_ever(progress: Progress) -> None:
+    progress.applied(3, "{1: 3}", 0.5)
+    progress.state(SourceState.FOLLOWING)
+
+
+class Endless(Script):
+    """A source whose attempts go on until they are cancelled."""
+
+    async def attempt(self, progress: Progress) -> None:
+        await super().attempt(progress)
+        await asyncio.Event().wait()
+
+
+def test_once_ends_when_it_has_caught_up() -> None:
+    """The attempt is ended, and no other follows; failures before it are told and tried again."""
+    runner = Runner(
+        Endless(fail, follow_for_ever), metrics=Metrics(), timing=Clock().timing(), once=True
+    )
+    status = asyncio.run(runner.run())
+    assert (status.state, status.attempts, status.rows) == (SourceState.FOLLOWING, 2, 3)
+    assert isinstance(runner.failure, Unreachable)
+
+
+def test_the_failure_is_kept_as_what_it_was() -> None:
+    """For who wants more than its text; a connection that just ends is one, too."""
+    runner = Runner(Script(stop), metrics=Metrics(), timing=Clock().timing())
+    asyncio.run(runner.run())
+    assert isinstance(runner.failure, SourceStopped)
+    runner = Runner(Script(lambda progress: None, stop), metrics=Metrics(), timing=Clock().timing())
+
+    async def until_it_waits() -> None:
+        task = asyncio.create_task(runner.run())
+        while runner.status.state != SourceState.WAITING:
+            await runner.changed()
+        assert isinstance(runner.failure, Unreachable)
+        await task
+
+    asyncio.run(until_it_waits())
+
+
 def test_backoff_is_bounded_and_jittered() -> None:
     """Never over the maximum; chance halves it at most."""
     timing = Timing(chance=lambda: 0.0)

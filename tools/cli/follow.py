@@ -72,7 +72,7 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
-    server = serving.Server(log, serving.ServerOptions(follow=[source]))
+    server = serving.Server(log, serving.ServerOptions(follow=[source], once=once))
     await server.start()
     try:
         asked = asyncio.ensure_future(stop.wait())
