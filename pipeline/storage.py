@@ -146,9 +146,11 @@ class UrlFileSystem:
         """Refused."""
         raise self._read_only(path)
 
+    def sync_file(self, path: Path) -> None:
+        """Nothing: what such a file system shows, it has stored."""
+
     def sync_directory(self, path: Path) -> None:
-        """Refused."""
-        raise self._read_only(path)
+        """Nothing, as `sync_file`."""
 
     def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
         """Refused."""

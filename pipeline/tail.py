@@ -6,12 +6,14 @@ between two positions, and is a function of the two alone: asked again after a r
 same rows, as long as the logs are there. What `advance` went over is remembered, so that the
 usual question costs nothing.
 
-Only whole blocks with the right checksum count, as `wal.follow` says. A log that was collected is
+Only whole blocks with the right checksum count, as `wal.follow` says; and what is given as a
+position is on stable storage, also where the writer has not synced it. A log that was collected is
 `PositionUnavailable`, or, with `fail_on_data_loss=false`, passed over.
 """
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.storage import open_storage
 from logweir.wal.directory import scan_directory
-from logweir.wal.filesystem import FileSystem
+from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
@@ -62,6 +64,8 @@ class _Cursor:
         self._follower = Follower(directory, start, filesystem=filesystem)
         self._polled: Iterator[Block] = iter(())
         self._held: Block | None = None
+        self._filesystem = filesystem
+        self._unsettled: set[Path] = set()
 
     def peek(self) -> Block | None:
         """The next block, None if there is none yet."""
@@ -76,7 +80,21 @@ class _Cursor:
         """Go over the block that was looked at."""
         assert self._held is not None
         self.position = self.position.merge(self._held.columns.last_lsns())
+        self._unsettled.add(Path(self._held.path))
         self._held = None
+
+    def settle(self) -> None:
+        """Have everything up to the position on stable storage, whoever wrote it: its writer may
+        not have synced it yet, and would begin before the position after a power cut. Raises
+        `WalError`."""
+        for path in self._unsettled:
+            try:
+                self._filesystem.sync_file(path)
+                self._filesystem.sync_directory(path.parent)
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.ENOENT):
+                    raise explain(error, str(path)) from error
+        self._unsettled.clear()
 
     def close(self) -> None:
         """Close its file."""
@@ -123,6 +141,7 @@ class Tail:
             self._end = self._open(start)
         while self._end.peek() is not None:
             self._end.take()
+        self._end.settle()
         return self._end.position
 
     def advance(self, start: VClock, caps: Caps = NO_CAPS, upto: VClock | None = None) -> VClock:
@@ -154,6 +173,7 @@ class Tail:
                 break
             self._extend(segments, block)
             cursor.take()
+        cursor.settle()
         self._remember(start, cursor.position, segments)
         return cursor.position
 

@@ -123,6 +123,9 @@ class FileSystem(Protocol):
     def list_directory(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
 
+    def sync_file(self, path: Path) -> None:
+        """Return when what is in the file is on stable storage, whoever wrote it."""
+
     def sync_directory(self, path: Path) -> None:
         """Return when the names in the folder are on stable storage."""
 
@@ -239,6 +242,13 @@ class OsFileSystem:
 
     def list_directory(self, path: Path) -> list[str]:
         return sorted(os.listdir(path))
+
+    def sync_file(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            _sync_data(fd)
+        finally:
+            os.close(fd)
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -37,6 +37,7 @@ WRITING: Final = frozenset(
         "rename",
         "remove",
         "make_directory",
+        "sync_file",
         "sync_directory",
     }
 )
@@ -107,6 +108,11 @@ class FaultyFileSystem:
         """As `FileSystem.list_directory`."""
         self.call("list_directory", path)
         return self.inner.list_directory(path)
+
+    def sync_file(self, path: Path) -> None:
+        """As `FileSystem.sync_file`."""
+        self.call("sync_file", path)
+        self.inner.sync_file(path)
 
     def sync_directory(self, path: Path) -> None:
         """As `FileSystem.sync_directory`."""

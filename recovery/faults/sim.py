@@ -222,6 +222,11 @@ class SimFileSystem:
             children = (*self._seen, *self._folders)
             return sorted({one.name for one in children if one.parent == path and one != path})
 
+    def sync_file(self, path: Path) -> None:
+        """As `FileSystem.sync_file`."""
+        with contextlib.closing(self.open_read(path)) as file:
+            file.sync()
+
     def sync_directory(self, path: Path) -> None:
         """As `FileSystem.sync_directory`."""
         with self.mutex:
