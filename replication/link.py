@@ -163,6 +163,11 @@ class Link(asyncio.Protocol):
         connection, and nothing else."""
         return self._outermost
 
+    def call_after_next_read(self, call: Callable[[], None]) -> None:
+        """Call `call` as soon as the loop has looked once more for what came, and had it handled;
+        `guarded`, and what the session then has to send is sent."""
+        self._loop.call_soon(self._loop.call_soon, self._call, call)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the connection; it is cancelled when the connection is gone.
 
@@ -353,6 +358,11 @@ class Link(asyncio.Protocol):
             events = session.deadline_passed(self.time())
             if events:
                 conversation.handle(events)
+            self.flush()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        with self._outermost:
+            call()
             self.flush()
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:

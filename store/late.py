@@ -269,7 +269,7 @@ def _latest(pieces: Sequence[_Piece]) -> Sequence[_Stretch | _Gathered]:
 
 def _gathered(pieces: Sequence[_Piece]) -> _Gathered:
     found: dict[bytes, bytes] = {}
-    for one in pieces:
+    for one in reversed(pieces):
         kernel.gather(one.keys.data, one.keys.bounds, one.packed, one.bounds, found)
     return _Gathered(found, max(map(len, found)))
 

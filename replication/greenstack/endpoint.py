@@ -40,7 +40,7 @@ from logweir.replication.greenstack.messages import (
     encode_buckets,
     encode_opened,
 )
-from logweir.replication.greenstack.runs import MutationRun, Puts, execute_run
+from logweir.replication.greenstack.runs import RUN_MIN, MutationRun, Puts, execute_run
 from logweir.replication.greenstack.session import (
     Acknowledged,
     Authenticated,
@@ -169,6 +169,7 @@ class Conversation:
         self.streams: dict[bytes, Streaming] = {}
         self._unanswered_bytes = 0
         self._held = False
+        self._is_put_off = False
         service.conversations.add(self)
 
     # --- events -----------------------------------------------------------------------------------
@@ -195,7 +196,10 @@ class Conversation:
                     self._end_stream(event.stream, Status.INVALID_STATE, reason)
                 case Starved():
                     self._end_stream(event.stream, Status.TOO_BUSY, "no credit came for too long")
-        self._pump()
+        if self.session.is_inside_frame and self.lanes.are_several:
+            self._pump_later()
+        else:
+            self._pump()
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -204,6 +208,7 @@ class Conversation:
             stream.close()
         self.streams.clear()
         self.service.conversations.discard(self)
+        self.service.shared.gone(self)
 
     def shutting_down(self) -> None:
         """The server stops."""
@@ -261,6 +266,18 @@ class Conversation:
         while self.lanes.has_ready:
             for batch in self.lanes.take():
                 self._start(batch)
+
+    def _pump_later(self) -> None:
+        """`_pump`, once the rest of a frame had the time to come that it needs if it is there: a
+        request of another lane behind it goes together with what was read, and does not have to
+        wait until that is synced."""
+        if not self._is_put_off:
+            self._is_put_off = True
+            self.link.call_after_next_read(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._is_put_off = False
+        self._pump()
 
     def _done(self, batch: Batch[str]) -> None:
         self._unanswered_bytes -= batch.size_bytes
@@ -367,7 +384,8 @@ class Conversation:
             has_runs = any(isinstance(one.frame, MutationRun) for one in requests)
             more = bool(batch.lane.queue)
             job = Job(apply, batch.size_bytes, sees_batch=has_runs, run=puts, more=more)
-            service.shared.submit(job, done)
+            more_comes = more or self.session.is_inside_frame
+            service.shared.submit(job, done, self, more_comes=more_comes)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
@@ -382,6 +400,14 @@ class Conversation:
         def ordinary(frame: Frame) -> Answer:
             return _alone(group, executor, replace(one, frame=frame), now)
 
+        if one.frame.count < RUN_MIN:
+            said, failed = b"", 0
+            for frame in one.frame.frames():
+                status, payload = ordinary(frame)
+                failed += status != Status.SUCCESS
+                if status != Status.SUCCESS or not frame.is_quiet:
+                    said += self.session.encode(frame, status, payload)
+            return said, failed
         return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
 
     def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:

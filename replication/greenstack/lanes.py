@@ -198,6 +198,11 @@ class Lanes(Generic[Selected]):
             self._ready[lane] = None
 
     @property
+    def are_several(self) -> bool:
+        """Whether there is any lane but the root."""
+        return len(self._lanes) > 1
+
+    @property
     def has_ready(self) -> bool:
         """Whether `take` may give something."""
         return bool(self._ready)
@@ -207,7 +212,7 @@ class Lanes(Generic[Selected]):
         if not queue or lane.is_blocked:
             return None
         first = queue[0]
-        is_free = len(self._lanes) == 1 and isinstance(first, Pending) and first.is_silent
+        is_free = not self.are_several and isinstance(first, Pending) and first.is_silent
         if lane.in_flight >= (_QUIET_IN_FLIGHT if is_free else _IN_FLIGHT):
             return None
         if isinstance(first, Bound):

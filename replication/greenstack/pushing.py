@@ -16,28 +16,30 @@ from typing import Final
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.replication.greenstack import pushkernel, runs
 from logweir.replication.greenstack.codec import FlexKey
+from logweir.replication.iproto import kernel as iproto_kernel
 from logweir.store.bulk import interpreted
-from logweir.wal.columns import RowColumns
 
 __all__ = [
     "Names",
     "Pushed",
     "PushedHow",
+    "Pushes",
     "interpreted_kernel",
     "lsns_of",
     "push_documents",
-    "push_rows",
 ]
 
 
 def interpreted_kernel() -> ModuleType:
     """The kernel as plain Python, and the others that it calls."""
     plain, others = interpreted(pushkernel), runs.interpreted_kernel()
-    vars(plain).update(frames_kernel=others, items=others.items, rows=others.rows)
+    packets = interpreted(iproto_kernel)
+    vars(packets)["rows"] = others.rows
+    vars(plain).update(packets=packets, items=others.items, rows=others.rows)
     return plain
 
 
-_is_mixed: Final = not pushkernel.COMPILED and runs.ANY_COMPILED
+_is_mixed: Final = not pushkernel.COMPILED and (runs.ANY_COMPILED or iproto_kernel.COMPILED)
 kernel: Final = interpreted_kernel() if _is_mixed else pushkernel
 _ROOM_BYTES: Final = 2 * 1024 * 1024
 _rooms: Final[list[bytearray]] = []
@@ -54,10 +56,11 @@ class PushedHow(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Frames. `row`: the one that is next; `count`: how many frames."""
+    """Frames. `at`: the byte of the block, or the number of the tuple, that is next; `count`: how
+    many frames."""
 
     data: bytes
-    row: int
+    at: int
     count: int
     how: PushedHow
 
@@ -90,41 +93,65 @@ def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
     return lsns
 
 
-def push_rows(
-    columns: RowColumns,
-    first: int,
-    lsns: array[int],
-    names: Names,
-    *,
-    front: bytes,
-    opaque: int,
-    limit_bytes: int,
-) -> Pushed:
-    """The rows of a block from `first` on, which begins a transaction.
+class Pushes:
+    """The rows of several blocks as frames, one block's behind the other's.
 
-    `lsns`: what was had already, by replica id; raised by what is taken. `front`: the flex entries
+    `lsns`: what was had already, by replica id, raised by what is taken; `front`: the flex entries
     before that of the vbucket; `opaque`: of the first frame. No transaction is begun once
     `limit_bytes` are written.
     """
-    table, capacity = columns.table
-    numbers = array("Q", (first, 0, opaque, 0))
-    out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
-    how = kernel.pushes(
-        columns.data,
-        table,
-        table.cast("B").cast("d"),
-        capacity,
-        len(columns),
-        lsns,
-        names.spaces,
-        names.bounds,
-        names.entries,
-        front,
-        limit_bytes,
-        numbers,
-        out,
-    )
-    return _taken(out, numbers, how)
+
+    def __init__(
+        self, lsns: array[int], names: Names, front: bytes, opaque: int, limit_bytes: int
+    ) -> None:
+        self.lsns = lsns
+        self._names = names
+        self._front = front
+        self._limit_bytes = limit_bytes
+        self._numbers = array("Q", (0, 0, opaque, 0))
+        self._out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+        self.written_bytes = 0
+        """How many bytes of frames there are."""
+
+    def last_lsns(self) -> dict[int, int]:
+        """What is had with what was taken, by replica id."""
+        return {replica_id: lsn for replica_id, lsn in enumerate(self.lsns) if lsn}
+
+    def add(self, data: bytes) -> bool:
+        """Take the rows of a block, all or, if it cannot, none: see `wal.reader.Taker`."""
+        lsns, numbers = self.lsns[:], self._numbers[:]
+        numbers[kernel.AT] = 0
+        if not data or self._run(data, lsns, numbers) != kernel.DONE:
+            return False
+        self.lsns[:], self._numbers = lsns, numbers
+        self.written_bytes = numbers[kernel.BYTES]
+        return True
+
+    def take_from(self, data: bytes, at: int) -> Pushed:
+        """Take the rows of a block from byte `at` on, which begins a transaction, as long as there
+        is room. Returns all that was taken; nothing can be added any more."""
+        self._numbers[kernel.AT] = at
+        how = self._run(data, self.lsns, self._numbers)
+        return _taken(self._out, self._numbers, how)
+
+    def take(self) -> Pushed:
+        """All that was taken. Nothing can be added any more."""
+        return _taken(self._out, self._numbers, kernel.DONE)
+
+    def _run(self, data: bytes, lsns: array[int], numbers: array[int]) -> int:
+        names = self._names
+        how: int = kernel.pushes(
+            data,
+            lsns,
+            names.spaces,
+            names.bounds,
+            names.entries,
+            self._front,
+            self._limit_bytes,
+            numbers,
+            self._out,
+        )
+        return how
 
 
 def push_documents(
@@ -141,7 +168,7 @@ def push_documents(
     """The tuples of a bucket from number `first` on, as documents of a snapshot.
 
     `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
-    expired at `now`, in Unix seconds; the rest as of `push_rows`.
+    expired at `now`, in Unix seconds; the rest as of `Pushes`.
     """
     numbers = array("Q", (first, 0, opaque, 0))
     out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
@@ -153,4 +180,4 @@ def push_documents(
 def _taken(out: bytearray, numbers: array[int], how: int) -> Pushed:
     data = bytes(memoryview(out)[: numbers[kernel.BYTES]])
     _rooms.append(out)
-    return Pushed(data, numbers[kernel.ROW], numbers[kernel.FRAMES], PushedHow(how))
+    return Pushed(data, numbers[kernel.AT], numbers[kernel.FRAMES], PushedHow(how))

@@ -1,6 +1,6 @@
 # The types of pushkernel.py, for Cython. Nothing here is needed to run it as plain Python.
 cimport cython
-cimport logweir.replication.greenstack.kernel as frames_kernel
+cimport logweir.replication.iproto.kernel as packets
 cimport logweir.replication.tap.kernel as items
 cimport logweir.wal.kernel as rows
 
@@ -8,16 +8,28 @@ ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
+cdef extern from *:
+    """
+    #include <string.h>
+    static inline double logweir_as_float(unsigned long long bits) {
+        double number;
+        memcpy(&number, &bits, sizeof number);
+        return number;
+    }
+    """
+    double as_float "logweir_as_float" (u64 bits)
+
 cdef Py_ssize_t _BAD
-cdef Py_ssize_t _ROW, _BYTES, _OPAQUE_NEXT, _FRAMES, _DONE, _STOPPED, _ODD
+cdef Py_ssize_t _AT, _BYTES, _OPAQUE_NEXT, _FRAMES, _DONE, _STOPPED, _ODD
 cdef Py_ssize_t _INSERT, _REPLACE, _DELETE, _LOCAL, _REPLICAS, _FRAME_ROOM, _MORE, _FLAGS_AT
-cdef u64 _COMMIT, _TRUNCATE
+cdef Py_ssize_t _FRONT_AT, _SKIPPED, _PUT, _REMOVED, _STRANGE, _NOTHING, _ONE, _ALL
+cdef u64 _COMMIT, _TRUNCATE, _ONES
 cdef double _TIME_END
 cdef Py_ssize_t _TYPE, _REPLICA_ID, _GROUP_ID, _LSN, _TIMESTAMP, _TSN, _FLAGS
 cdef Py_ssize_t _SPACE_ID, _INDEX_BASE, _ROW_OFFSET, _BODY_OFFSET, _KEY, _TUPLE
 cdef Py_ssize_t _VBUCKET, _ITEM_FLAGS, _EXPIRY, _CAS, _DATATYPE
-cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END, _TAIL_AT
-cdef Py_ssize_t _COMPRESSION, _DATE, _DOCUMENT_BYTES, _REMOVE_BYTES
+cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
+cdef Py_ssize_t _COMPRESSION, _DATE_AT, _DATE, _DOCUMENT_BYTES, _REMOVE_BYTES
 cdef bytes _document_head, _remove_head
 cdef Source DOCUMENT, REMOVE
 
@@ -25,13 +37,16 @@ cdef Source DOCUMENT, REMOVE
 cdef inline Py_ssize_t put_big(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(i=Py_ssize_t)
+cdef inline void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+
+@cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_digits(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(days=u64, era=u64, day=u64, year=u64, month=u64)
 cdef Py_ssize_t put_date(Target out, Py_ssize_t at, u64 seconds) noexcept
 
-@cython.locals(stop=Py_ssize_t, compression=u64, size=Py_ssize_t, i=Py_ssize_t)
-cdef bint read_document(
+@cython.locals(stop=Py_ssize_t, size=Py_ssize_t, i=Py_ssize_t)
+cdef Py_ssize_t document_end(
     Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Target scratch) noexcept
 
 @cython.locals(head=Py_ssize_t)
@@ -58,20 +73,27 @@ cdef inline Py_ssize_t find(u64[::1] spaces, u64 number) noexcept
 
 cdef Py_ssize_t microseconds(double seconds) noexcept
 
-@cython.locals(raw=Source, to=Target, before=Source, named=Source, fields="unsigned long long[18]",
-               saved="unsigned long long[32]", scratch="unsigned char[24]", room=Py_ssize_t,
-               front_bytes=Py_ssize_t, row=Py_ssize_t, used=Py_ssize_t, opaque=u64, frames=u64,
-               how=Py_ssize_t, first=Py_ssize_t, start=Py_ssize_t, sent=u64, last=Py_ssize_t,
-               put=Py_ssize_t, put_space=Py_ssize_t, i=Py_ssize_t, has_more=bint, origin=u64,
-               lsn=u64, space=u64, place=Py_ssize_t, kind=Py_ssize_t, span=u64, at=Py_ssize_t,
-               end=Py_ssize_t, time_us=Py_ssize_t, name_end=Py_ssize_t, is_local=bint)
+@cython.locals(kind=Py_ssize_t)
+cdef Py_ssize_t nature(u64* row, Py_ssize_t bucket) noexcept
+
+@cython.locals(raw=Source, to=Target, before=Source, named=Source, owed="Py_ssize_t[512]",
+               row="unsigned long long[15]", fields="unsigned long long[20]",
+               saved="unsigned long long[32]", scratch="unsigned char[24]", end=Py_ssize_t,
+               room=Py_ssize_t, front_bytes=Py_ssize_t, at=Py_ssize_t, used=Py_ssize_t, opaque=u64,
+               frames=u64, model=Py_ssize_t, place=Py_ssize_t, width=Py_ssize_t,
+               tuple_at=Py_ssize_t, head_bytes=Py_ssize_t, bucket=Py_ssize_t, kind=Py_ssize_t,
+               distance=u64, time_us=Py_ssize_t, tsn=u64, framed=Py_ssize_t, how=Py_ssize_t,
+               first=Py_ssize_t, start=Py_ssize_t, sent=u64, last=Py_ssize_t, put=Py_ssize_t,
+               put_bucket=Py_ssize_t, kept=Py_ssize_t, has_more=bint, stop=Py_ssize_t,
+               spot=Py_ssize_t, spot_end=Py_ssize_t, edge=Py_ssize_t, body=Py_ssize_t, origin=u64,
+               lsn=u64, is_new=bint, is_here=bint, name_at=Py_ssize_t, name_end=Py_ssize_t,
+               i=Py_ssize_t)
 cpdef Py_ssize_t pushes(
-    bytes data, u64[::1] table, double[::1] times, Py_ssize_t capacity, Py_ssize_t count,
-    u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, bytes front, Py_ssize_t limit,
-    u64[::1] numbers, bytearray out) except? -2
+    bytes data, u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, bytes front,
+    Py_ssize_t limit, u64[::1] numbers, bytearray out) except? -2
 
 @cython.locals(to=Target, before=Source, named=Source, chosen=Source,
-               fields="unsigned long long[18]", scratch="unsigned char[24]", front_bytes=Py_ssize_t,
+               fields="unsigned long long[20]", scratch="unsigned char[24]", front_bytes=Py_ssize_t,
                name_bytes=Py_ssize_t, room=Py_ssize_t, row=Py_ssize_t, used=Py_ssize_t, opaque=u64,
                frames=u64, count=Py_ssize_t, how=Py_ssize_t, tuple_=bytes, item=Source,
                size=Py_ssize_t, is_large=bint, last=Py_ssize_t)

@@ -12,15 +12,20 @@ transactions of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE b
 else is done to a wanted space, or is not as `pack_item` writes it, is *odd*: its transaction goes
 the ordinary way, all before it being written.
 
+Most rows differ from the one before in lsn and tuple only. The first of such rows is the *model*:
+what has the same bytes before the tuple, but those of the lsn, reads the same, and its frame
+begins as the model's does but for some numbers.
+
 Nothing here raises, recurses or believes a length: every read and write is checked against the
 ends of its buffer first, since the compiled one would not notice.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
-import logweir.replication.greenstack.kernel as frames_kernel
+import logweir.replication.iproto.kernel as packets
 import logweir.replication.tap.kernel as items
 import logweir.wal.kernel as rows
 from logweir.replication.greenstack.messages import DOCUMENT_HEAD, REMOVE_HEAD
@@ -33,20 +38,22 @@ if TYPE_CHECKING:
 COMPILED = not __file__.endswith(".py")
 
 # What `pushes` and `documents` read and write, and how they ended.
-ROW, BYTES, OPAQUE_NEXT, FRAMES = range(4)
+AT, BYTES, OPAQUE_NEXT, FRAMES = range(4)
 DONE, STOPPED, ODD = range(3)
 
 _BAD = -1
-_ROW, _BYTES, _OPAQUE_NEXT, _FRAMES = range(4)
+_AT, _BYTES, _OPAQUE_NEXT, _FRAMES = range(4)
 _DONE, _STOPPED, _ODD = range(3)
 _INSERT, _REPLACE, _DELETE = 2, 3, 5  # wal.xrow.RowType
 _TRUNCATE = 330  # store.definition.SystemSpace
 _COMMIT = 1
 _LOCAL = 1
 _REPLICAS = 32
+_ONES = 2**64 - 1
 _FRAME_ROOM = 320  # of a pushed frame, without its names, key and value
 _MORE = 8
 _FLAGS_AT = 10  # of a frame
+_FRONT_AT = 15  # of a frame with flex entries: the first of them
 _TIME_END = 9.0e12  # seconds; a time that is no date is not for C to make a number of
 _document_head = DOCUMENT_HEAD
 _DOCUMENT_BYTES = len(DOCUMENT_HEAD)
@@ -55,13 +62,28 @@ _REMOVE_BYTES = len(REMOVE_HEAD)
 DOCUMENT = _document_head
 REMOVE = _remove_head
 
-# Columns of `wal.kernel`, and what `tap.kernel.read_item` finds.
+# Fields of `wal.kernel`, and what `tap.kernel.item_end` finds.
 (_TYPE, _REPLICA_ID, _GROUP_ID, _LSN, _TIMESTAMP, _TSN, _FLAGS) = range(7)
 (_SPACE_ID, _INDEX_BASE, _ROW_OFFSET, _BODY_OFFSET, _KEY, _TUPLE) = range(7, 13)
 (_VBUCKET, _ITEM_FLAGS, _EXPIRY, _CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
-_TAIL_AT = 12
-(_COMPRESSION, _DATE) = (16, 17)  # what `read_document` adds; a date: 1
+(_COMPRESSION, _DATE_AT) = (16, 17)
+_DATE = 18  # what `document_end` adds: whether the expiry is sent as a date
+
+# What a row of the log is here.
+_SKIPPED, _PUT, _REMOVED, _STRANGE = range(4)
+
+# Of which replica ids the lsns are kept that were had before a transaction.
+_NOTHING, _ONE, _ALL = range(3)
+
+
+def _as_float(bits: int) -> float:
+    number: float = struct.unpack("d", struct.pack("Q", bits))[0]
+    return number
+
+
+# The float that has these 64 bits; compiled, `as_float` is C: see pushkernel.pxd.
+globals()["as_float"] = _as_float
 
 
 def put_big(out: bytearray, at: int, value: int, width: int) -> int:
@@ -69,6 +91,12 @@ def put_big(out: bytearray, at: int, value: int, width: int) -> int:
     for i in range(width):
         out[at + i] = value >> (8 * (width - 1 - i)) & 0xFF
     return at + width
+
+
+def put_little(out: bytearray, at: int, value: int, width: int) -> None:
+    """Write a number, the lowest byte first. Unchecked."""
+    for i in range(width):
+        out[at + i] = value >> (8 * i) & 0xFF
 
 
 def put_digits(out: bytearray | list[int], at: int, value: int, width: int) -> int:
@@ -113,31 +141,29 @@ def put_date(out: bytearray | list[int], at: int, seconds: int) -> int:
     return at + 1
 
 
-def read_document(data: bytes, at: int, end: int, fields: list[int], scratch: list[int]) -> bool:
-    """Read the tuple of an item from `at` to `end`. False where it is odd.
+def document_end(data: bytes, at: int, end: int, fields: list[int], scratch: list[int]) -> int:
+    """Read the tuple of an item that begins at `at`. Returns where it ends; -1 where it is odd.
 
-    `fields`: takes its numbers and places, those of `read_item` first; `scratch`: room for a date.
+    `fields`: takes its numbers and places, those of `item_end` first; `scratch`: room for a date.
     """
-    if not items.read_item(data, at, end, fields):
-        return False
-    stop = items.uint_stop(data, fields[_TAIL_AT], end)
-    at = items.uint_stop(data, stop, end)
-    compression = rows.uint(data, stop, at)
-    if compression > 127:
-        return False
-    if compression == 0 and fields[_DATATYPE] & 2:
-        compression = 1
-    fields[_COMPRESSION] = compression
-    fields[_DATE] = 1 if fields[_EXPIRY] else 0
-    size = data[at] & 0x1F
-    if fields[_EXPIRY] and size:
-        if size != 20:
-            return False
-        put_date(scratch, 0, fields[_EXPIRY])
-        for i in range(20):
-            if data[at + 1 + i] != scratch[i]:
-                return False
-    return True
+    stop = items.item_end(data, at, end, fields)
+    if stop < 0 or fields[_COMPRESSION] > 127:
+        return _BAD
+    if fields[_COMPRESSION] == 0 and fields[_DATATYPE] & 2:
+        fields[_COMPRESSION] = 1
+    fields[_DATE] = 0
+    if fields[_EXPIRY]:
+        fields[_DATE] = 1
+        at = fields[_DATE_AT]
+        size = data[at] & 0x1F
+        if size:
+            if size != 20:
+                return _BAD
+            put_date(scratch, 0, fields[_EXPIRY])
+            for i in range(20):
+                if data[at + 1 + i] != scratch[i]:
+                    return _BAD
+    return stop
 
 
 def put_start(
@@ -177,7 +203,7 @@ def put_start(
 
 def put_text(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
     """Write a text with its length, its NUL and what fills up to four. Unchecked."""
-    frames_kernel.put_little(out, at, stop - start, 4)
+    put_little(out, at, stop - start, 4)
     at = rows.copy(data, start, stop, out, at + 4)
     for _ in range(4 - ((stop - start) & 3)):
         out[at] = 0
@@ -186,34 +212,35 @@ def put_text(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int
 
 
 def put_document(data: bytes, fields: list[int], out: bytearray, used: int) -> int:
-    """Write a document as `Document.encode` does. Returns where it ends. Unchecked."""
+    """Write a document as `Document.encode` does. Its `DOCUMENT_HEAD` stands at `used`; numbers are
+    filled in there. Returns where it ends. Unchecked."""
     key_end = (fields[_KEY_END] - fields[_KEY_AT] + 8) & ~3
     text_end = 28 if fields[_DATE] else 8
-    at = rows.copy(DOCUMENT, 0, _DOCUMENT_BYTES, out, used)
-    frames_kernel.put_little(out, used + 40, key_end + text_end + 48, 4)
-    frames_kernel.put_little(out, used + 64, fields[_CAS], 8)
-    frames_kernel.put_little(out, used + 76, fields[_ITEM_FLAGS], 4)
-    frames_kernel.put_little(out, used + 80, key_end + 8, 4)
+    at = used + _DOCUMENT_BYTES
+    put_little(out, used + 40, key_end + text_end + 48, 4)
+    put_little(out, used + 64, fields[_CAS], 8)
+    put_little(out, used + 76, fields[_ITEM_FLAGS], 4)
+    put_little(out, used + 80, key_end + 8, 4)
     out[used + 84] = fields[_COMPRESSION]
     out[used + 85] = fields[_DATATYPE] & 1
     at = put_text(data, fields[_KEY_AT], fields[_KEY_END], out, at)
     if fields[_DATE]:
-        frames_kernel.put_little(out, at, 20, 4)
+        put_little(out, at, 20, 4)
         at = put_date(out, at + 4, fields[_EXPIRY])
-        frames_kernel.put_little(out, at, 0, 4)
+        put_little(out, at, 0, 4)
         at += 4
     else:
-        frames_kernel.put_little(out, at, 0, 8)
+        put_little(out, at, 0, 8)
         at += 8
-    frames_kernel.put_little(out, at, fields[_VALUE_END] - fields[_VALUE_AT], 4)
+    put_little(out, at, fields[_VALUE_END] - fields[_VALUE_AT], 4)
     return rows.copy(data, fields[_VALUE_AT], fields[_VALUE_END], out, at + 4)
 
 
 def put_remove(data: bytes, fields: list[int], out: bytearray, used: int) -> int:
     """Write a removal as `encode_remove` does. Returns where it ends. Unchecked."""
     at = rows.copy(REMOVE, 0, _REMOVE_BYTES, out, used)
-    frames_kernel.put_little(out, used + 16, fields[_CAS], 8)
-    frames_kernel.put_little(out, at, fields[_KEY_END] - fields[_KEY_AT], 4)
+    put_little(out, used + 16, fields[_CAS], 8)
+    put_little(out, at, fields[_KEY_END] - fields[_KEY_AT], 4)
     at = rows.copy(data, fields[_KEY_AT], fields[_KEY_END], out, at + 4)
     out[at] = 0
     return at + 1
@@ -254,12 +281,23 @@ def microseconds(seconds: float) -> int:
     return _BAD
 
 
+def nature(row: list[int], bucket: int) -> int:
+    """What a row is here, but for its tuple. `row`: its fields; `bucket`: its space's place in the
+    wanted ones, -1: it is not among them."""
+    kind = row[_TYPE]
+    if row[_SPACE_ID] == _TRUNCATE:
+        return _STRANGE
+    if bucket < 0:
+        return _SKIPPED
+    if row[_REPLICA_ID] == 0 or row[_GROUP_ID] == _LOCAL:
+        return _STRANGE
+    if kind in (_INSERT, _REPLACE):
+        return _PUT if row[_TUPLE] else _STRANGE
+    return _REMOVED if kind == _DELETE and row[_KEY] else _STRANGE
+
+
 def pushes(
     data: bytes,
-    table: Table,
-    times: memoryview[float],
-    capacity: int,
-    count: int,
     lsns: Table,
     spaces: Table,
     bounds: Table,
@@ -271,110 +309,150 @@ def pushes(
 ) -> int:
     """Write the rows of a block as pushed frames, transaction by transaction. How it ended.
 
-    `table`, `times`: the columns of `data`, and the same memory as floats; `lsns`: by replica id,
-    what was had already, raised; `spaces`: the wanted ones, ascending; names[bounds[i]:
-    bounds[i + 1]]: the flex entry with the name of the i-th; `front`: the entries before that of
-    the vbucket. A transaction is begun only while fewer than `limit` bytes are written.
-    `numbers`: the row to begin with, bytes used of `out`, the next opaque, frames written so far.
-    ODD: the transaction of the row that is next is.
+    `data`: the block's bytes; `lsns`: by replica id, what was had already, raised; `spaces`: the
+    wanted ones, ascending; names[bounds[i]:bounds[i + 1]]: the flex entry with the name of the
+    i-th; `front`: the entries before that of the vbucket. A transaction is begun only while fewer
+    than `limit` bytes are written. `numbers`: where the transaction begins that is next, bytes used
+    of `out`, the next opaque, frames written so far. ODD: the transaction that is next is, or its
+    bytes are not those of whole rows that `rows.scan` and `rows.transactions` take.
     """
     raw, to, before, named = data, out, front, names
-    fields = [0] * 18
+    owed = [0] * 512
+    row = [0] * 15
+    fields = [0] * 20
     saved = [0] * 32
     scratch = [0] * 24
+    end = len(data)
     room = len(out)
     front_bytes = len(front)
-    row = numbers[_ROW]
+    at = numbers[_AT]
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
+    model = place = width = tuple_at = head_bytes = bucket = kind = 0
+    distance = time_us = tsn = 0
+    framed = _BAD
     how = _DONE
-    while row < count:
+    while at < end:
         if used >= limit:
             how = _STOPPED
             break
-        first, start, sent = row, used, 0
-        last = put = put_space = _BAD
-        for i in range(_REPLICAS):
-            saved[i] = lsns[i]
+        first, start, sent = at, used, 0
+        last = put = put_bucket = _BAD
+        kept = _NOTHING
         has_more = True
-        while has_more and row < count:
-            has_more = table[_FLAGS * capacity + row] & _COMMIT == 0
-            origin = table[_REPLICA_ID * capacity + row]
-            lsn = table[_LSN * capacity + row]
-            if origin >= _REPLICAS:
-                how = _ODD
-                break
-            if lsn <= lsns[origin]:
-                row += 1
-                continue
-            lsns[origin] = lsn
-            space = table[_SPACE_ID * capacity + row]
-            if space == _TRUNCATE:
-                how = _ODD
-                break
-            place = find(spaces, space)
-            if place < 0:
-                row += 1
-                continue
-            kind = table[_TYPE * capacity + row]
-            span = table[(_KEY if kind == _DELETE else _TUPLE) * capacity + row]
-            end = span >> 32
-            at = span - (span >> 32 << 32)
-            time_us = microseconds(times[_TIMESTAMP * capacity + row])
-            name_end = bounds[place + 1]
-            is_local = origin == 0 or table[_GROUP_ID * capacity + row] == _LOCAL
-            if is_local or time_us < 0 or span == 0:
-                how = _ODD
-                break
-            if kind == _DELETE:
-                if put < 0 or put_space != place or not is_key(raw, at, end, fields):
-                    how = _ODD
+        while has_more:
+            how = _ODD
+            stop = _BAD
+            if width and packets.alike(raw, at, end, model, place, width, tuple_at):
+                row[_LSN] = rows.load(raw, at + place, width)
+                row[_TSN] = (row[_LSN] - distance) & _ONES
+                spot, edge = at + tuple_at, end
+            else:
+                body = rows.read_header(raw, at, end, row, owed)
+                if body < 0:
                     break
-                if fields[_CAS] == 0:
-                    how = _ODD
+                stop = rows.read_body(raw, body, end, row, owed)
+                if stop < 0:
+                    break
+                edge = row[_TUPLE] >> 32
+                spot = row[_TUPLE] - (row[_TUPLE] >> 32 << 32)
+                model, width, framed = at, 0, _BAD
+                place = packets.lsn_place(raw, at, body, owed)
+                if place and edge == stop:
+                    width = 1 << (raw[at + place - 1] - 0xCC)
+                    tuple_at = spot - at
+                distance = (row[_LSN] - row[_TSN]) & _ONES
+                bucket = find(spaces, row[_SPACE_ID])
+                time_us = microseconds(as_float(row[_TIMESTAMP]))  # type: ignore[name-defined]  # noqa: F821
+                kind = nature(row, bucket)
+                if time_us < 0 and kind != _SKIPPED:
+                    kind = _STRANGE
+            origin, lsn = row[_REPLICA_ID], row[_LSN]
+            if origin >= _REPLICAS or lsn >> 63 or (at > first and row[_TSN] != tsn):
+                break
+            tsn = row[_TSN]
+            has_more = row[_FLAGS] & _COMMIT == 0
+            if has_more and kept == _NOTHING:
+                kept = _ALL
+                for i in range(_REPLICAS):
+                    saved[i] = lsns[i]
+            elif kept == _NOTHING:
+                kept = _ONE
+                saved[origin] = lsns[origin]
+            is_new = lsn > lsns[origin]
+            if not is_new or kind == _SKIPPED:
+                if stop < 0 and rows.is_array(raw, spot):
+                    stop = rows.skip_value(raw, spot, end, owed, 1)
+                if stop < 0:
+                    break
+            elif kind == _PUT:
+                spot_end = document_end(raw, spot, edge, fields, scratch)
+                if spot_end < 0 or (stop >= 0 and spot_end != edge):
+                    break
+                if stop < 0:
+                    stop = spot_end
+            elif kind == _REMOVED:
+                edge = row[_KEY] >> 32
+                spot = row[_KEY] - (row[_KEY] >> 32 << 32)
+                is_here = put >= 0 and put_bucket == bucket and fields[_CAS] != 0
+                if not is_here or not is_key(raw, spot, edge, fields):
                     break
                 used = put
                 opaque -= 1
                 sent -= 1
-            elif kind in (_INSERT, _REPLACE):
-                if not read_document(raw, at, end, fields, scratch):
-                    how = _ODD
+            else:
+                break
+            how = _DONE
+            if is_new:
+                lsns[origin] = lsn
+            if is_new and kind != _SKIPPED:
+                name_at, name_end = bounds[bucket], bounds[bucket + 1]
+                if stop - at + front_bytes + name_end - name_at + _FRAME_ROOM > room - used:
+                    how = _STOPPED
                     break
-            else:
-                how = _ODD
-                break
-            if end - at + front_bytes + name_end - bounds[place] + _FRAME_ROOM > room - used:
-                how = _STOPPED
-                break
-            last = used
-            used = put_start(
-                to, used, opaque, 0x0C02 if kind == _DELETE else 0x0405, before, front_bytes,
-                fields[_VBUCKET], lsn, origin, time_us, named, bounds[place], name_end,
-            )  # fmt: skip
-            if kind == _DELETE:
-                used = put_remove(raw, fields, to, used)
-                put = _BAD
-            else:
-                used = put_document(raw, fields, to, used)
-                put, put_space = last, place
-            put_big(to, last, used - last - 4, 4)
-            to[last + _FLAGS_AT] = 0x12 | _MORE
-            opaque += 1
-            sent += 1
-            row += 1
+                last = used
+                if framed >= 0:
+                    used = rows.copy(to, framed, framed + head_bytes, to, used)
+                    put_big(to, last + 4, opaque, 4)
+                    put_big(to, last + _FRONT_AT + front_bytes + 4, fields[_VBUCKET], 2)
+                    put_big(to, last + _FRONT_AT + front_bytes + 10, lsn, 8)
+                else:
+                    used = put_start(
+                        to, used, opaque, 0x0C02 if kind == _REMOVED else 0x0405, before,
+                        front_bytes, fields[_VBUCKET], lsn, origin, time_us, named, name_at,
+                        name_end,
+                    )  # fmt: skip
+                    if kind == _PUT:
+                        framed = last
+                        used = rows.copy(DOCUMENT, 0, _DOCUMENT_BYTES, to, used)
+                        head_bytes = used - last
+                if kind == _PUT:
+                    used = put_document(raw, fields, to, used - _DOCUMENT_BYTES)
+                    put, put_bucket = last, bucket
+                else:
+                    used = put_remove(raw, fields, to, used)
+                    put = _BAD
+                put_big(to, last, used - last - 4, 4)
+                to[last + _FLAGS_AT] = 0x12 | _MORE
+                opaque += 1
+                sent += 1
+            at = stop
         if how != _DONE:
-            row, used = first, start
+            at, used = first, start
             opaque -= sent
-            for i in range(_REPLICAS):
-                lsns[i] = saved[i]
+            if kept == _ALL:
+                for i in range(_REPLICAS):
+                    lsns[i] = saved[i]
+            elif kept == _ONE:
+                lsns[origin] = saved[origin]
             if how == _STOPPED and used == numbers[_BYTES]:
                 how = _ODD  # too large for the room there is
             break
         if last >= 0:
             to[last + _FLAGS_AT] = 0x12
         frames += sent
-    numbers[_ROW] = row
+    numbers[_AT] = at
     numbers[_BYTES] = used
     numbers[_OPAQUE_NEXT] = opaque
     numbers[_FRAMES] = frames
@@ -398,12 +476,12 @@ def documents(
     each tuple a transaction.
     """
     to, before, named, chosen = out, front, name, wanted
-    fields = [0] * 18
+    fields = [0] * 20
     scratch = [0] * 24
     front_bytes = len(front)
     name_bytes = len(name)
     room = len(out)
-    row = numbers[_ROW]
+    row = numbers[_AT]
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
@@ -413,7 +491,7 @@ def documents(
         tuple_ = tuples[row]
         item = tuple_
         size = len(tuple_)
-        if not read_document(item, 0, size, fields, scratch):
+        if document_end(item, 0, size, fields, scratch) != size:
             how = _ODD
             break
         if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now:
@@ -428,12 +506,13 @@ def documents(
             to, used, opaque, 0x0405, before, front_bytes, fields[_VBUCKET], 0, 0, 0, named, 0,
             name_bytes,
         )  # fmt: skip
+        used = rows.copy(DOCUMENT, 0, _DOCUMENT_BYTES, to, used) - _DOCUMENT_BYTES
         used = put_document(item, fields, to, used)
         put_big(to, last, used - last - 4, 4)
         opaque += 1
         frames += 1
         row += 1
-    numbers[_ROW] = row
+    numbers[_AT] = row
     numbers[_BYTES] = used
     numbers[_OPAQUE_NEXT] = opaque
     numbers[_FRAMES] = frames

@@ -39,6 +39,7 @@ from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "ANY_COMPILED",
+    "RUN_MIN",
     "MutationRun",
     "Puts",
     "execute_run",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 RUN_MIN: Final = 3
-"""Shorter runs are left to the ordinary way."""
+"""Shorter runs are worth it only if the state gets them late."""
 
 RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
@@ -135,16 +136,16 @@ class MutationRun:
         return bytes(out)
 
 
-def take_run(data: bytes, at: int = 0) -> MutationRun | None:
-    """The run that begins at `at`; None where there is none of `RUN_MIN` requests."""
+def take_run(data: bytes, at: int = 0, least: int = RUN_MIN) -> MutationRun | None:
+    """The run that begins at `at`; None where there is none of `least` requests."""
     left = len(data) - at
     most = min(left // _FRAME_MIN + 1, RUN_MAX)
-    if most < RUN_MIN:
+    if not left or most < least:
         return None
     found = _ZERO * kernel.RUN_NUMBERS
     scratch = _scratch.numbers(kernel.WIDTH * most)
     count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, scratch)
-    if count < RUN_MIN:
+    if count < least:
         return None
     flex: dict[int, bytes] = {}
     if found[kernel.RUN_HAS_LANE]:

@@ -42,6 +42,7 @@ from logweir.limits import (
     GREENSTACK_CREDIT_SECONDS,
     GREENSTACK_LANE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
+    LATE_AFTER,
 )
 from logweir.replication.greenstack.codec import (
     Flag,
@@ -66,7 +67,7 @@ from logweir.replication.greenstack.messages import (
     encode_notice,
     encode_sasl_answer,
 )
-from logweir.replication.greenstack.runs import take_run
+from logweir.replication.greenstack.runs import RUN_MIN, take_run
 from logweir.replication.greenstack.stream import Outgoing
 from logweir.replication.session import Outbox
 from logweir.replication.tap.sasl import Authentication, Credentials
@@ -219,6 +220,7 @@ class ServerSession:
         self._ranges: OrderedDict[int, bytes] = OrderedDict()
         self._pushing: bytes | None = None
         self._now = now
+        self._sets_in_a_row = 0  # MUTATIONs: the state gets runs late where nothing is read between
 
     # --- the contract of sessions -----------------------------------------------------------------
 
@@ -229,9 +231,11 @@ class ServerSession:
         events: list[Event] = []
         data = self._frames.join(data)
         at = 0
-        while self.is_open and (run := take_run(data, at)) is not None:
+        least = 1 if self._sets_in_a_row >= LATE_AFTER else RUN_MIN
+        while self.is_open and (run := take_run(data, at, least)) is not None:
             events.append(Pending(run))
             at = run.stop
+            self._sets_in_a_row += run.count
         frames, problem = self._frames.decode(data, at) if data else ((), None)
         self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in frames:
@@ -269,6 +273,11 @@ class ServerSession:
             else:
                 stream.heartbeat(now, self.time_us())
         return starved
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether a part of a frame has come, whose rest is on its way."""
+        return len(self._frames) > 0
 
     # --- what the owner does ----------------------------------------------------------------------
 
@@ -358,6 +367,7 @@ class ServerSession:
 
     def _take_request(self, frame: Frame, events: list[Event]) -> None:
         opcode = frame.opcode
+        self._sets_in_a_row = self._sets_in_a_row + 1 if opcode == Opcode.MUTATION else 0
         feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
         if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
             self._answered(frame, Status.UNKNOWN_COMMAND, b"", events)

@@ -15,6 +15,7 @@ too busy.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -37,11 +38,11 @@ from logweir.replication.greenstack.messages import (
 from logweir.replication.greenstack.pushing import (
     Names,
     Pushed,
+    Pushes,
     entry,
     push_documents,
-    push_rows,
 )
-from logweir.wal.columns import RowColumns
+from logweir.wal.reader import Taker
 from logweir.wal.vclock import VClock
 
 __all__ = ["Outgoing", "PushedRow", "Pusher"]
@@ -149,21 +150,26 @@ class Outgoing:
         self._is_inside = has_more
         self._count(self._pusher.push(frame), 1, now)
 
-    def put_rows(
-        self, columns: RowColumns, first: int, lsns: array[int], names: Names, now: float
-    ) -> Pushed:
-        """Push rows of a block from `first` on, whole transactions as long as there is room and,
-        about, up to `STEP_BYTES`. See `pushing.push_rows`."""
-        pushed = push_rows(
-            columns,
-            first,
-            lsns,
-            names,
-            front=self._front,
-            opaque=self._pusher.next_opaque(),
-            limit_bytes=self._limit_bytes(),
-        )
-        return self._put(pushed, now)
+    def put_rows(self, data: bytes, at: int, lsns: array[int], names: Names, now: float) -> Pushed:
+        """Push rows of a block from byte `at` on, whole transactions as long as there is room and,
+        about, up to `STEP_BYTES`. See `pushing.Pushes`."""
+        return self._put(self._pushes(lsns, names, STEP_BYTES).take_from(data, at), now)
+
+    def put_packed(
+        self, pack: Callable[[Taker], bool], lsns: array[int], names: Names, now: float
+    ) -> bool:
+        """Push what `pack` adds, whole blocks for which there is room. Returns what it returns;
+        False at once where there is little room."""
+        if self.window_bytes - self.owed_bytes < STEP_BYTES:
+            return False
+        made = self._pushes(lsns, names, self.window_bytes)
+        is_packed = pack(made)
+        self._put(made.take(), now)
+        return is_packed
+
+    def _pushes(self, lsns: array[int], names: Names, most_bytes: int) -> Pushes:
+        limit = min(self.window_bytes - self.owed_bytes, most_bytes)
+        return Pushes(lsns, names, self._front, self._pusher.next_opaque(), limit)
 
     def put_documents(
         self, tuples: list[bytes], first: int, name: str, wanted: bytes, clock: float, now: float
@@ -178,12 +184,9 @@ class Outgoing:
             now=clock,
             front=self._front,
             opaque=self._pusher.next_opaque(),
-            limit_bytes=self._limit_bytes(),
+            limit_bytes=min(self.window_bytes - self.owed_bytes, STEP_BYTES),
         )
         return self._put(pushed, now)
-
-    def _limit_bytes(self) -> int:
-        return min(self.window_bytes - self.owed_bytes, STEP_BYTES)
 
     def _put(self, pushed: Pushed, now: float) -> Pushed:
         if pushed.count:

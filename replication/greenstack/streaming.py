@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,7 @@ from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.greenstack.codec import Status
 from logweir.replication.greenstack.messages import MarkKind, StreamOpen
 from logweir.replication.greenstack.pushing import Names, PushedHow, lsns_of
-from logweir.replication.greenstack.stream import Outgoing, PushedRow
+from logweir.replication.greenstack.stream import STEP_BYTES, Outgoing, PushedRow
 from logweir.replication.hub import Reader, Window
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
@@ -150,7 +151,7 @@ class Streaming:
         if self._reader is not None:
             self._reader.close()
         start = position.with_lsn(0, self._log.vclock.lsn(0))
-        self._reader = self._service.shared.hub.reader(start)
+        self._reader = self._service.shared.hub.reader(start, step_bytes=STEP_BYTES)
 
     def _buckets(self) -> Sequence[Bucket]:
         """The buckets of this stream. A named one that is gone ends it."""
@@ -213,7 +214,7 @@ class Streaming:
             pushed = self.outgoing.put_documents(
                 tuples, row, bucket.name, wanted, clock, self._link.time()
             )
-            row = pushed.row
+            row = pushed.at
             if pushed.how == PushedHow.ODD and self.outgoing.has_room:
                 item = unpack_item(tuples[row])
                 row += 1
@@ -238,6 +239,8 @@ class Streaming:
         reader = self._reader
         assert reader is not None
         while True:
+            if await self._put_ahead(reader):
+                continue
             window = reader.take()
             if window is not None:
                 await self._put_window(window)
@@ -256,26 +259,40 @@ class Streaming:
         known = self._service.changes
         return [(bucket, known.of(window, bucket)) for bucket in self._buckets()]
 
+    async def _put_ahead(self, reader: Reader) -> bool:
+        """Give whole blocks as far as the log was read already. False, and nothing given, where
+        they have to be taken as a window."""
+        if not reader.is_ahead:
+            return False
+        await self._takes()
+        lsns, names = lsns_of(reader.vclock.items()), _names(self._buckets())
+        if not self.outgoing.put_packed(reader.pack, lsns, names, self._link.time()):
+            return False
+        self.outgoing.position = reader.vclock.without_local()
+        await self._pause()
+        return True
+
     async def _put_window(self, window: Window) -> None:
         buckets = self._buckets()
-        names = Names({bucket.space_id: bucket.name for bucket in buckets})
+        names = _names(buckets)
         lsns = lsns_of(window.start.items())
         for block in window.blocks:
-            columns, row = block.columns, 0
-            while row < len(columns):
+            columns, at = block.columns, 0
+            while at < len(columns.data):
                 await self._takes()
-                pushed = self.outgoing.put_rows(columns, row, lsns, names, self._link.time())
-                row = pushed.row
+                pushed = self.outgoing.put_rows(columns.data, at, lsns, names, self._link.time())
+                at = pushed.at
                 if pushed.how == PushedHow.ODD and self.outgoing.has_room:
-                    row = await self._put_odd(columns, row, lsns, buckets)
+                    at = await self._put_odd(columns, at, lsns, buckets)
                 reached = {origin: lsn for origin, lsn in enumerate(lsns) if origin and lsn}
                 self.outgoing.position = VClock(reached)
                 await self._pause()
 
     async def _put_odd(
-        self, columns: RowColumns, first: int, lsns: array[int], buckets: Sequence[Bucket]
+        self, columns: RowColumns, at: int, lsns: array[int], buckets: Sequence[Bucket]
     ) -> int:
-        """Give the transaction that begins with row `first`. Returns the row behind it."""
+        """Give the transaction that begins at byte `at` of a block. Returns where it ends."""
+        first = bisect_left(columns.row_offset, at)
         last = next(end for end in columns.transaction_ends() if end > first)
         rows: list[tuple[int, PushedRow | None]] = []
         for bucket in buckets:
@@ -290,7 +307,7 @@ class Streaming:
             columns.replica_id[first:last], columns.lsn[first:last], strict=True
         ):
             lsns[replica_id] = max(lsns[replica_id], lsn)
-        return last
+        return int(columns.end_offset[last - 1])
 
     def _row(self, bucket: Bucket, change: Change) -> PushedRow | None:
         """A change as a row; None: it is followed by its removal."""
@@ -334,6 +351,10 @@ class Streaming:
                 await self._link.drained()
             else:
                 await self._room.wait()
+
+
+def _names(buckets: Sequence[Bucket]) -> Names:
+    return Names({bucket.space_id: bucket.name for bucket in buckets})
 
 
 def _flat(found: Iterator[Transaction]) -> Iterator[tuple[Bucket, Change]]:

@@ -37,7 +37,8 @@ _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
 _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
-_QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
+_QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread,
+_LONE_BYTES: Final = 256 * 1024  # one of runs that nobody else waits for only above this
 _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
 _SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
 _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
@@ -107,6 +108,7 @@ class Shared:
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
+        self._more_comes = False  # behind those
         self._in_line = 0
         self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
@@ -214,15 +216,25 @@ class Shared:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def submit(self, job: Job, done: Callable[[Job], None], who: object = None) -> None:
+    def submit(
+        self,
+        job: Job,
+        done: Callable[[Job], None],
+        who: object = None,
+        *,
+        more_comes: bool = True,
+    ) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        `who` asks for it, see `commit_now`. What was put in line in one turn of the loop goes
-        together. Where that is little, with none under way, it is made at once in this thread, as
-        long as the disk is quick: handing it to another thread and back would take longer than the
-        loop stands still.
+        `who` asks for it, see `commit_now`; `more_comes`: and has more in line, or it is on its
+        way, as far as can be known. What was put in line in one turn of the loop goes together.
+        Where that is little, with none under way, it is made at once in this thread, as long as the
+        disk is quick: handing it to another thread and back would take longer than the loop stands
+        still. So it is where somebody asked for all of the last few changes, of whom nothing more
+        comes, and these are runs.
         """
         self._note(who)
+        self._more_comes = self._more_comes or more_comes
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
@@ -280,15 +292,18 @@ class Shared:
         if self._is_begun or not self._fresh:
             return  # what comes while a group is being synced is the next one
         fresh, self._fresh = self._fresh, []
+        is_alone = self._in_a_row >= _ALONE_AFTER and not self._more_comes
+        self._more_comes = False
+        size = sum([job.size for job, _ in fresh])
         began = self._loop.time()
         if (
             not self._in_line
             and not self.open_views
-            and sum([job.size for job, _ in fresh]) <= _QUICK_BYTES
+            and size <= (_LONE_BYTES if is_alone else _QUICK_BYTES)
             and not self.log.is_busy
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
+            and self._make_at_once(fresh, size, began)
         ):
-            self._make_at_once(fresh, began)
             return
         self._in_line += len(fresh)
         for job, done in fresh:
@@ -304,11 +319,17 @@ class Shared:
                 job.error = error
                 job.finish()
 
-    def _make_at_once(self, fresh: list[tuple[Job, Callable[[Job], None]]], began: float) -> None:
+    def _make_at_once(
+        self, fresh: list[tuple[Job, Callable[[Job], None]]], size_bytes: int, began: float
+    ) -> bool:
+        """Make a group here. False, and nothing done, where it is not small and not runs that the
+        state gets late: then it takes its time."""
         jobs = [job for job, _ in fresh]
         job = jobs[-1]
         try:
             if not self.log.commit_runs(runs_of(jobs)):
+                if size_bytes > _QUICK_BYTES:
+                    return False
                 self.log.run_job(job, jobs[:-1])
         except Exception as error:
             if job.error is not error and not isinstance(error, LogweirError):
@@ -320,6 +341,8 @@ class Shared:
         self.metrics.committed(self._judge(began))
         for job, done in fresh:
             done(job)
+        self._loop.call_soon(self._settle)  # behind what is sent now
+        return True
 
     def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
         """`done`, which also tells how long the changes of one turn took."""

@@ -18,6 +18,7 @@ cdef unsigned char _AGE
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
+cdef Py_ssize_t _COMPRESSION, _DATE_AT
 cdef bytes _kinds, _quiets, _missing_text, _exists_text
 cdef Source KINDS, QUIETS, MISSING_TEXT, EXISTS_TEXT
 
@@ -51,7 +52,17 @@ cdef Py_ssize_t uint_stop(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 @cython.locals(first=Py_ssize_t)
 cdef Py_ssize_t bin_start(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
 
-@cython.locals(start=Py_ssize_t, stop=Py_ssize_t, field=Py_ssize_t, has_ttl=bint)
+@cython.locals(stop=Py_ssize_t)
+cdef inline Py_ssize_t take_uint(
+    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t place) noexcept
+
+@cython.locals(start=Py_ssize_t, size=Py_ssize_t)
+cdef inline Py_ssize_t take_bin(
+    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t place) noexcept
+
+@cython.locals(has_ttl=bint, field=Py_ssize_t)
+cdef Py_ssize_t item_end(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
+
 cdef bint read_item(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
 
 @cython.locals(size=Py_ssize_t)
@@ -80,7 +91,7 @@ cdef Py_ssize_t put_tombstone(
 cdef Py_ssize_t verdict(Py_ssize_t kind, u64 wanted, bint is_there, u64 cas) noexcept
 
 @cython.locals(raw=Source, out=Target, to=Target, place=Target, known=Target,
-               fields="unsigned long long[16]", at=Py_ssize_t, said=Py_ssize_t, used=Py_ssize_t,
+               fields="unsigned long long[18]", at=Py_ssize_t, said=Py_ssize_t, used=Py_ssize_t,
                row=Py_ssize_t, cas=u64, now=u64, room=Py_ssize_t, bodies_room=Py_ssize_t,
                how=Py_ssize_t, opcode=Py_ssize_t, kind=Py_ssize_t, body=Py_ssize_t, opaque=u64,
                vbucket=Py_ssize_t, key_bytes=Py_ssize_t, key_at=Py_ssize_t, end=Py_ssize_t,
@@ -91,7 +102,7 @@ cpdef Py_ssize_t execute(
     dict latest, dict born, dict gone, bytearray scratch, bytearray answers, bytearray bodies,
     u64[::1] bounds, unsigned char[::1] kinds) except? -2
 
-@cython.locals(to=Target, chosen=Source, fields="unsigned long long[16]", room=Py_ssize_t,
+@cython.locals(to=Target, chosen=Source, fields="unsigned long long[18]", room=Py_ssize_t,
                at=Py_ssize_t, opaque=u64, sent=u64, most=u64, room_but_last=u64, last=u64,
                count=Py_ssize_t, row=Py_ssize_t,
                tuple_=bytes, item=Source, size=Py_ssize_t, key_bytes=u64, value_bytes=u64,
@@ -100,6 +111,6 @@ cpdef Py_ssize_t mutations(
     list items, Py_ssize_t first, bytes wanted, u64 now, Py_ssize_t form, u64[::1] numbers,
     bytearray out, u64[::1] ends) except? -2
 
-@cython.locals(to=Target, chosen=Source, fields="unsigned long long[16]", count=Py_ssize_t,
+@cython.locals(to=Target, chosen=Source, fields="unsigned long long[18]", count=Py_ssize_t,
                row=Py_ssize_t, tuple_=bytes, item=Source)
 cpdef Py_ssize_t touched(list items, bytes wanted, bytearray table) except? -2

@@ -88,6 +88,7 @@ EXISTS_TEXT = _exists_text
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
 (_FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL) = range(10, 16)
+(_COMPRESSION, _DATE_AT) = (16, 17)
 
 
 def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> int:
@@ -199,78 +200,86 @@ def bin_start(data: bytes, at: int, end: int) -> int:
     return -1
 
 
-def read_item(data: bytes, at: int, end: int, fields: list[int]) -> bool:
-    """Read the tuple of an item from `at` to `end`. False where it is not as `pack_item` writes it.
+def take_uint(data: bytes, at: int, end: int, fields: list[int], place: int) -> int:
+    """Read an unsigned integer into a field. Where it ends; -1 if it is none, or longer than it
+    need be."""
+    if at < end and data[at] < 0x80:
+        fields[place] = data[at]
+        return at + 1
+    stop = uint_stop(data, at, end)
+    if stop >= 0:
+        fields[place] = rows.uint(data, at, stop)
+    return stop
+
+
+def take_bin(data: bytes, at: int, end: int, fields: list[int], place: int) -> int:
+    """Put where a bin's content begins and ends into two fields. Where it ends; -1 if it is none,
+    or not in shortest form."""
+    start = bin_start(data, at, end)
+    if start < 0:
+        return -1
+    size = data[at + 1] if start == at + 2 else rows.load(data, at + 1, start - at - 1)
+    if size > end - start:
+        return -1
+    fields[place] = start
+    fields[place + 1] = start + size
+    return start + size
+
+
+def item_end(data: bytes, at: int, end: int, fields: list[int]) -> int:
+    """Read the tuple of an item that begins at `at`. Returns where it ends, at most `end`; -1 where
+    it is not as `pack_item` writes it.
 
     `fields`: takes its numbers, and its places in `data`.
     """
     if end <= at or (data[at] != 0x9A and data[at] != 0x9B):
-        return False
+        return -1
     has_ttl = data[at] == 0x9B
-    at += 1
-    start = bin_start(data, at, end)
-    if start < 0:
-        return False
-    at = start + rows.load(data, at + 1, start - at - 1)
-    fields[_KEY_AT] = start
-    fields[_KEY_END] = at
-    if at > end:
-        return False
-    stop = uint_stop(data, at, end)
-    if stop < 0:
-        return False
-    fields[_VBUCKET] = rows.uint(data, at, stop)
-    fields[_HEAD_END] = stop
-    start = bin_start(data, stop, end)
-    if start < 0:
-        return False
-    at = start + rows.load(data, stop + 1, start - stop - 1)
-    fields[_VALUE_AT] = start
-    fields[_VALUE_END] = at
-    if at > end:
-        return False
+    at = take_bin(data, at + 1, end, fields, _KEY_AT)
+    if at < 0:
+        return -1
+    at = take_uint(data, at, end, fields, _VBUCKET)
+    if at < 0:
+        return -1
+    fields[_HEAD_END] = at
+    at = take_bin(data, at, end, fields, _VALUE_AT)
+    if at < 0:
+        return -1
     fields[_FLAGS_AT] = at
     for field in range(_FLAGS, _DATATYPE + 1):
-        stop = uint_stop(data, at, end)
-        if stop < 0:
-            return False
-        fields[field] = rows.uint(data, at, stop)
+        at = take_uint(data, at, end, fields, field)
+        if at < 0:
+            return -1
         if field == _FLAGS:
-            fields[_FLAGS_END] = stop
+            fields[_FLAGS_END] = at
         elif field == _ITEM_CAS:
-            fields[_TAIL_AT] = stop
-        at = stop
-    at = uint_stop(data, at, end)  # compression
+            fields[_TAIL_AT] = at
+    at = take_uint(data, at, end, fields, _COMPRESSION)
     if at < 0 or at >= end or not 0xA0 <= data[at] < 0xC0:
-        return False
-    at += 1 + (data[at] & 0x1F)  # expiration
-    if at >= end:
-        return False
-    start = bin_start(data, at, end)
-    if start < 0:
-        return False
-    stop = start + rows.load(data, at + 1, start - at - 1)
-    if stop > end:
-        return False
-    fields[_META_AT] = start
-    fields[_META_END] = stop
+        return -1
+    fields[_DATE_AT] = at
+    at = take_bin(data, at + 1 + (data[at] & 0x1F), end, fields, _META_AT)
+    if at < 0:
+        return -1
     fields[_TTL] = 255
     if has_ttl:
-        at = stop
-        stop = uint_stop(data, at, end)
-        if stop < 0:
-            return False
-        fields[_TTL] = rows.uint(data, at, stop)
-        if fields[_TTL] >= 255:
-            return False
-    return (
-        stop == end
-        and fields[_VBUCKET] <= 0xFFFF
-        and fields[_FLAGS] >> 32 == 0  # for C a constant of 32 bits would be an object
-        and fields[_EXPIRY] >> 32 == 0
-        and fields[_DATATYPE] <= 0xFF
-        and fields[_KEY_END] - fields[_KEY_AT] <= 0xFFFF
-    )
+        at = take_uint(data, at, end, fields, _TTL)
+        if at < 0 or fields[_TTL] >= 255:
+            return -1
+    if (
+        fields[_VBUCKET] > 0xFFFF
+        or fields[_FLAGS] >> 32  # for C a constant of 32 bits would be an object
+        or fields[_EXPIRY] >> 32
+        or fields[_DATATYPE] > 0xFF
+        or fields[_KEY_END] - fields[_KEY_AT] > 0xFFFF
+    ):
+        return -1
+    return at
+
+
+def read_item(data: bytes, at: int, end: int, fields: list[int]) -> bool:
+    """`item_end` of a tuple from `at` to `end`: whether it is one of an item."""
+    return item_end(data, at, end, fields) == end
 
 
 def put_bin(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
@@ -405,7 +414,7 @@ def execute(
     or tombstone, the key of a removal. All have room for 2 rows for each request.
     """
     raw, out, to, place = data, answers, bodies, scratch
-    fields = [0] * 16
+    fields = [0] * 18
     known = states
     at = numbers[_AT]
     said = numbers[_ANSWERS]
@@ -540,7 +549,7 @@ def mutations(
     all of them but the last. `ends`: takes where each packet ends and the number of its item.
     """
     to, chosen = out, wanted
-    fields = [0] * 16
+    fields = [0] * 18
     room = len(out)
     at = numbers[0]
     opaque = numbers[1]
@@ -606,7 +615,7 @@ def touched(items: list[bytes], wanted: bytes, table: bytearray) -> int:
     """Set the byte in `table` of each vbucket of which `mutations` would send an item. Returns how
     many items were looked at: all, or those before the first that is odd."""
     chosen, to = wanted, table
-    fields = [0] * 16
+    fields = [0] * 18
     count = len(items)
     row = 0
     while row < count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,15 +12,18 @@ import pytest
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import Item, VbucketState, pack_item
 from logweir.replication.bucketstore import Buckets
 from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.messages import MarkKind, MutationAnswer, StreamOpen
+from logweir.replication.greenstack.stream import Outgoing
 from logweir.replication.tap.codec import Connect, Opaque, Option, Packet
 from logweir.replication.tap.codec import Opcode as Tap
 from logweir.replication.urls import parse_listen_url
 from logweir.store import late
+from logweir.store import open as open_store
+from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
 NAME = b"feed-1"
@@ -251,6 +255,56 @@ def test_a_window_holds_a_stream_up_until_credit_comes(tmp_path: Path) -> None:
                 frame = client.push()
                 assert tell(frame)[1] == b"n%03d" % seen
                 seen += 1
+
+
+@pytest.mark.parametrize("window", [1 << 24, 2_000_000])
+def test_a_long_log_is_streamed_in_whole_blocks_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """Every change once and in order, whether its block is pushed in one pass or not: there is an
+    update, rows of a space that is no bucket, and now and then too little credit for a block."""
+    random = Random(4)
+    told: list[Told] = []
+    with open_store(tmp_path / "s") as log:
+        buckets = Buckets(log)
+        buckets.make("default")
+        log.create_space("other", format=[("id", "unsigned"), ("text", "varbinary")])
+        for part in range(5):
+            items = [
+                Item(b"%d-%d" % (part, n), 0, random.randbytes(100), cas=1 + n) for n in range(4000)
+            ]
+            rows = [unpack(pack_item(item)) for item in items]
+            log.append("default", rows, one_transaction=False)
+            told += [("set", item.key, item.value) for item in items]
+            log.append(
+                "other", [(n, random.randbytes(50)) for n in range(part * 9000, part * 9000 + 9000)]
+            )
+            last = items[-1].key
+            if part % 2:
+                log.update("default", (last,), [("=", 3, 7)])
+                told.append(("set", last, items[-1].value))
+    packed: list[bool] = []
+    put_packed = Outgoing.put_packed
+
+    def counted(stream: Outgoing, *words: Any) -> bool:
+        packed.append(put_packed(stream, *words))
+        return packed[-1]
+
+    monkeypatch.setattr(Outgoing, "put_packed", counted)
+    flex = {FlexKey.DCP_ID.value: NAME}
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        assert open_stream(client, window_bytes=window, follow=False).status == 0
+        got: list[Told] = []
+        while not got or got[-1] != ("close", Status.SUCCESS):
+            frame = client.push()
+            got.append(tell(frame))
+            if len(got) % 3000 == 0:
+                credit = messages.encode_ack(VClock(), 1_000_000)
+                client.send(Frame(Opcode.STREAM_ACK, payload=credit, flags=Flag.QUIET, flex=flex))
+    assert got[-2:] == [CAUGHT_UP, ("close", Status.SUCCESS)]
+    assert got[:-2] == told
+    assert packed.count(True) > 2
+    assert packed.count(False) > 0
 
 
 def test_without_the_feature_nothing_of_ours_is_known(tmp_path: Path) -> None:

@@ -25,7 +25,15 @@ from hypothesis.stateful import (
 
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack import session
+from logweir.replication.greenstack.codec import (
+    Flag,
+    FlexKey,
+    Frame,
+    Opcode,
+    Status,
+    encode_frame,
+)
 from logweir.replication.greenstack.messages import (
     MutationAnswer,
     Operation,
@@ -117,7 +125,8 @@ class LaneModel:
 
 
 class Conversation(RuleBasedStateMachine):
-    """Requests go out as they are drawn; at times everything that is owed is collected."""
+    """Requests go out as they are drawn, now and then cut inside a frame; at times everything that
+    is owed is collected."""
 
     port = 0
 
@@ -127,6 +136,8 @@ class Conversation(RuleBasedStateMachine):
         self.turn = next(_numbers)
         self.lanes: dict[bytes | None, LaneModel] = defaultdict(LaneModel)
         self.opaque = 0
+        self.kept = b""
+        self.held_bytes = 0
 
     def key(self, lane: bytes | None, number: int) -> bytes:
         """A key that only this lane of this run uses."""
@@ -145,6 +156,18 @@ class Conversation(RuleBasedStateMachine):
             frame = mutation(key, value, operation, opaque=self.opaque, flags=flags, flex=flex)
         return frame, key, value
 
+    def send(self, *frames: Frame) -> None:
+        """Send what was held back and these, but for as many bytes as are to be held back."""
+        data = self.kept + b"".join(map(encode_frame, frames))
+        self.kept = data[len(data) - self.held_bytes :] if self.held_bytes else b""
+        self.held_bytes = 0
+        self.client.socket.sendall(data.removesuffix(self.kept))
+
+    @rule(count_bytes=st.integers(1, 60))
+    def hold(self, count_bytes: int) -> None:
+        """The end of what is sent next comes with what is sent behind it."""
+        self.held_bytes = count_bytes
+
     @rule(lane=LANES, operation=CHANGES, number=KEYS, flags=FLAGS)
     def change(
         self, lane: bytes | None, operation: Operation | None, number: int, flags: int
@@ -152,7 +175,7 @@ class Conversation(RuleBasedStateMachine):
         """A change by itself, or the last one of an open transaction."""
         frame, key, value = self.request(lane, operation, number, flags)
         model = self.lanes[lane]
-        self.client.send(frame)
+        self.send(frame)
         if model.open:
             model.open.append((frame, operation, key, value))
             model.end_transaction()
@@ -172,7 +195,7 @@ class Conversation(RuleBasedStateMachine):
             frames.append(frame)
             _, size = model.change(model.stored, Operation.SET, key, value)
             model.owe(frame, Status.SUCCESS, None, size)
-        self.client.send(*frames)
+        self.send(*frames)
 
     @rule(lane=LANES, operation=CHANGES, number=KEYS, flags=FLAGS)
     def bind(
@@ -180,7 +203,7 @@ class Conversation(RuleBasedStateMachine):
     ) -> None:
         """A part of a transaction that goes on."""
         frame, key, value = self.request(lane, operation, number, flags | Flag.MORE)
-        self.client.send(frame)
+        self.send(frame)
         self.lanes[lane].open.append((frame, operation, key, value))
 
     @rule(lane=LANES, number=KEYS, flags=FLAGS)
@@ -191,7 +214,7 @@ class Conversation(RuleBasedStateMachine):
         flex = vbucket(0) if lane is None else vbucket(0, lane=lane)
         frame = get(key, opaque=self.opaque, flags=flags, flex=flex)
         model = self.lanes[lane]
-        self.client.send(frame)
+        self.send(frame)
         if model.open:
             model.open.append((frame, None, key, b""))
             return
@@ -207,7 +230,7 @@ class Conversation(RuleBasedStateMachine):
         self.opaque += 1
         flex = {} if lane is None else {FlexKey.LANE.value: lane}
         frame = get(b"k", opaque=self.opaque, flags=flags, flex=flex)
-        self.client.send(frame)
+        self.send(frame)
         model.owe(frame, Status.INVALID_ARGUMENTS, None, None)
 
     @precondition(lambda self: any(model.owed for model in self.lanes.values()))
@@ -217,14 +240,16 @@ class Conversation(RuleBasedStateMachine):
         for lane, model in self.lanes.items():
             if model.open:  # what is sent now would be refused
                 frame, key, value = self.request(lane, Operation.SET, 0, 0)
-                self.client.send(frame)
+                self.send(frame)
                 model.open.append((frame, Operation.SET, key, value))
                 model.end_transaction()
             self.opaque += 1
             flex = {} if lane is None else {FlexKey.LANE.value: lane}
             noop = Frame(Opcode.NOOP, self.opaque, flags=Flag.FENCE, flex=flex)
-            self.client.send(noop)
+            self.send(noop)
             model.owe(noop, Status.SUCCESS, None, None)
+        self.held_bytes = 0
+        self.send()
         while any(model.owed for model in self.lanes.values()):
             answer = self.client.answer()
             model = self.lanes[answer.lane]
@@ -241,6 +266,8 @@ class Conversation(RuleBasedStateMachine):
         with self.client:
             if any(model.owed or model.open for model in self.lanes.values()):
                 self.collect()
+            self.held_bytes = 0
+            self.send()
             self.client.barrier()
 
 
@@ -263,12 +290,13 @@ def port(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[int]:
     """Of a server that lets guests do everything. Where it need not sync, runs go the ordinary way
-    mostly; where it does, the state has all of them late."""
+    mostly; where it does, the state has all of them late, and single Sets are runs, too."""
     listen = [parse_listen_url("greenstack://:0")]
     options = {"durability": "write"}
     if request.param == "late":
         options = {}
         monkeypatch.setattr(late, "LATE_AFTER", 0)
+        monkeypatch.setattr(session, "LATE_AFTER", 0)
     with Serving(tmp_path / "s", listen=listen, guest="all", open_options=options) as server:
         yield server.port
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from types import ModuleType
+from random import Random
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutation import mutate
 
 from logweir.replication.bucket import Item, pack_item, pack_key, tombstone, unpack_item
 from logweir.replication.bucketfeed import transaction_changes
@@ -18,6 +19,7 @@ from logweir.replication.greenstack.messages import StreamOpen
 from logweir.replication.greenstack.pushing import (
     Names,
     PushedHow,
+    Pushes,
     interpreted_kernel,
     lsns_of,
 )
@@ -87,9 +89,12 @@ def transactions(draw: st.DrawFn) -> list[tuple[RowType, bytes]]:
     return rows
 
 
-def block(made: list[list[tuple[RowType, bytes]]], origin: int = 1) -> RowColumns:
-    """The transactions as a block, from lsn 1 on."""
-    rows, lsn = [], 0
+LSNS = st.sampled_from([0, 125, 252, 65_533])
+
+
+def block(made: list[list[tuple[RowType, bytes]]], before: int = 0) -> RowColumns:
+    """The transactions as a block, behind lsn `before`, all of one time but the first."""
+    rows, lsn = [], before
     for transaction in made:
         first = lsn + 1
         for number, (kind, body) in enumerate(transaction):
@@ -97,8 +102,8 @@ def block(made: list[list[tuple[RowType, bytes]]], origin: int = 1) -> RowColumn
             is_last = number == len(transaction) - 1
             rows.append(
                 Row(
-                    type=kind, replica_id=origin, lsn=lsn, timestamp=NOW + lsn / 7, tsn=first,
-                    commit=is_last, group_id=0, flags=0, body=body,
+                    type=kind, replica_id=1, lsn=lsn, timestamp=NOW + (lsn == before + 1) / 7,
+                    tsn=first, commit=is_last, group_id=0, flags=0, body=body,
                 )
             )  # fmt: skip
     return RowColumns.scan(encode_rows(rows))
@@ -151,20 +156,22 @@ def put_one_by_one(
 
 def put_all(stream: Outgoing, columns: RowColumns, had: dict[int, int]) -> tuple[int, list[int]]:
     """Everything by the kernel, what is odd in the ordinary way. How many were odd; the lsns."""
-    names, lsns, row, odd = Names(BUCKETS), lsns_of(had.items()), 0, 0
+    names, lsns, at, odd = Names(BUCKETS), lsns_of(had.items()), 0, 0
     ends = columns.transaction_ends().tolist()
-    while row < len(columns):
+    starts = [0, *(columns.end_offset[end - 1] for end in ends)]
+    while at < len(columns.data):
         assert stream.has_room
-        pushed = stream.put_rows(columns, row, lsns, names, 0.0)
-        row = pushed.row
-        assert row in (0, *ends)
+        pushed = stream.put_rows(columns.data, at, lsns, names, 0.0)
+        at = pushed.at
+        assert at in starts
         if pushed.how == PushedHow.ODD:
             odd += 1
-            last = next(end for end in ends if end > row)
+            first = columns.row_offset.tolist().index(at)
+            last = next(end for end in ends if end > first)
             reached = dict(enumerate(lsns))
-            put_one_by_one(stream, columns, row, last, reached)
+            put_one_by_one(stream, columns, first, last, reached)
             lsns = lsns_of(reached.items())
-            row = last
+            at = columns.end_offset[last - 1]
     return odd, list(lsns)
 
 
@@ -173,42 +180,157 @@ def put_all(stream: Outgoing, columns: RowColumns, had: dict[int, int]) -> tuple
     st.lists(transactions(), min_size=1, max_size=6),
     st.sampled_from([None, b"", b"blue"]),
     st.integers(0, 5),
+    LSNS,
 )
 def test_rows_are_pushed_as_one_by_one(
-    made: list[list[tuple[RowType, bytes]]], lane: bytes | None, had: int
+    made: list[list[tuple[RowType, bytes]]], lane: bytes | None, had: int, before: int
 ) -> None:
     """Byte for byte: transactions, removals, several buckets, what was had before."""
-    columns = block(made)
-    fast, slow = outgoing(lane), outgoing(lane)
-    _, lsns = put_all(fast[0], columns, {1: had})
-    reached = {1: had}
+    columns = block(made, before=before)
+    fast, slow, whole = outgoing(lane), outgoing(lane), outgoing(lane)
+    _, lsns = put_all(fast[0], columns, {1: before + had})
+    reached = {1: before + had}
     for first, last in columns.transactions():
         put_one_by_one(slow[0], columns, first, last, reached)
     assert fast[1].data == slow[1].data
     assert (fast[0].owed_bytes, fast[0].rows) == (slow[0].owed_bytes, slow[0].rows)
-    assert lsns[1] == max(len(columns), had)
+    assert lsns[1] == before + max(len(columns), had)
+    reached = {1: before + had}
+    if push_whole(whole[0], [columns.data], reached):
+        assert whole[1].data == slow[1].data
+        assert (whole[0].owed_bytes, whole[0].rows) == (slow[0].owed_bytes, slow[0].rows)
+        assert reached[1] == lsns[1]
+
+
+def push_whole(stream: Outgoing, blocks: list[bytes], reached: dict[int, int]) -> bool:
+    """Blocks that are pushed whole or not at all. Whether they were; raises `reached`."""
+    lsns = lsns_of(reached.items())
+    before = lsns[:]
+
+    def pack(made: Pushes) -> bool:
+        done = all(map(made.add, blocks))
+        assert made.last_lsns() == {number: lsn for number, lsn in enumerate(lsns) if lsn}
+        return done
+
+    done = stream.put_packed(pack, lsns, Names(BUCKETS), 0.0)
+    assert done or len(blocks) > 1 or (lsns == before and not stream.rows)
+    reached.update({number: lsn for number, lsn in enumerate(lsns) if lsn})
+    return done
+
+
+def kernels_agree(
+    data: bytes, at: int, limit: int, room: int, had: int = 0
+) -> tuple[int, array[int], array[int], bytes]:
+    """What both kernels make of a block: how it ended, numbers, lsns, frames."""
+    names, results = Names(BUCKETS), []
+    for module in (kernel, PLAIN):
+        numbers, lsns, out = array("Q", (at, 0, 5, 0)), lsns_of([(1, had)]), bytearray(room)
+        how = module.pushes(
+            data, lsns, names.spaces, names.bounds, names.entries, b"\0\6\0\1x", limit, numbers,
+            out,
+        )  # fmt: skip
+        results.append((how, numbers, lsns, bytes(out[: numbers[1]])))
+    assert results[0] == results[1]
+    return results[0]
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(transactions(), min_size=1, max_size=5), st.sampled_from([0, 300, 900, 1 << 18]))
+@given(
+    st.lists(transactions(), min_size=1, max_size=5), st.sampled_from([0, 300, 900, 1 << 18]), LSNS
+)
 def test_rows_compiled_are_rows_interpreted(
-    made: list[list[tuple[RowType, bytes]]], limit: int
+    made: list[list[tuple[RowType, bytes]]], limit: int, before: int
 ) -> None:
     """How it ends, numbers and bytes, with much room and with little."""
-    columns = block(made)
-    names = Names(BUCKETS)
-
-    def of(module: ModuleType, room: int) -> object:
-        numbers, lsns, out = array("Q", (0, 0, 5, 0)), lsns_of(()), bytearray(room)
-        table, capacity = columns.table
-        how = module.pushes(
-            columns.data, table, table.cast("B").cast("d"), capacity, len(columns), lsns,
-            names.spaces, names.bounds, names.entries, b"\0\6\0\1x", limit, numbers, out,
-        )  # fmt: skip
-        return how, numbers, lsns, bytes(out[: numbers[1]])
-
+    columns = block(made, before=before)
     for room in (400, 1500, 1 << 16):
-        assert of(kernel, room) == of(PLAIN, room)
+        kernels_agree(columns.data, 0, limit, room)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(transactions(), min_size=1, max_size=5), st.integers(0, 2**32), LSNS)
+def test_what_is_taken_of_broken_blocks_is_what_columns_take(
+    made: list[list[tuple[RowType, bytes]]], seed: int, before: int
+) -> None:
+    """Bytes changed anywhere: the kernel takes no block whole that is not rows and transactions,
+    and of one that is, pushes what the ordinary way does."""
+    random = Random(seed)
+    data = mutate(random, block(made, before=before).data)
+    how, _, lsns, _ = kernels_agree(data, 0, 1 << 20, 1 << 16)
+    reached: dict[int, int] = {}
+    whole, slow = outgoing(), outgoing()
+    if not push_whole(whole[0], [data], reached):
+        return
+    assert how == PushedHow.DONE
+    columns = RowColumns.scan(data)
+    position: dict[int, int] = {}
+    for first, last in columns.transactions():
+        put_one_by_one(slow[0], columns, first, last, position)
+    assert whole[1].data == slow[1].data
+    assert reached == {number: lsn for number, lsn in enumerate(lsns) if lsn} == position
+
+
+def test_rows_alike_but_for_lsn_and_tuple_are_read_as_if_they_were_not() -> None:
+    """Values of all lengths behind one head, lsns that grow by a byte, rows that were had, of other
+    spaces and of other times between: each as one by one."""
+    random = Random(5)
+    heads = [b"\x82\x10" + pack(space) + b"\x21" for space in (512, 600, OTHER)]
+    for start in (100, 250, 65_500, 2**32 - 40):
+        rows, put = [], heads[0]
+        for lsn in range(start, start + 120):
+            if random.random() < 0.1:
+                put = random.choice(heads)
+            item = Item(
+                random.randbytes(random.choice((1, 3, 10, 10, 10))),
+                random.choice((0, 0, 300)),
+                random.randbytes(random.choice((0, 60, 60, 60, 255, 256))),
+                random.choice((0, 0, 2**31)),
+                random.choice((0, 0, 0, 4_102_444_800)),
+                random.choice((lsn, 2**60)),
+                random.choice((0, 0, 1, 3)),
+            )
+            kind, time = random.choice(
+                ((2, 3.5), (3, 1.25)) if random.random() < 0.1 else ((3, 3.5),)
+            )
+            rows.append(
+                Row(
+                    type=RowType(kind), replica_id=1, lsn=lsn, timestamp=time, tsn=lsn,
+                    commit=True, group_id=0, flags=0, body=put + pack_item(item),
+                )
+            )  # fmt: skip
+        columns = RowColumns.scan(encode_rows(rows))
+        fast, slow, reached, other = outgoing(), outgoing(), {1: start + 7}, {1: start + 7}
+        assert push_whole(fast[0], [columns.data], reached)
+        for first, last in columns.transactions():
+            put_one_by_one(slow[0], columns, first, last, other)
+        assert fast[1].data == slow[1].data
+        assert reached == other
+        kernels_agree(columns.data, 0, 1 << 20, 1 << 17, start)
+
+
+def test_blocks_are_taken_whole_or_not_at_all() -> None:
+    """A block that is odd, or for which the window has no room, leaves what was taken before."""
+    put = b"\x82\x10" + pack(512) + b"\x21"
+    good = [[(RowType.REPLACE, put + pack_item(Item(b"k", 0, b"v" * 500, cas=1)))]] * 4
+    odd = [
+        *good,
+        [(RowType.UPDATE, b"\x83\x10\xcd\x02\x00\x20\x91\xc4\x01k\x21\x91\x93\xa1=\x03\x01")],
+    ]
+    one, two, bad = block(good).data, block(good, before=4).data, block(odd, before=8).data
+    stream, sink = outgoing()
+    reached: dict[int, int] = {}
+    assert not push_whole(stream, [one, two, bad], reached)
+    assert reached == {1: 8}
+    assert len(FrameBuffer().feed(sink.data)[0]) == stream.rows == 8
+    small = Pushes(lsns_of(()), Names(BUCKETS), b"", 1, 3000)
+    assert small.add(one)
+    assert 0 < small.written_bytes < 3000
+    assert not small.add(two)
+    assert (small.last_lsns(), small.take().count) == ({1: 4}, 4)
+    full, sink = outgoing(window=4096)
+    assert not push_whole(full, [one], {})
+    assert not sink.data
+    assert not push_whole(outgoing()[0], [b""], {})
 
 
 @settings(deadline=None, max_examples=100)
@@ -227,8 +349,8 @@ def test_documents_are_pushed_as_one_by_one(items: list[Item], mangled: bool) ->
         how = PLAIN.documents(
             tuples, wanted, int(NOW), named, b"\0\6\0\4feed", 1 << 20, numbers, out
         )
-        assert (how, numbers[0], bytes(out[: numbers[1]])) == (pushed.how, pushed.row, pushed.data)
-        row = pushed.row
+        assert (how, numbers[0], bytes(out[: numbers[1]])) == (pushed.how, pushed.at, pushed.data)
+        row = pushed.at
         if pushed.how == PushedHow.ODD:
             item = unpack_item(tuples[row])
             if item.compression < 128 and wanted[item.vbucket] and not item.is_expired(NOW):
@@ -275,19 +397,19 @@ def test_a_window_is_overrun_by_one_transaction_at_most() -> None:
     ]
     columns = block(made)
     stream, sink = outgoing(window=4096)
-    lsns, row, names = lsns_of(()), 0, Names(BUCKETS)
+    lsns, at, names = lsns_of(()), 0, Names(BUCKETS)
     each = 0
-    while row < len(columns):
+    while at < len(columns.data):
         before = stream.owed_bytes
-        pushed = stream.put_rows(columns, row, lsns, names, 0.0)
+        pushed = stream.put_rows(columns.data, at, lsns, names, 0.0)
         each = each or len(pushed.data) // pushed.count * 2
         assert stream.owed_bytes == before + len(pushed.data)
         assert stream.owed_bytes - each - 8 <= stream.window_bytes
         assert not stream.has_room or pushed.how == PushedHow.DONE
-        row = pushed.row
+        at = pushed.at
         stream.credit(1500, 0.0)
         while not stream.has_room:
-            assert stream.put_rows(columns, row, lsns, names, 0.0).count == 0
+            assert stream.put_rows(columns.data, at, lsns, names, 0.0).count == 0
             stream.credit(100, 0.0)
     assert len(FrameBuffer().feed(sink.data)[0]) == 80
 

@@ -13,6 +13,7 @@ from logweir.replication.greenstack.codec import Frame, FrameBuffer, Opcode, enc
 from logweir.replication.greenstack.commands import Executor
 from logweir.replication.greenstack.lanes import Pending
 from logweir.replication.greenstack.messages import Feature, Hello
+from logweir.replication.greenstack.runs import MutationRun
 from logweir.replication.greenstack.session import Event, ServerSession, Settings
 
 DATA = Path(__file__).parent.parent / "data" / "greenstack"
@@ -82,8 +83,11 @@ class Server:
                 continue
             if event.answer is not None:
                 self.session.put(event.answer)
-            elif event.frame.opcode in (Opcode.MUTATION, Opcode.GET, Opcode.REMOVE):
-                self.session.answer(event.frame, *executor.execute(event.frame))
+                continue
+            frame = event.frame
+            for one in frame.frames() if isinstance(frame, MutationRun) else (frame,):
+                if one.opcode in (Opcode.MUTATION, Opcode.GET, Opcode.REMOVE):
+                    self.session.answer(one, *executor.execute(one))
         return self.session.data_to_send()
 
     def ask(self, *requests: Frame) -> Sequence[Frame]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -126,6 +127,37 @@ def test_bytes_go_in_and_out_and_the_reason_is_kept() -> None:
     text = metrics.render().decode()
     assert 'logweir_link_accepted_total{scheme="tarantool"} 2.0' in text
     assert 'logweir_link_received_bytes_total{scheme="tarantool"} 12.0' in text
+
+
+def test_what_waits_for_the_next_read_comes_behind_what_is_there() -> None:
+    """What has come meanwhile is handled first; without it, it does not wait."""
+    service = EchoService()
+
+    async def test(listener: Listener, url: Url) -> None:
+        with socket.create_connection((url.host, url.port)) as peer:
+            await service.begun.wait()
+            (conversation,) = service.conversations
+            said: list[bytes] = []
+
+            def handle(events: Sequence[bytes]) -> None:
+                said.extend(events)
+                if events == (b"first",):
+                    peer.sendall(b"second")
+                    conversation.link.call_after_next_read(later)
+
+            def later() -> None:
+                said.append(b"later")
+                conversation.session.outbox.put(b"".join(said))
+
+            conversation.handle = handle  # type: ignore[method-assign]
+            peer.sendall(b"first")
+            loop = asyncio.get_running_loop()
+            peer.setblocking(False)
+            assert await loop.sock_recv(peer, 100) == b"firstsecondlater"
+            conversation.link.call_after_next_read(later)
+            assert await loop.sock_recv(peer, 100) == b"firstsecondlaterlater"
+
+    serve(service, test)
 
 
 def test_one_connection_too_many_is_told_and_closed() -> None:
