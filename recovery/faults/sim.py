@@ -224,7 +224,7 @@ class SimFileSystem:
 
     def sync_file(self, path: Path) -> None:
         """As `FileSystem.sync_file`."""
-        with contextlib.closing(self.open_read(path)) as file:
+        with contextlib.closing(SimFile(self, path, self._find(path))) as file:
             file.sync()
 
     def sync_directory(self, path: Path) -> None:
