@@ -20,6 +20,8 @@ from logweir.wal import kernel
 
 __all__ = ["SOURCE", "checksum", "checksums", "reference_checksum"]
 
+Buffer = bytes | bytearray | memoryview
+
 _ONES: Final = 0xFFFFFFFF
 
 reference_checksum: Final[Callable[..., int]] = crcmod.mkCrcFun(
@@ -37,8 +39,8 @@ except ImportError:
     SOURCE = "crcmod"
     checksum = reference_checksum
 
-    def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-        return kernel.running(checksum, 0, 0, parts)
+    def checksums(parts: Sequence[Buffer], zeros: int) -> list[int] | None:
+        return kernel.running(checksum, 0, 0, parts, zeros)
 else:
     SOURCE = "crc32c"
 
@@ -46,6 +48,7 @@ else:
         """CRC-32C of `data` in Tarantool's variant, going on from `before`. Returns 0 … 2^32-1."""
         return _hardware.crc32c(data, before ^ _ONES) ^ _ONES
 
-    def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-        """Of what stands up to the end of each part, one behind the other."""
-        return kernel.running(_hardware.crc32c, _ONES, _ONES, parts)
+    def checksums(parts: Sequence[Buffer], zeros: int) -> list[int] | None:
+        """Of what stands up to the end of each part, one behind the other; None where one of them
+        has so many zeros in a row."""
+        return kernel.running(_hardware.crc32c, _ONES, _ONES, parts, zeros)
