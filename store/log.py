@@ -30,6 +30,7 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
+from logweir.limits import SYNC_ASIDE_BYTES
 from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
@@ -108,6 +109,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         )
         self._lanes = {}
         self._syncer = Syncer()
+        self._is_syncing = False  # aside
         self._failure: LogweirError | None = None
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
@@ -311,7 +313,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
     def begin_group(self) -> Group:
         """A group on a new LMDB transaction. The caller holds `_exclusive`."""
         self._apply_late()
-        self._late.known.clear()
+        self._late.forget()
         return Group(
             self._state.begin(),
             self._schema,
@@ -348,7 +350,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
         A new log file begins with a sync, and what is late may be much.
         """
-        if self._late.waits or self._writer.is_full:
+        if self._late.is_much or self._writer.is_full:
             return False
         try:
             self._check_open()
@@ -448,6 +450,21 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             else:
                 self._writer.sync()
 
+    def _sync_aside(self) -> None:
+        """Have a thread sync what is written, unless it does already: nobody waits for it, but who
+        closes the file has little left to sync."""
+        if self._is_syncing:
+            return
+        self._is_syncing = True
+
+        def sync() -> None:
+            try:
+                self._writer.sync_aside()
+            finally:
+                self._is_syncing = False
+
+        self._syncer.hand(sync)
+
     def _fail(self, error: BaseException) -> None:
         """What came between the write and the end of a commit was stopped, maybe by an interrupt:
         rows may be in the log that are not in the state. Their lsns are taken, so only opening
@@ -472,6 +489,8 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             self._fail(error)
 
     def _publish(self, logged_bytes: int) -> None:
+        if self.durability == "write" and self._writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
+            self._sync_aside()
         with self._grown:
             self._durable = self._writer.end or self._durable
             self._grown.notify_all()
