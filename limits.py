@@ -15,6 +15,10 @@ META_BYTES: Final = 1024 + 834
 BLOCK_TARGET_BYTES: Final = 128 * 1024
 """A block is written when its rows reach this after a whole transaction. Source: 2.6.0."""
 
+BLOCK_LARGE_BYTES: Final = 512 * 1024
+"""The same for a block of large tuples alone: each block costs a checksum, a header and a look at
+whether it compresses, whatever its size."""
+
 BLOCK_STORED_BYTES: Final = 2**31
 """Largest length in a block header that a reader follows. Source: 2.6.0."""
 

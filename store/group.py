@@ -17,7 +17,12 @@ from operator import itemgetter
 from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
+from logweir.limits import (
+    BLOCK_LARGE_BYTES,
+    BLOCK_TARGET_BYTES,
+    TRANSACTION_BYTES,
+    VCLOCK_COMPONENTS,
+)
 from logweir.store import ddl, kernel
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
@@ -489,6 +494,6 @@ def large_blocks(
     at = 0
     while at < len(tuples):
         parts: list[bytes | bytearray | memoryview] = []
-        at, size = kernel.lay(heads, tuples, at, BLOCK_TARGET_BYTES, parts)
+        at, size = kernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
         blocks.append(Pieces(parts, size))
     return blocks

@@ -20,8 +20,9 @@ Checks of the format and the making of keys are not late: they come before the l
 a maker of runs looks at in the state is not late either: where anything of it waits, the group goes
 the ordinary way.
 
-INSERTs of large tuples may be late, too (`store.largerun`): what waits of them is their keys and the
-references to them. Of one space either these wait or REPLACEs, so that their order does not matter.
+INSERTs of large tuples may be late, too (`store.largerun`): what waits of them is their keys and
+the references to them. Of one space either these wait or REPLACEs, so that their order does not
+matter.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.store.state import MapFull, Position, Spoiled, State
-from logweir.store.syncer import Syncer
+from logweir.store.syncer import Aside, Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import Here, ReadView
 from logweir.wal.block import Pieces
@@ -109,7 +109,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         )
         self._lanes = {}
         self._syncer = Syncer()
-        self._is_syncing = False  # aside
+        self._aside = Aside(self._writer.sync_aside)
         self._failure: LogweirError | None = None
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
@@ -161,6 +161,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                     self._state.close(clean=is_clean)
             finally:
                 self._syncer.close()
+                self._aside.close()
                 self._lock_stack.close()
         with self._grown:
             self._grown.notify_all()
@@ -175,6 +176,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             self._writer.abandon()
             self._state.close(clean=False)
             self._syncer.close()
+            self._aside.close()
             self._lock_stack.close()
 
     def _check_open(self) -> None:
@@ -450,21 +452,6 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             else:
                 self._writer.sync()
 
-    def _sync_aside(self) -> None:
-        """Have a thread sync what is written, unless it does already: nobody waits for it, but who
-        closes the file has little left to sync."""
-        if self._is_syncing:
-            return
-        self._is_syncing = True
-
-        def sync() -> None:
-            try:
-                self._writer.sync_aside()
-            finally:
-                self._is_syncing = False
-
-        self._syncer.hand(sync)
-
     def _fail(self, error: BaseException) -> None:
         """What came between the write and the end of a commit was stopped, maybe by an interrupt:
         rows may be in the log that are not in the state. Their lsns are taken, so only opening
@@ -490,7 +477,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
     def _publish(self, logged_bytes: int) -> None:
         if self.durability == "write" and self._writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
-            self._sync_aside()
+            self._aside.ask()
         with self._grown:
             self._durable = self._writer.end or self._durable
             self._grown.notify_all()

@@ -301,7 +301,7 @@ def test_a_long_file_is_synced_aside(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def call(self, kind: str, path: Path) -> None:
             if kind == "sync" and not begun.is_set():
                 threads.append(threading.get_ident())
-                if threading.current_thread().name == "logweir-sync":
+                if threading.current_thread().name == "logweir-aside":
                     begun.set()
                     assert go_on.wait(30)
             super().call(kind, path)
@@ -332,8 +332,7 @@ def test_a_sync_aside_that_fails_poisons_the_writer(
     monkeypatch.setattr("logweir.store.log.SYNC_ASIDE_BYTES", 50_000)
     disk.fault = Fault(1, frozenset({"sync"}), errno.EIO)
     assert commit(log, rows_of(1, 10))
-    log._syncer.start(lambda: None)  # behind it
-    log._syncer.wait()
+    log._aside.close()  # behind it
     with pytest.raises(WriterPoisoned):
         commit(log, rows_of(11))
     log.close()
