@@ -269,7 +269,6 @@ class WalWriter:
 
     def rotate(self) -> None:
         """Close the current file; the next write begins a new one. Nothing if it has no rows."""
-        self._check()
         with self._aside:
             self._check()
             if self._current is not None and self._current.start != self._vclock:

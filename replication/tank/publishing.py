@@ -39,6 +39,7 @@ __all__ = [
     "Writing",
     "are_large",
     "framed_bytes",
+    "holds_large",
     "number",
 ]
 
@@ -182,6 +183,11 @@ def number(
             writing.wrote(*key, last, len(run.tuples) - before)
     found = [LargeRun(space_id, run.tuples) for (space_id, _), run in runs.items() if run.tuples]
     return (found, outcomes) if all([are_large(run.tuples) for run in found]) else None
+
+
+def holds_large(publishes: Sequence[Publication], size_bytes: int) -> bool:
+    """Whether most of so many bytes may be those of large bundles: worth a closer look."""
+    return size_bytes >= _LARGE_BYTES * sum([len(each.appends) for each in publishes])
 
 
 def are_large(tuples: Sequence[LargeTuple]) -> bool:

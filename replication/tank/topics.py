@@ -55,6 +55,7 @@ from logweir.replication.tank.publishing import (
     Writing,
     are_large,
     framed_bytes,
+    holds_large,
     number,
 )
 from logweir.replication.tank.retention import compact, partition_bytes, retain
@@ -541,7 +542,7 @@ class StoredTopics:
         self._gathered, self._gathered_bytes = [], 0
         if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
             return
-        if self._write_now(publishes):
+        if holds_large(publishes, size) and self._write_now(publishes):
             return
         batch = self._batch = Batch(publishes, size)
 

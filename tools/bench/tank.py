@@ -10,9 +10,9 @@ told too.
 
 A round is long enough to be a measurement: some tenths of a second of the slower case, so that one
 wait for the processor, or for the disk, does not decide it; and with durability `write` a round is
-longer than a log file, so that each has its share of what closing one costs. Both cases move the
-same bytes, after a run of each that does not count. The folders of each part are removed at its
-end: about 0.3 GiB a round and half a GiB more are on the disk at most.
+most of a log file, so that nearly each has its share of what closing one costs. Both cases move the
+same bytes, after a run of each that does not count. The folder of each part is removed at its end:
+0.2 GiB a round and as much again are on the disk at most.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BUNDLES: Final = 400
 """That are fetched, so many times in a round:"""
 
 FETCHES: Final = 16
-PUBLISHED: Final = {"write": 3000, "fsync": 400}
+PUBLISHED: Final = {"write": 2000, "fsync": 400}
 """Bundles in a round, by durability."""
 
 _WARM_BUNDLES: Final = 100
