@@ -15,6 +15,10 @@ META_BYTES: Final = 1024 + 834
 BLOCK_TARGET_BYTES: Final = 128 * 1024
 """A block is written when its rows reach this after a whole transaction. Source: 2.6.0."""
 
+BLOCK_LARGE_BYTES: Final = 512 * 1024
+"""The same for a block of large tuples alone: each block costs a checksum, a header and a look at
+whether it compresses, whatever its size."""
+
 BLOCK_STORED_BYTES: Final = 2**31
 """Largest length in a block header that a reader follows. Source: 2.6.0."""
 
@@ -65,6 +69,10 @@ IDENTIFIER_BYTES: Final = 65000
 """Longest name of a space, index, field or user. Source: 2.6.0 BOX_NAME_MAX."""
 
 # --- state ----------------------------------------------------------------------------------------
+SYNC_ASIDE_BYTES: Final = 16 * 1024 * 1024
+"""From so many unsynced bytes on a log file is synced where nobody waits for it (durability
+`write`): closing it syncs the rest, and that is waited for."""
+
 LATE_ROWS: Final = 16_384
 """So many durable rows may wait until the state takes them (`store.late`); twice as many where
 answers go first."""
@@ -203,7 +211,7 @@ TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
 TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
 """Published bytes of one connection that are not stored yet; above, it is not read."""
 
-TANK_UNSTORED_HERE_BYTES: Final = 512 * 1024
+TANK_UNSTORED_HERE_BYTES: Final = 1024 * 1024
 """The same where nothing is waited for to store them (durability `write`): they are stored, and
 answered, before more is read, so that a client sends while its last bundles are written."""
 

@@ -9,27 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import eq
-from typing import Any, Final
+from typing import Any
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import STATE_KEY_BYTES, TRANSACTION_BYTES
+from logweir.limits import TRANSACTION_BYTES
 from logweir.store import kernel
 from logweir.store.bulk import Keys, pack_tuples, split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
-from logweir.store.format import HEADER_BYTES
 from logweir.store.group import Group
-from logweir.store.references import LargeTuple, references
+from logweir.store.references import REFERENCE_KEY_BYTES, LargeTuple, entries
 from logweir.store.request import Request, packing
 from logweir.store.state import takes_length
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
 __all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run", "store_run"]
-
-_REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16  # a reference's key says file and space, too
 
 
 def pack_run(tuples: Iterable[Sequence[Value]]) -> tuple[bytes, array[int]]:
@@ -194,41 +191,22 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
         return False
     primary = group.schema.index(space, 0)
     plan = group.engine.plans.get(space, primary, check=True)
-    last_field = (tuples[0].head[0] & 0x0F) - 1
-    if any(part.field_no >= last_field for part in primary.sort_parts):
+    large = plan.large_keys(tuples)
+    if large is None:
         return False
-    limit_bytes = space.format.max_bytes - HEADER_BYTES - space.format.offsets_bytes
-    # What is checked, and what the key is made of, is the tuple without its payload.
-    checked: list[bytes] = []
-    size = kernel.heads(tuples, limit_bytes, checked)
-    found = plan.keys(b"".join(checked), array("Q", accumulate(map(len, checked), initial=0)))
-    made = list(kernel.parts(found.data, found.bounds))
+    found, size = large
+    made = kernel.parts(found.data, found.bounds)
     tree = group.engine.txn.tree(space.id, 0)
     assert tree is not None
     keys = sorted(made)
-    if max(map(len, keys)) > _REFERENCE_KEY_BYTES:
+    if max(map(len, keys)) > REFERENCE_KEY_BYTES:
         return False
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
     blocks = group.add_tuples(space, tuples, space.put_prefix)
 
     def store() -> None:
-        referred: list[tuple[bytes, bytes]] = []
-        held: list[tuple[bytes, bytes]] = []
-        start = 0
-        for rows in blocks:
-            end = start + len(rows.parts) // 3
-            made_there = references(rows)
-            if made_there is not None:
-                referred += zip(made[start:end], made_there, strict=True)
-            else:
-                whole = [data.joined() for data in tuples[start:end]]
-                held += zip(made[start:end], whole, strict=True)
-            start = end
-        if held:
-            tree.insert(sorted(held))
-        if referred:
-            group.engine.txn.refer(space.id, sorted(referred))
+        group.engine.txn.take_large(space.id, *entries(made, tuples, blocks))
 
     group.defer(store, size)
     return True

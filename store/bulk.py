@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeAlias
@@ -23,6 +24,7 @@ from logweir.store.definition import IndexDef, PartDef, SpaceDef
 from logweir.store.fieldtype import EXT_MASKS, PLAIN_MASKS, MpType
 from logweir.store.format import HEADER_BYTES, TupleFormat
 from logweir.store.keys import index_keys
+from logweir.store.references import LargeTuple
 from logweir.store.values import invalid_msgpack, read_array
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import Value, packer
@@ -140,13 +142,24 @@ class KeyPlan:
     space's format first; without, tuples are trusted to fit it (rows of the log).
     """
 
-    __slots__ = ("_check", "_format", "_index", "_one", "_room", "_table")
+    __slots__ = (
+        "_check",
+        "_format",
+        "_index",
+        "_last_part",
+        "_limit_bytes",
+        "_one",
+        "_room",
+        "_table",
+    )
 
     def __init__(self, space: SpaceDef, index: IndexDef, *, check: bool = True) -> None:
         self._check = check
         self._format = space.format
         self._index = index
         self._table = _table(space.format, index, check)
+        self._limit_bytes = _limit_bytes(space.format)
+        self._last_part = max((part.field_no for part in index.sort_parts), default=-1)
         self._room = bytearray(256)
         self._one = (array("Q", (0, 0)), array("Q", (0, 0)))
 
@@ -201,6 +214,20 @@ class KeyPlan:
             row += 1
         return Keys(bytes(memoryview(out)[: ends[count]]), ends)
 
+    def large_keys(self, tuples: Sequence[LargeTuple]) -> tuple[Keys, int] | None:
+        """The keys of large tuples and the bytes of all tuples. None where a key is made of the
+        last field of one: what is checked, and the key is made of, is the tuple without that.
+
+        Raises `RequestError` as `keys`.
+        """
+        last_field = (tuples[0].head[0] & 0x0F) - 1
+        if self._last_part >= last_field:
+            return None
+        checked: list[bytes] = []
+        size = kernel.heads(tuples, self._limit_bytes, checked)
+        bounds = array("Q", accumulate(map(len, checked), initial=0))
+        return self.keys(b"".join(checked), bounds), size
+
     def _one_by_one(self, packed: bytes, bounds: Bounds) -> Keys:
         out = bytearray()
         ends = array("Q", (0,))
@@ -229,6 +256,11 @@ def _is_plain(part: PartDef) -> bool:
     return part.path is None and part.field_no < kernel.PLACES
 
 
+def _limit_bytes(format_: TupleFormat) -> int:
+    """Of a tuple of a space."""
+    return max(format_.max_bytes - HEADER_BYTES - format_.offsets_bytes, 0)
+
+
 def _table(format_: TupleFormat, index: IndexDef, check: bool) -> Bounds | None:
     """The plan as the kernel takes it; None where the kernel can do nothing for this index."""
     if (check and format_.has_paths) or not all(map(_is_plain, index.sort_parts)):
@@ -238,7 +270,7 @@ def _table(format_: TupleFormat, index: IndexDef, check: bool) -> Bounds | None:
     head = [
         format_.exact_count if check else 0,
         len(format_.top),
-        max(format_.max_bytes - HEADER_BYTES - format_.offsets_bytes, 0) if check else 2**63 - 1,
+        _limit_bytes(format_) if check else 2**63 - 1,
         used,
         own if index.is_unique else all_parts,
     ]

@@ -17,7 +17,12 @@ from operator import itemgetter
 from typing import Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import BLOCK_TARGET_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
+from logweir.limits import (
+    BLOCK_LARGE_BYTES,
+    BLOCK_TARGET_BYTES,
+    TRANSACTION_BYTES,
+    VCLOCK_COMPONENTS,
+)
 from logweir.store import ddl, kernel
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
@@ -31,7 +36,7 @@ from logweir.wal.columns import RowColumns, encode_columns, encode_run
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
-__all__ = ["Group", "Mark", "run_blocks"]
+__all__ = ["Group", "Mark", "large_blocks", "run_blocks"]
 
 _COLUMNS: Final = 7
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
@@ -360,41 +365,19 @@ class Group:
         them: their bytes are written from where they are. Returns the blocks that they are in,
         each as `kernel.lay` puts them."""
         self._flush()
-        made: list[Pieces] = []
-        row_heads = self._row_heads(space, len(tuples), prefix)
-        at = 0
-        while at < len(tuples):
-            parts: list[bytes | bytearray | memoryview] = []
-            at, size = kernel.lay(row_heads, tuples, at, BLOCK_TARGET_BYTES, parts)
-            made.append(Pieces(parts, size))
+        replica_id = 0 if space.is_local else self.replica_id
+        made = large_blocks(
+            tuples,
+            replica_id=replica_id,
+            first_lsn=self._lsns[replica_id] + 1,
+            timestamp=self.now,
+            prefix=prefix,
+            is_local=space.is_local,
+        )
+        self._lsns[replica_id] += len(tuples)
         self._blocks += made
         self.touched = True
         return made
-
-    def _row_heads(self, space: SpaceDef, count: int, prefix: bytes) -> list[bytearray]:
-        """What stands before the tuples of the next `count` INSERTs, each a transaction."""
-        replica_id = 0 if space.is_local else self.replica_id
-        first = self._lsns[replica_id] + 1
-        self._lsns[replica_id] += count
-        heads: list[bytearray] = []
-        while count:
-            # As many as have lsns of one length, made at once: then each is as long as the others.
-            alike = min(count, next(end for end in _WIDER_FROM if end > first) - first)
-            made = encode_run(
-                type=RowType.INSERT,
-                replica_id=replica_id,
-                first_lsn=first,
-                timestamp=self.now,
-                source=b"",
-                bounds=array("Q", bytes(8 * (alike + 1))),
-                prefix=prefix,
-                group_id=GROUP_LOCAL if space.is_local else 0,
-            )
-            size = len(made) // alike
-            heads += [made[at : at + size] for at in range(0, len(made), size)]
-            first += alike
-            count -= alike
-        return heads
 
     def defer(self, work: Callable[[], None], size: int) -> None:
         """Have `work` on the state done while the log is being synced: nothing may refuse it.
@@ -475,3 +458,42 @@ def run_blocks(
         )
         for at in range(0, count, per_block)
     ]
+
+
+def large_blocks(
+    tuples: Sequence[LargeTuple],
+    *,
+    replica_id: int,
+    first_lsn: int,
+    timestamp: float,
+    prefix: bytes,
+    is_local: bool,
+) -> list[Pieces]:
+    """The rows of INSERTs of large tuples, a transaction each, as `kernel.lay` puts them into
+    blocks."""
+    heads: list[bytearray] = []
+    left = len(tuples)
+    while left:
+        # As many as have lsns of one length, made at once: then each is as long as the others.
+        alike = min(left, next(end for end in _WIDER_FROM if end > first_lsn) - first_lsn)
+        made = encode_run(
+            type=RowType.INSERT,
+            replica_id=replica_id,
+            first_lsn=first_lsn,
+            timestamp=timestamp,
+            source=b"",
+            bounds=array("Q", bytes(8 * (alike + 1))),
+            prefix=prefix,
+            group_id=GROUP_LOCAL if is_local else 0,
+        )
+        size = len(made) // alike
+        heads += [made[at : at + size] for at in range(0, len(made), size)]
+        first_lsn += alike
+        left -= alike
+    blocks: list[Pieces] = []
+    at = 0
+    while at < len(tuples):
+        parts: list[bytes | bytearray | memoryview] = []
+        at, size = kernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
+        blocks.append(Pieces(parts, size))
+    return blocks

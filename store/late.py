@@ -19,6 +19,10 @@ in between: who reads what was just written is served as fast as ever.
 Checks of the format and the making of keys are not late: they come before the log is written. What
 a maker of runs looks at in the state is not late either: where anything of it waits, the group goes
 the ordinary way.
+
+INSERTs of large tuples may be late, too (`store.largerun`): what waits of them is their keys and
+the references to them. Of one space either these wait or REPLACEs, so that their order does not
+matter.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final
@@ -46,19 +50,24 @@ from logweir.store import kernel
 from logweir.store.bulk import Keys
 from logweir.store.engine import Plans
 from logweir.store.group import run_blocks
+from logweir.store.references import LargeTuple, entries
 from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
 from logweir.store.state import Position, SortedPart, State
+from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Late", "LateGroup", "prepare"]
+__all__ = ["LargePiece", "Late", "LateGroup", "prepare"]
 
 _ALONE_ROWS: Final = 256
 _OVERDUE: Final = 2
 _PART_ROWS: Final = 512
+_MUCH_ROWS: Final = 512
+_MUCH_BYTES: Final = 256 * 1024
 _STRETCHES: Final = 2  # more of them hold the same keys again and again: sorting them is worth it
+_TOPS: Final = 65_536  # so many beginnings of keys are known of a space
 _ROW_PAGE_BYTES: Final = 2 * 4096  # a row costs the state no more than its own size and two pages
 
 
@@ -107,15 +116,36 @@ class _Gathered:
         yield keys, list(map(self.found.__getitem__, keys))
 
 
+@dataclass(frozen=True, slots=True)
+class LargePiece:
+    """New large tuples of one space, whose keys ascend and all begin with `prefix`, and the blocks
+    that they are in."""
+
+    space_id: int
+    prefix: bytes
+    keys: list[bytes]
+    tuples: Sequence[LargeTuple]
+    blocks: list[Pieces]
+
+
+@dataclass(slots=True)
+class _Large:
+    """What the state is to take of such: see `references.entries`."""
+
+    referred: list[tuple[bytes, bytes]] = field(default_factory=list)
+    held: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class LateGroup:
-    """What a group of runs makes: `blocks` for the log, `pieces` for the state."""
+    """What a group of runs makes: `blocks` for the log, `pieces` and `large` for the state."""
 
-    blocks: list[bytearray]
+    blocks: list[bytearray] | list[Pieces]
     vclock: VClock
     pieces: list[_Piece]
     rows: int
     size_bytes: int
+    large: Sequence[LargePiece] = ()
 
     @property
     def goes_aside(self) -> bool:
@@ -160,6 +190,8 @@ def prepare(
             space = schema.space(space_id)
             is_local = space.is_local
             if not (space.is_plain or prefix) or not (replica_id or is_local):
+                return None
+            if late.holds_large(space_id):
                 return None
             if keys is None:
                 keys = plans.primary(schema, space).keys(packed, bounds)
@@ -288,6 +320,8 @@ class Late:
         self._applying = applying
         self._pieces: list[_Piece] = []
         self._ones: dict[int, dict[bytes, bytes]] = {}  # by space and key, newer than all pieces
+        self._large: dict[int, _Large] = {}  # by space; nothing else of these waits
+        self._tops: dict[int, dict[bytes, bytes]] = {}  # see `top`
         self._vclock = VClock()  # behind the last of them
         self._end: tuple[Path, int] | None = None
         self._rows = 0
@@ -304,7 +338,7 @@ class Late:
     def waits(self) -> bool:
         """Whether anything waits that the state did not refuse to take; without the guard also
         False while it is being taken."""
-        return bool(self._pieces or self._ones) and not self._failed
+        return bool(self._pieces or self._ones or self._large) and not self._failed
 
     @property
     def is_due(self) -> bool:
@@ -324,6 +358,11 @@ class Late:
         return is_much and self.waits
 
     @property
+    def is_much(self) -> bool:
+        """Whether it takes long to have the state take what waits."""
+        return self.waits and (self._rows >= _MUCH_ROWS or self._bytes >= _MUCH_BYTES)
+
+    @property
     def is_calm(self) -> bool:
         """Whether only runs have come for so long that the next group of them may be late."""
         return self._calm >= LATE_AFTER
@@ -332,8 +371,37 @@ class Late:
     def waiting(self) -> Mapping[int, bytes]:
         """The spaces of which something waits, each with the prefix of its runs."""
         return {piece.space_id: piece.prefix for piece in self._pieces} | dict.fromkeys(
-            self._ones, b""
+            (*self._ones, *self._large), b""
         )
+
+    def holds_large(self, space_id: int) -> bool:
+        """Whether large tuples of that space wait."""
+        return space_id in self._large
+
+    def top(self, space_id: int, prefix: bytes) -> bytes | None:
+        """The greatest key of that space which begins with `prefix`, in the state or waiting; the
+        prefix itself where there is none. None: it is not known, and may not be looked up now.
+
+        Asked by who may commit.
+        """
+        tops = self._tops.get(space_id)
+        if tops is None:
+            tops = self._tops[space_id] = {}
+        found = tops.get(prefix)
+        if found is None and len(tops) < _TOPS and not self._holds_runs(space_id):
+            with self._state.read() as txn:
+                tree = txn.tree(space_id, 0)
+                last = None if tree is None else tree.last_with(prefix)
+            found = tops[prefix] = prefix if last is None else last
+        return found
+
+    def _holds_runs(self, space_id: int) -> bool:
+        return space_id in self._ones or any([piece.space_id == space_id for piece in self._pieces])
+
+    def forget(self) -> None:
+        """Something else is about to change the state: what is known of it may not stay so."""
+        self.known.clear()
+        self._tops.clear()
 
     def disturb(self) -> None:
         """Something else wants the state."""
@@ -346,7 +414,7 @@ class Late:
             return False
         if size_bytes > LATE_BYTES:
             return False
-        if self._pieces or self._ones:
+        if self._pieces or self._ones or self._large:
             return True
         room = _OVERDUE * (LATE_ROWS * _ROW_PAGE_BYTES + LATE_BYTES) + LATE_BYTES
         if not self._state.has_room(room // 4):
@@ -361,7 +429,7 @@ class Late:
         """`takes` of one tuple, asked only while the state takes what is late."""
         if self._failed or self._calm < LATE_AFTER:
             return False
-        if self._pieces or self._ones:
+        if self._pieces or self._ones or self._large:
             return size_bytes <= LATE_BYTES
         return self.takes(size_bytes)
 
@@ -369,14 +437,29 @@ class Late:
         """The rows of a group are durable. `end`: the log file and its byte behind them."""
         if self.known and not all([piece.prefix for piece in group.pieces]):
             self.known.clear()
-        if self._pieces or self._ones:
+        for piece in group.pieces:
+            self._tops.pop(piece.space_id, None)
+        if self._pieces or self._ones or self._large:
             self._join_ones()
         else:
             self._begin()
         self._pieces += group.pieces
+        for large in group.large:
+            self._add_large(large)
         self._vclock, self._end = group.vclock, end
         self._rows += group.rows
         self._bytes += group.size_bytes
+
+    def _add_large(self, piece: LargePiece) -> None:
+        space_id = piece.space_id
+        waiting = self._large.get(space_id)
+        if waiting is None:
+            waiting = self._large[space_id] = _Large()
+        referred, held = entries(piece.keys, piece.tuples, piece.blocks)
+        waiting.referred += referred
+        waiting.held += held
+        self._bytes += sum([len(data) for _, data in held])
+        self._tops[space_id][piece.prefix] = piece.keys[-1]
 
     def add_one(
         self, space_id: int, key: bytes, data: bytes, vclock: VClock, end: tuple[Path, int]
@@ -384,7 +467,9 @@ class Late:
         """`add` of one tuple of a plain space, with the position behind it."""
         if self.known:
             self.known.clear()
-        if not (self._pieces or self._ones):
+        if self._tops:
+            self._tops.pop(space_id, None)
+        if not (self._pieces or self._ones or self._large):
             self._begin()
         ones = self._ones.get(space_id)
         if ones is None:
@@ -433,6 +518,8 @@ class Late:
                     if prefix and txn.count(space_id, 0) != before:
                         places = (([prefix + key for key in keys], keys) for keys, _ in new.parts())
                         txn.load_sorted(space_id, 1, places, len(prefix) + new.longest)
+            for space_id, large in self._large.items():
+                txn.take_large(space_id, large.referred, large.held)
             txn.set_position(Position(self._vclock, path.name, offset))
             failpoint("store.before_late_commit")
         except BaseException:
@@ -440,7 +527,7 @@ class Late:
             raise
         txn.commit()
         self._failed = False
-        self._pieces, self._end = [], None
+        self._pieces, self._large, self._end = [], {}, None
         self._rows = self._bytes = 0
 
     def close(self, *, apply: bool = True) -> None:

@@ -17,6 +17,7 @@ from logweir.store import kernel
 from logweir.store.bulk import Bounds
 from logweir.store.commit import CommitQueue, Job, OnError, runs_of
 from logweir.store.engine import Plans
+from logweir.store.largerun import LargeRun, prepare_large
 from logweir.store.late import Late, LateGroup, prepare
 from logweir.store.run import RunMaker
 from logweir.store.schema import Schema
@@ -132,6 +133,8 @@ class CommitsLate(ABC):
             signed = 0 if lane.is_local else self.replica_id
             if lane.plan is None or not (signed or lane.is_local) or not late.takes_one(len(data)):
                 return False
+            if late.holds_large(space_id):
+                return False
             if self._failure is not None:
                 raise self._failure
             place = writer.place
@@ -171,6 +174,40 @@ class CommitsLate(ABC):
             finally:
                 self._publish(len(block))
             self.settle()  # while the client reads its answer
+        finally:
+            self._queue.leave()
+        return True
+
+    def commit_large(self, make: Callable[[Schema], Sequence[LargeRun] | None]) -> bool:
+        """Write INSERTs of large tuples now, in this thread, where nothing is to be synced.
+
+        `make`: says which, none of the runs empty, in the order of the log as it is then; None:
+        they have to go as a job. False, and nothing done, then and where they cannot be late, or
+        somebody commits. Raises `WriteFailed` with nothing done, and `WriterPoisoned`. Call
+        `settle` behind the answers.
+        """
+        if self.durability != "write" or not self._queue.enter():
+            return False
+        try:
+            self._check_open()
+            if self._writer.is_full or not self._late.takes(0):
+                return False
+            runs = make(self._schema)
+            if not runs:
+                return False
+            large = prepare_large(
+                runs,
+                late=self._late,
+                schema=self._schema,
+                plans=self._plans,
+                vclock=self._vclock,
+                replica_id=self.replica_id,
+                now=self._clock(),
+            )
+            if large is None:
+                return False
+            self._log_late(large)
+            self._publish(large.logged_bytes)
         finally:
             self._queue.leave()
         return True

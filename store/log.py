@@ -30,6 +30,7 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
+from logweir.limits import SYNC_ASIDE_BYTES
 from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
@@ -44,7 +45,7 @@ from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.store.state import MapFull, Position, Spoiled, State
-from logweir.store.syncer import Syncer
+from logweir.store.syncer import Aside, Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import Here, ReadView
 from logweir.wal.block import Pieces
@@ -108,6 +109,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         )
         self._lanes = {}
         self._syncer = Syncer()
+        self._aside = Aside(self._writer.sync_aside)
         self._failure: LogweirError | None = None
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
@@ -159,6 +161,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                     self._state.close(clean=is_clean)
             finally:
                 self._syncer.close()
+                self._aside.close()
                 self._lock_stack.close()
         with self._grown:
             self._grown.notify_all()
@@ -173,6 +176,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             self._writer.abandon()
             self._state.close(clean=False)
             self._syncer.close()
+            self._aside.close()
             self._lock_stack.close()
 
     def _check_open(self) -> None:
@@ -311,7 +315,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
     def begin_group(self) -> Group:
         """A group on a new LMDB transaction. The caller holds `_exclusive`."""
         self._apply_late()
-        self._late.known.clear()
+        self._late.forget()
         return Group(
             self._state.begin(),
             self._schema,
@@ -348,7 +352,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
         A new log file begins with a sync, and what is late may be much.
         """
-        if self._late.waits or self._writer.is_full:
+        if self._late.is_much or self._writer.is_full:
             return False
         try:
             self._check_open()
@@ -472,6 +476,8 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             self._fail(error)
 
     def _publish(self, logged_bytes: int) -> None:
+        if self.durability == "write" and self._writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
+            self._aside.ask()
         with self._grown:
             self._durable = self._writer.end or self._durable
             self._grown.notify_all()

@@ -18,11 +18,12 @@ Who reads gets the tuple, checked. The named database `references` of the state 
 value for each reference that was made: file u64, space id u32, key of the entry. That of an entry
 which was changed or removed since stays until the file goes, and says nothing.
 
-References are made by `store.append` alone, behind the write of the log and in the LMDB transaction
-of the same commit; what is loaded from snapshots and logs stands in the state itself. Before a log
-file is removed `move_in` puts what is still referred to into the state; the file stays open while a
-view of the state from before that may be in use. If a file that is referred to is missing when a
-folder is opened, the state is thrown away and made anew.
+References are made behind the write of the log, and stand in the state with the LMDB transaction of
+the same commit (`store.append`) or a later one (`store.largerun`); what is loaded from snapshots
+and logs stands in the state itself. Before a log file is removed `move_in` puts what is still
+referred to into the state; the file stays open while a view of the state from before that may be in
+use. If a file that is referred to is missing when a folder is opened, the state is thrown away and
+made anew.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import CorruptBlock, WalError
-from logweir.limits import LOG_FILES_OPEN
+from logweir.limits import LOG_FILES_OPEN, STATE_KEY_BYTES
 from logweir.store import kernel
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFERENCE",
+    "REFERENCE_KEY_BYTES",
     "LargeTuple",
     "LogFiles",
+    "entries",
     "file_of",
     "file_part",
     "move_in",
@@ -55,6 +58,8 @@ __all__ = [
 ]
 
 REFERENCE: Final = 0xC1
+REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16
+"""Longest key of an entry that may hold one: that in `references` says file and space, too."""
 _FORM: Final = struct.Struct(">BQQQII")
 
 Buffer = bytes | memoryview
@@ -82,6 +87,26 @@ def references(rows: Pieces) -> list[bytes] | None:
     if rows.file is None:
         return None
     return kernel.references(REFERENCE, rows.file, rows.offset, rows.parts, rows.checksums)
+
+
+def entries(
+    keys: Sequence[bytes], tuples: Sequence[LargeTuple], blocks: Sequence[Pieces]
+) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]:
+    """What a primary index is to hold of tuples whose rows were written: keys with references, and
+    keys with whole tuples where those are not in the log as they are. `blocks`: of all of them."""
+    referred: list[tuple[bytes, bytes]] = []
+    held: list[tuple[bytes, bytes]] = []
+    start = 0
+    for rows in blocks:
+        end = start + len(rows.parts) // 3
+        made_there = references(rows)
+        if made_there is not None:
+            referred += zip(keys[start:end], made_there, strict=True)
+        else:
+            whole = [data.joined() for data in tuples[start:end]]
+            held += zip(keys[start:end], whole, strict=True)
+        start = end
+    return referred, held
 
 
 def file_of(reference: bytes) -> int:

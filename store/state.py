@@ -445,6 +445,21 @@ class Txn:
 
     # --- references -------------------------------------------------------------------------------
 
+    def take_large(
+        self,
+        space_id: int,
+        referred: list[tuple[bytes, bytes]],
+        held: list[tuple[bytes, bytes]],
+    ) -> None:
+        """Add entries to a primary index, with references and with tuples: see
+        `references.entries`. None of the keys, which are short, is there. Undone as `refer`."""
+        if held:
+            tree = self.tree(space_id, 0)
+            assert tree is not None
+            tree.insert(sorted(held))
+        if referred:
+            self.refer(space_id, sorted(referred))
+
     def refer(self, space_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
         """Add entries to a primary index, ascending, none of which is there, with references.
 
@@ -675,6 +690,15 @@ class Tree:
                 return True
             has_first: bool = cursor.key().startswith(prefix)
             return has_first and cursor.last() and cursor.key().startswith(prefix)
+
+    def last_with(self, prefix: bytes) -> bytes | None:
+        """The greatest key, as stored, of those that begin with `prefix`, which is short."""
+        with self._raw.cursor(self.handle) as cursor:
+            found = cursor.set_range(prefix.ljust(PIECE_BYTES, b"\xff"))
+            if not (found and cursor.key().startswith(prefix)):
+                found = cursor.prev() if found else cursor.last()
+            is_such = found and cursor.key().startswith(prefix)
+            return bytes(cursor.key()) if is_such else None
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""

@@ -1,11 +1,12 @@
-"""A thread that syncs the log while the thread that wrote it does something else."""
+"""Threads that sync the log while the thread that wrote it does something else."""
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Syncer"]
+__all__ = ["Aside", "Syncer"]
 
 
 class Syncer:
@@ -78,3 +79,36 @@ class Syncer:
             except BaseException as error:  # raised again in the thread that waits
                 self._error = error
             self._done.release()
+
+
+class Aside:
+    """One helper thread, made when first used, for a call that nobody waits for: neither for its
+    end nor, as with `Syncer`, for its beginning."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._line: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether to go on
+        self._is_asked = False
+        self._thread: threading.Thread | None = None
+
+    def ask(self) -> None:
+        """Have it called, unless it is being called. For one thread at a time."""
+        if self._is_asked:
+            return
+        self._is_asked = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="logweir-aside", daemon=True)
+            self._thread.start()
+        self._line.put(True)
+
+    def close(self) -> None:
+        """End the thread, behind a call that was asked for."""
+        if self._thread is not None:
+            self._line.put(False)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while self._line.get():
+            self._call()
+            self._is_asked = False

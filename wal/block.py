@@ -253,21 +253,23 @@ def encode_pieces(
     """
     parts = rows.parts
     packs = not is_dense and threshold_bytes is not None and rows.size_bytes >= threshold_bytes
-    if (
-        (packs and not _is_dense(max(parts, key=len), level, _SAMPLED_PIECE_BYTES))
-        or _ends_in_zeros(parts[-1], offset + rows.size_bytes - len(parts[-1]))
-        or kernel.any_has_zeros(parts, _LONG_RUN)
+    if (packs and not _is_dense(max(parts, key=len), level, _SAMPLED_PIECE_BYTES)) or (
+        _ends_in_zeros(parts[-1], offset + rows.size_bytes - len(parts[-1]))
     ):
+        found = None
+    else:
+        found = checksums(parts, _LONG_RUN)
+    if found is None:
         return encode_block(
-            b"".join(rows.parts),
+            b"".join(parts),
             threshold_bytes=threshold_bytes,
             level=level,
             unsynced_bytes=unsynced_bytes,
             offset=offset,
         )
-    rows.checksums = checksums(rows.parts)
-    head = encode_fixheader("plain", rows.size_bytes, rows.checksums[-1], unsynced_bytes)
-    return (head, *rows.parts)
+    rows.checksums = found
+    head = encode_fixheader("plain", rows.size_bytes, found[-1], unsynced_bytes)
+    return (head, *parts)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

@@ -20,6 +20,8 @@ from logweir.wal import kernel
 
 __all__ = ["CHECKSUM", "CHECKSUM_INVERTED", "SOURCE", "checksum", "checksums", "reference_checksum"]
 
+Buffer = bytes | bytearray | memoryview
+
 _ONES: Final = 0xFFFFFFFF
 
 reference_checksum: Final[Callable[..., int]] = crcmod.mkCrcFun(
@@ -46,11 +48,12 @@ else:
     SOURCE = "crc32c"
     CHECKSUM, CHECKSUM_INVERTED = _hardware.crc32c, _ONES
 
-    def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
+    def checksum(data: Buffer, before: int = 0) -> int:
         """CRC-32C of `data` in Tarantool's variant, going on from `before`. Returns 0 … 2^32-1."""
         return _hardware.crc32c(data, before ^ _ONES) ^ _ONES
 
 
-def checksums(parts: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-    """Of what stands up to the end of each part, one behind the other."""
-    return kernel.running(CHECKSUM, CHECKSUM_INVERTED, CHECKSUM_INVERTED, parts)
+def checksums(parts: Sequence[Buffer], zeros: int) -> list[int] | None:
+    """Of what stands up to the end of each part, one behind the other; None where one of them has
+    so many zeros in a row."""
+    return kernel.running(CHECKSUM, CHECKSUM_INVERTED, CHECKSUM_INVERTED, parts, zeros)

@@ -81,7 +81,8 @@ class ReadFile(Protocol):
 
 
 class AppendFile(Protocol):
-    """A file open for writing at its end. For one thread at a time."""
+    """A file open for writing at its end. For one thread at a time, but for `sync`, which another
+    one may call meanwhile: it is about what was written before."""
 
     @property
     def path(self) -> Path: ...

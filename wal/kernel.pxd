@@ -113,9 +113,7 @@ cpdef bint put_fixheader(
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, start=Py_ssize_t)
 cpdef bint has_zeros(const unsigned char[::1] data, Py_ssize_t count) except? -1
 
-cpdef bint any_has_zeros(object parts, Py_ssize_t count) except? -1
-
-cpdef list running(object find, u64 crc, u64 inverted, object parts)
+cpdef list running(object find, u64 crc, u64 inverted, object parts, Py_ssize_t zeros)
 
 @cython.locals(total=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64)
 cpdef Py_ssize_t slices(

@@ -620,19 +620,15 @@ def has_zeros(data: bytes | bytearray | memoryview, count: int) -> bool:
     return False
 
 
-def any_has_zeros(parts: Sequence[Buffer], count: int) -> bool:
-    """Whether one of the parts has so many zeros one behind the other."""
-    for part in parts:  # noqa: SIM110 - a generator would cost more
-        if len(part) >= count and has_zeros(part, count):
-            return True
-    return False
-
-
-def running(find: Any, crc: int, inverted: int, parts: Sequence[Buffer]) -> list[int]:
+def running(
+    find: Any, crc: int, inverted: int, parts: Sequence[Buffer], zeros: int
+) -> list[int] | None:
     """What `find` gives for each part and what it gave for the one before, first `crc`; each with
-    the bits of `inverted` changed."""
+    the bits of `inverted` changed. None where a part has `zeros` zeros one behind the other."""
     found: list[int] = []
     for part in parts:
+        if len(part) >= zeros and has_zeros(part, zeros):
+            return None
         crc = find(part, crc)
         found.append(crc ^ inverted)
     return found

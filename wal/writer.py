@@ -19,6 +19,7 @@ gets no new files.
 from __future__ import annotations
 
 import errno
+import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -131,6 +132,7 @@ class WalWriter:
         self._header_items: tuple[tuple[str, str], ...] = ()
         self._current: _Current | None = None
         self._poison: BaseException | None = None
+        self._aside = threading.Lock()  # held by who syncs aside, or closes the file
         self._dense = 0  # how many blocks of pieces in a row could not be made smaller
         self.syncs = 0
         """How many times `sync` reached the disk."""
@@ -272,28 +274,53 @@ class WalWriter:
         self._sync(self._current)
         failpoint("wal.after_sync")
 
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes in the file being written that are not known to be on stable storage."""
+        current = self._current
+        return 0 if current is None else current.size - current.synced
+
+    def sync_aside(self) -> None:
+        """Sync what is written by now, in another thread than the one that goes on writing: so that
+        closing the file does not take long. What fails poisons the writer."""
+        with self._aside:
+            current = self._current
+            if current is None or self._poison is not None:
+                return
+            size = current.size
+            self.syncs += 1
+            try:
+                current.file.sync()
+            except OSError as error:
+                self._poison = error
+                return
+            current.synced = max(current.synced, size)
+
     def rotate(self) -> None:
         """Close the current file; the next write begins a new one. Nothing if it has no rows."""
-        self._check()
-        if self._current is not None and self._current.start != self._vclock:
-            self._close_current()
+        with self._aside:
+            self._check()
+            if self._current is not None and self._current.start != self._vclock:
+                self._close_current()
 
     def close(self) -> None:
         """Write the EOF marker, sync and close. After poisoning: only close. Twice: nothing."""
-        current = self._current
-        if current is None:
-            return
-        if self._poison is not None:
-            self._current = None
-            give_up(current.file)
-        else:
-            self._close_current()
+        with self._aside:
+            current = self._current
+            if current is None:
+                return
+            if self._poison is not None:
+                self._current = None
+                give_up(current.file)
+            else:
+                self._close_current()
 
     def abandon(self) -> None:
         """Close the file as it is, without EOF marker, as a killed process leaves it."""
-        if self._current is not None:
-            give_up(self._current.file)
-            self._current = None
+        with self._aside:
+            if self._current is not None:
+                give_up(self._current.file)
+                self._current = None
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -52,7 +52,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, TypeVar
@@ -127,7 +126,6 @@ _HEAD_BYTES: Final = 4 * 1024  # the same behind a large frame: another one may 
 _OWN_BYTES: Final = 256 * 1024  # of a buffer that large frames stay in, twice as much for a client
 _OWN_MOST_BYTES: Final = 1024 * 1024  # that fills it, up to this
 _BUFFERS_KEPT_BYTES: Final = 8 * 1024 * 1024  # of each size
-_BUFFERS_TRIED: Final = 4
 _OWN_FRAME_BYTES: Final = 4 * 1024 * 1024  # larger frames are received in pieces
 _SMALL_BYTES: Final = 1024  # smaller parts of a frame are gathered: each would cost as much again
 Buffer = bytes | memoryview
@@ -140,23 +138,24 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        # By size; the one that was taken first, and is free first, is in front.
-        self._used: dict[int, deque[bytearray]] = {}
+        # By size; the one that was taken last, of which the processor's caches may still have
+        # something, stands last.
+        self._used: dict[int, list[bytearray]] = {}
 
     def take(self, least_bytes: int, usual_bytes: int) -> memoryview:
         """A buffer of the usual size, or of `least_bytes` if that is more. One of a usual size that
         nobody looks into any more is used again."""
         if least_bytes > usual_bytes:
             return memoryview(bytearray(least_bytes))
-        used = self._used.setdefault(usual_bytes, deque())
-        for _ in range(min(len(used), _BUFFERS_TRIED)):
-            buffer = used.popleft()
-            used.append(buffer)
+        used = self._used.setdefault(usual_bytes, [])
+        for at in range(len(used) - 1, -1, -1):
+            buffer = used[at]
             try:
                 buffer.pop()  # refused while there is a view
             except BufferError:
                 continue
             buffer.append(0)
+            used.append(used.pop(at))
             return memoryview(buffer)
         buffer = bytearray(usual_bytes)
         if len(used) * usual_bytes < _BUFFERS_KEPT_BYTES:

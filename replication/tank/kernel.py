@@ -136,12 +136,14 @@ def spans(appends: list[Any]) -> list[int]:
     ends = []
     at = 1
     count = len(appends)
-    before = appends[0]
+    # To unpack a tuple that has names costs less than to take two of its items.
+    _, _, topic, partition, _, _, _, _ = appends[0]
     while at < count:
-        append = appends[at]
-        if append[3] != before[3] or append[2] != before[2]:
+        _, _, other, number, _, _, _, _ = appends[at]
+        if number != partition or other != topic:
             ends.append(at)
-            before = append
+            topic = other
+            partition = number
         at += 1
     ends.append(count)
     return ends
@@ -150,8 +152,8 @@ def spans(appends: list[Any]) -> list[int]:
 def size_of(appends: list[Any]) -> int:
     """Bytes of the bundles."""
     size = 0
-    for append in appends:
-        size += len(append[4])
+    for _, _, _, _, bundle, _, _, _ in appends:
+        size += len(bundle)
     return size
 
 
@@ -162,7 +164,8 @@ def published(appends: list[Any], results: list[Any]) -> bytes:
     index = 0
     while index < count:
         at = 10 * index
-        ticket = appends[index][0]
+        number, _, _, _, _, _, _, _ = appends[index]
+        ticket = number
         result = results[index]
         out[at] = 1
         out[at + 1] = 5
@@ -195,27 +198,25 @@ def place(
     one goes into `outcomes`, with result `stored`.
     """
     while at < end:
-        append = appends[at]
-        bundle = append[4]
-        head = append[5]
+        _, _, _, partition, bundle, head, time, wanted = appends[at]
+        _, messages, is_sparse, from_number, to_number, _ = head
         size = len(bundle)
         if size > most:
             break
-        if head[2]:
-            first = head[3]
-            until = head[4]
+        if is_sparse:
+            first = from_number
+            until = to_number
             if first <= last:
                 break
         else:
-            count = head[1]
-            wanted = append[7]
+            count = messages
             if last >= HIGHEST or count > HIGHEST - last:
                 break
             first = last + 1
             until = last + count
             if wanted is not None and wanted != first:
                 break
-        tuples.append(_new(make, (tuple_head(append[3], first, until, append[6], size), bundle)))
+        tuples.append(_new(make, (tuple_head(partition, first, until, time, size), bundle)))
         framed = size + varint_size(size)
         outcomes.append(_new(outcome, (stored, first, until, framed, bundle)))
         last = until
@@ -433,6 +434,20 @@ def walk(
     first_time = 0
     index = 0
     while index < count:
+        if index != 0 and out is None and not sparse:
+            # What most messages are: without a key, of the same time, short.
+            while (
+                index < count
+                and end - position >= 2
+                and source[position] == _SAME_TIME
+                and source[position + 1] < 0x80
+                and end - position - 2 >= source[position + 1]
+            ):
+                position += 2 + source[position + 1]
+                number += 1
+                index += 1
+            if index == count:
+                break
         if position >= end:
             return TRUNCATED, position, first_time
         flags = source[position]

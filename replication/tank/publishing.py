@@ -24,10 +24,24 @@ from logweir.replication.tank.session import Append, Chunk
 from logweir.replication.tank.topicspaces import TopicDef, bundle_tuple, last_bundle, place_bundle
 from logweir.store import Log
 from logweir.store.group import Group
+from logweir.store.largerun import LargeRun
 from logweir.store.references import LargeTuple
+from logweir.store.schema import Schema
 from logweir.wal.vclock import VClock
 
-__all__ = ["FAILED", "Batch", "News", "Outcome", "Publication", "Run", "Writing", "framed_bytes"]
+__all__ = [
+    "FAILED",
+    "Batch",
+    "News",
+    "Outcome",
+    "Publication",
+    "Run",
+    "Writing",
+    "are_large",
+    "framed_bytes",
+    "holds_large",
+    "number",
+]
 
 
 class Outcome(NamedTuple):
@@ -42,6 +56,7 @@ class Outcome(NamedTuple):
 
 FAILED: Final = Outcome(PublishResult.FAILED)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
+_LARGE_BYTES: Final = 8 * 1024  # of a bundle: see `are_large`
 _log = structlog.stdlib.get_logger("logweir.replication.tank")
 
 
@@ -141,6 +156,45 @@ class Batch:
             return self._publishes
 
 
+def number(
+    publishes: Sequence[Publication], writing: Writing, schema: Schema
+) -> tuple[list[LargeRun], list[list[Outcome]]] | None:
+    """Give numbers to what is published, where that needs no look at the state: runs of the bundles
+    of each partition, and the outcomes of each publication. None: it goes the ordinary way, as what
+    is no bundle of a topic does, and small ones, which are cheaper to store joined."""
+    writing.begin_late()
+    runs: dict[tuple[int, int], Run] = {}
+    outcomes: list[list[Outcome]] = []
+    for appends, spans, _ in publishes:
+        mine: list[Outcome] = []
+        outcomes.append(mine)
+        for end, topic in spans:
+            if topic is None or schema.get(topic.space_id) is None:
+                return None
+            key = topic.space_id, appends[len(mine)].partition
+            last = writing.known(*key)
+            if last is None:
+                return None
+            run = runs.get(key)
+            if run is None:
+                run = runs[key] = Run([], [])
+            before = len(run.tuples)
+            last = run.add(topic.name, appends, end, last, mine)
+            writing.wrote(*key, last, len(run.tuples) - before)
+    found = [LargeRun(space_id, run.tuples) for (space_id, _), run in runs.items() if run.tuples]
+    return (found, outcomes) if all([are_large(run.tuples) for run in found]) else None
+
+
+def holds_large(publishes: Sequence[Publication], size_bytes: int) -> bool:
+    """Whether most of so many bytes may be those of large bundles: worth a closer look."""
+    return size_bytes >= _LARGE_BYTES * sum([len(each.appends) for each in publishes])
+
+
+def are_large(tuples: Sequence[LargeTuple]) -> bool:
+    """Whether it is cheaper to store these one by one than joined."""
+    return sum([len(data) for _, data in tuples]) >= _LARGE_BYTES * len(tuples)
+
+
 class Writing:
     """What the committing thread knows: last numbers, and how many rows of a commit are ours."""
 
@@ -157,16 +211,23 @@ class Writing:
             self._group, self._pending, self._rows = group, {}, 0
         return dict(self._pending), self._rows
 
+    def begin_late(self) -> None:
+        """Bundles of ours go into the log without a group."""
+        self._group, self._pending, self._rows = None, {}, 0
+
+    def known(self, space_id: int, partition: int) -> int | None:
+        """The last number of a partition; None: the state has to be asked."""
+        key = (space_id, partition)
+        found = self._pending.get(key)
+        return self._known.get(key) if found is None else found
+
     def rollback(self, mark: tuple[dict[tuple[int, int], int], int]) -> None:
         """The job failed and leaves nothing in its group."""
         self._pending, self._rows = mark
 
     def last(self, group: Group, space_id: int, partition: int) -> int:
         """The last number of a partition as `group` sees it."""
-        key = (space_id, partition)
-        found = self._pending.get(key)
-        if found is None:
-            found = self._known.get(key)
+        found = self.known(space_id, partition)
         if found is None:
             bundle = last_bundle(group.engine, space_id, partition)
             found = bundle.last if bundle else 0

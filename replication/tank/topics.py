@@ -53,7 +53,10 @@ from logweir.replication.tank.publishing import (
     Publication,
     Run,
     Writing,
+    are_large,
     framed_bytes,
+    holds_large,
+    number,
 )
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
@@ -73,7 +76,9 @@ from logweir.store import Log
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
+from logweir.store.largerun import LargeRun
 from logweir.store.request import Request
+from logweir.store.schema import Schema
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -86,9 +91,6 @@ UPKEEP_SECONDS: Final = 1.0
 
 LOOK_SECONDS: Final = 0.02
 """What others write into topic spaces is looked for at most so often."""
-
-_LARGE_BYTES: Final = 8 * 1024
-"""Bundles of this size on are cheaper to store one by one than joined."""
 
 _EMPTY: Final = Chunk(0, False)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
@@ -529,6 +531,7 @@ class StoredTopics:
         if self._arrived_here:
             self._arrived_here = False
             self._take_arrived()
+        self._log.settle()
 
     def _submit(self) -> None:
         """Give the log what all connections have brought in this turn of the loop.
@@ -538,6 +541,8 @@ class StoredTopics:
         publishes, size = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_bytes = [], 0
         if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
+            return
+        if holds_large(publishes, size) and self._write_now(publishes):
             return
         batch = self._batch = Batch(publishes, size)
 
@@ -554,6 +559,26 @@ class StoredTopics:
                 self._log.submit_jobs([job])
         except LogweirError as error:
             self._arrive_failed(batch.take(), error)
+
+    def _write_now(self, publishes: list[Publication]) -> bool:
+        """Have them stored while nobody waits, if they are such that the state may lag behind."""
+        outcomes: list[list[Outcome]] = []
+
+        def make(schema: Schema) -> list[LargeRun] | None:
+            found = number(publishes, self._writing, schema)
+            if found is None:
+                return None
+            outcomes.extend(found[1])
+            return found[0]
+
+        try:
+            if not self._log.commit_large(make):
+                return False
+        except LogweirError as error:
+            self._arrive_failed(publishes, error)
+        else:
+            self._arrive(zip(publishes, outcomes, strict=True))
+        return True
 
     def _apply(self, group: Group, publishes: Sequence[Publication]) -> list[list[Outcome]]:
         """Give every bundle its numbers and add them as one run per space; in the log's thread."""
@@ -577,9 +602,8 @@ class StoredTopics:
     def _add_run(self, group: Group, space_id: int, run: Run) -> None:
         """Add the bundles of one space; what it refuses fails them and no others."""
         mark = group.mark()
-        are_large = sum([len(data) for _, data in run.tuples]) >= _LARGE_BYTES * len(run.tuples)
         try:
-            if are_large and append_tuples(group, space_id, run.tuples):
+            if are_large(run.tuples) and append_tuples(group, space_id, run.tuples):
                 return
             packed = b"".join(chain.from_iterable(run.tuples))
             append_job(space_id, packed, one_transaction=False)(group)

@@ -35,14 +35,19 @@ def bundle(number: int, size: int) -> bytes:
 
 
 def publish(
-    folder: Path, durability: str, step: str, size: int, acknowledge: Callable[[int], None]
+    folder: Path,
+    durability: str,
+    step: str,
+    size: int,
+    passes: int,
+    acknowledge: Callable[[int], None],
 ) -> None:
-    """Four bundles at a time; killed at the third pass of `step`."""
+    """Four bundles at a time; killed at that pass of `step`."""
 
     async def work() -> None:
         log = logweir.open(folder, durability=durability)  # type: ignore[arg-type]
         topics = StoredTopics(log)
-        left = [3]
+        left = [passes]
 
         def at_failpoint() -> None:
             left[0] -= 1
@@ -50,7 +55,7 @@ def publish(
                 kill()
 
         failpoint.arm(step, at_failpoint)
-        for first in range(1, 100, 4):
+        for first in range(1, 4000, 4):
             stored = asyncio.Event()
             for number in range(first, first + 4):
                 data = bundle(number, size)
@@ -71,22 +76,43 @@ def publish(
 @pytest.mark.kill
 @pytest.mark.parametrize("size", [50, 20_000], ids=["small", "large"])
 @pytest.mark.parametrize("durability", ["write", "fsync"])
+@pytest.mark.parametrize("passes", [3, 20], ids=["ordinary", "late"])
 @pytest.mark.parametrize("step", STEPS)
 def test_kill_at_a_step_loses_and_doubles_no_bundle(
-    step: str, durability: str, size: int, tmp_path: Path
+    step: str, passes: int, durability: str, size: int, tmp_path: Path
 ) -> None:
     """After SIGKILL exactly there bundle n is number n, up to the last acknowledged at least."""
     folder = tmp_path / "store"
     with logweir.open(folder) as log:
         create_topic(log, "t", 1, now_seconds=0)
     status, acknowledged = forked(
-        lambda acknowledge: publish(folder, durability, step, size, acknowledge)
+        lambda acknowledge: publish(folder, durability, step, size, passes, acknowledge)
     )
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert acknowledged == list(range(1, 9))
+    known = 4 * (passes - 1)
+    assert acknowledged == list(range(1, known + 1))
     with logweir.open(folder) as log:
         rows = log.select("t")
-        assert 8 <= len(rows) <= 12
+        assert known <= len(rows) <= known + 4
         assert [row[:3] for row in rows] == [(0, n, n) for n in range(1, len(rows) + 1)]
         assert [row[4] for row in rows] == [bundle(n, size) for n in range(1, len(rows) + 1)]
+
+
+@pytest.mark.kill
+def test_kill_while_the_state_takes_what_is_late_loses_no_bundle(tmp_path: Path) -> None:
+    """They are in the log, and applied when the folder is opened."""
+    folder = tmp_path / "store"
+    with logweir.open(folder) as log:
+        create_topic(log, "t", 1, now_seconds=0)
+    status, acknowledged = forked(
+        lambda acknowledge: publish(
+            folder, "write", "store.before_late_commit", 20_000, 1, acknowledge
+        )
+    )
+    assert os.WIFSIGNALED(status)
+    assert len(acknowledged) > 32  # more than are stored before any are late
+    with logweir.open(folder) as log:
+        rows = log.select("t")
+        assert len(acknowledged) <= len(rows) <= len(acknowledged) + 4
+        assert [row[4] for row in rows] == [bundle(n, 20_000) for n in range(1, len(rows) + 1)]

@@ -106,7 +106,17 @@ def test_what_stopped_being_dense_is_compressed_again(tmp_path: Path) -> None:
 def test_checksums_of_parts_are_those_of_what_ends_there(parts: list[bytes]) -> None:
     """By the definition."""
     expected = [reference_checksum(b"".join(parts[: end + 1])) for end in range(len(parts))]
-    assert checksums(parts) == expected
+    assert checksums(parts, 301) == expected
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([b"\0" * 7, b"\0", b"x"])).map(b"".join), min_size=1),
+    st.integers(1, 20),
+)
+def test_parts_with_many_zeros_have_no_checksums(parts: list[bytes], zeros: int) -> None:
+    """So many in a row, in one part."""
+    has_many = any(b"\0" * zeros in part for part in parts)
+    assert (checksums(parts, zeros) is None) == has_many
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
