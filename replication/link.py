@@ -17,7 +17,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from logweir.errors import LogweirError, Unreachable
 from logweir.limits import (
@@ -55,6 +55,15 @@ class Conversation(Protocol):
         ...
 
 
+@runtime_checkable
+class Receives(Protocol):
+    """A conversation that looks at what comes before its session does."""
+
+    def receive(self, data: bytes, now: float) -> Sequence[Any]:
+        """`Session.receive_data`, or what is done instead: then nothing is returned."""
+        ...
+
+
 class Link(asyncio.Protocol):
     """One connection. `begin`: makes the conversation, once the connection stands."""
 
@@ -79,6 +88,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._conversation: Conversation | None = None
         self._session: Session[Any] | None = None
+        self._receive: Callable[[bytes, float], Sequence[Any]] | None = None
         self._in_parts: SendsParts | None = None  # the session, if it is such a one
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -216,7 +226,11 @@ class Link(asyncio.Protocol):
         self.last_received = self.time()
         with self._outermost:
             self._conversation = self._begin(self)
-            session = self._session = self._conversation.session
+            conversation = self._conversation
+            session = self._session = conversation.session
+            self._receive = (
+                conversation.receive if isinstance(conversation, Receives) else session.receive_data
+            )
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
             self._in_parts = session if isinstance(session, SendsParts) else None
             if isinstance(session, ReceivesInto):
@@ -224,9 +238,9 @@ class Link(asyncio.Protocol):
             self.flush()
 
     def data_received(self, data: bytes) -> None:
-        session = self._session
-        if session is not None:
-            self.take(len(data), session.receive_data, data)
+        receive = self._receive
+        if receive is not None:
+            self.take(len(data), receive, data)
 
     def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
         """`count` bytes came: act on the events that `receive` makes of `what` at a time."""
@@ -285,7 +299,7 @@ class Link(asyncio.Protocol):
         _log.info("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
         if self._conversation is not None:
             self._conversation.closed(reason)
-        self._conversation = self._session = self._in_parts = None
+        self._conversation = self._session = self._in_parts = self._receive = None
         self._on_closed(self)
         if not self.gone.done():
             self.gone.set_result(reason)

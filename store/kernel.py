@@ -252,7 +252,7 @@ def lone(
     replica_id: int,
     group_id: int,
     lsn: int,
-    timestamp: int,
+    timestamp: float,
     unsynced: int,
     offset: int,
     most: int,
@@ -261,7 +261,7 @@ def lone(
 ) -> tuple[bytes, bytearray] | None:
     """Key and block of one REPLACE of the tuple `data`, a transaction of its own.
 
-    `prefix`: of the row's body, before the tuple; `timestamp`: the bits of the float; `unsynced`,
+    `prefix`: of the row's body, before the tuple; `unsynced`,
     `offset`: as `wal.block.encode_block`; `find`, `inverted`: as `rows.running`. None where the
     ordinary way is to be gone: the tuple is odd or fails a check, the row has `most` bytes or more,
     or zeros would stand alone in a sector.
@@ -279,7 +279,8 @@ def lone(
     used = put_key(raw, places, found, plan, to, 0)
     if used < 0:
         return None
-    fields = [REPLACE, replica_id, group_id, lsn, timestamp, lsn, COMMIT]
+    bits: int = rows.bits_of(timestamp)  # type: ignore[attr-defined]
+    fields = [REPLACE, replica_id, group_id, lsn, bits, lsn, COMMIT]
     at = rows.put_header(out, _HEAD_BYTES, fields, 0)
     at = rows.copy(front, 0, len(prefix), out, at)
     at = rows.copy(raw, 0, size, out, at)

@@ -425,9 +425,9 @@ class Late:
             return False
         return True
 
-    def takes_one(self, size_bytes: int) -> bool:
+    def takes_one(self, space_id: int, size_bytes: int) -> bool:
         """`takes` of one tuple, asked only while the state takes what is late."""
-        if self._failed or self._calm < LATE_AFTER:
+        if self._failed or self._calm < LATE_AFTER or space_id in self._large:
             return False
         if self._pieces or self._ones or self._large:
             return size_bytes <= LATE_BYTES

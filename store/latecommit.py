@@ -24,7 +24,6 @@ from logweir.store.schema import Schema
 from logweir.store.state import State
 from logweir.store.syncer import Syncer
 from logweir.wal.block import Pieces
-from logweir.wal.columns import timestamp_bits
 from logweir.wal.crc32c import CHECKSUM, CHECKSUM_INVERTED
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock
@@ -131,14 +130,15 @@ class CommitsLate(ABC):
                 self._lanes = {} if lane is not None else self._lanes
                 lane = self._lanes[space_id] = _Lane.of(self._schema, space_id, self._plans)
             signed = 0 if lane.is_local else self.replica_id
-            if lane.plan is None or not (signed or lane.is_local) or not late.takes_one(len(data)):
-                return False
-            if late.holds_large(space_id):
-                return False
             if self._failure is not None:
                 raise self._failure
             place = writer.place
-            if place is None:
+            if (
+                lane.plan is None
+                or place is None
+                or not (signed or lane.is_local)
+                or not late.takes_one(space_id, len(data))
+            ):
                 return False
             lsn, vclock = self._vclock.next(signed)
             found = kernel.lone(
@@ -148,7 +148,7 @@ class CommitsLate(ABC):
                 signed,
                 GROUP_LOCAL if lane.is_local else 0,
                 lsn,
-                timestamp_bits(self._clock()),
+                self._clock(),
                 *place,
                 CHECKSUM,
                 CHECKSUM_INVERTED,
@@ -157,7 +157,7 @@ class CommitsLate(ABC):
                 return False  # the ordinary way tells why
             key, block = found
             try:
-                end = writer.write_block(block, vclock)
+                end = writer.append((block,), vclock)
                 if self.durability == "fsync":
                     writer.sync()
                 with self._view_guard:

@@ -340,8 +340,7 @@ class RowColumns:
         return out
 
 
-def timestamp_bits(timestamp: float) -> int:
-    """The bits of a row's time, as the kernel takes them."""
+def _bits(timestamp: float) -> int:
     bits: int = _UINT64.unpack(_DOUBLE.pack(timestamp))[0]
     return bits
 
@@ -414,7 +413,7 @@ def encode_run(
     Raises `ValueError` where a slice is not in `source`.
     """
     source = source if isinstance(source, bytes) else bytes(source)
-    bits = timestamp_bits(timestamp)
+    bits = _bits(timestamp)
     out: bytearray | None = kernel.encode_run(
         type, replica_id, group_id, first_lsn, bits, one_transaction, source, bounds, prefix
     )

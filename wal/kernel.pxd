@@ -21,6 +21,16 @@ cdef extern from *:
     """
     bytearray fresh "logweir_fresh" (Py_ssize_t count)
 
+cdef extern from *:
+    """
+    static inline unsigned long long logweir_bits_of(double value) {
+        union { double value; unsigned long long bits; } both;
+        both.value = value;
+        return both.bits;
+    }
+    """
+    u64 bits_of "logweir_bits_of" (double value)
+
 cdef Py_ssize_t TYPE, REPLICA_ID, GROUP_ID, LSN, TIMESTAMP, TSN, FLAGS
 cdef Py_ssize_t SPACE_ID, INDEX_BASE, ROW_OFFSET, BODY_OFFSET, KEY, TUPLE, OPS, INDEX_ID, OTHER
 cdef u64 ONES, HALF, COMMIT, ALONE, ODD, NOP, LOCAL, REPLICAS

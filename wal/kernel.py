@@ -34,6 +34,7 @@ is checked against the ends of its buffer first, since the compiled one would no
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ REPLICAS = 32  # limits.VCLOCK_COMPONENTS
 
 # A new buffer; compiled, `fresh` is C and leaves it as the memory was: see kernel.pxd.
 globals()["fresh"] = bytearray
+# And the bits of a float.
+globals()["bits_of"] = lambda value: struct.unpack("Q", struct.pack("d", value))[0]
 
 # Bytes of a value by its first byte; 0 where a length field or items follow, and for c1.
 _sizes = bytes(

@@ -210,8 +210,7 @@ class WalWriter:
                     )
                 )
             size += sum(map(len, block))
-        self._append(current, parts, size, vclock)
-        return size
+        return self.append(parts, vclock)[1]
 
     @property
     def place(self) -> tuple[int, int, int] | None:
@@ -229,16 +228,10 @@ class WalWriter:
             _UNSYNCED_MAX if most is None else most,
         )
 
-    def write_block(self, block: bytearray, vclock: VClock) -> tuple[Path, int]:
-        """`write` of a block that was framed for `place`. Returns `end`. Raises `WriteFailed`."""
+    def append(self, parts: Sequence[Buffer], vclock: VClock) -> tuple[Path, int]:
+        """`write` of blocks that were framed for `place`. Returns `end`. Raises `WriteFailed`."""
         current = self._current
         assert current is not None
-        self._append(current, (block,), current.size + len(block), vclock)
-        return current.path, current.size
-
-    def _append(
-        self, current: _Current, parts: Sequence[Buffer], size: int, vclock: VClock
-    ) -> None:
         failpoint("wal.before_write")
         try:
             current.file.write(parts)
@@ -246,9 +239,10 @@ class WalWriter:
             before = current.size
             self._cut(current, before, error)
             raise self._failed(error, "cannot write to the log", before) from error
-        current.size = size
+        current.size += sum(map(len, parts))
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
+        return current.path, current.size
 
     def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
         """Make the next file now, though it may stay empty. There must be none open.

@@ -47,7 +47,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
 )
 from logweir.replication.iproto.rights import execute_checked
-from logweir.replication.iproto.runs import LoneStore, StoreRun
+from logweir.replication.iproto.runs import StoreRun, answer_lone
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.sysview import VIEWS, row_filter
@@ -121,14 +121,31 @@ class Conversation:
 
     # --- events -----------------------------------------------------------------------------------
 
+    def receive(self, data: bytes, now: float) -> Sequence[Event]:
+        """See `Receives` of `logweir.replication.link`.
+
+        One REPLACE of who asked for all of the last changes is stored and answered here, where that
+        can be done: with few calls, since each of them finds the processor's caches cold.
+        """
+        if (
+            self.shared.alone is self
+            and not self._unanswered_bytes
+            and not self._postponed
+            and (lone := self.session.take_lone(data)) is not None
+            and self._store_lone(*lone)
+        ):
+            return ()
+        return self.session.receive_data(data, now)
+
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         if (
             not self._unanswered_bytes
             and not self._postponed
             and len(events) == 1
-            and isinstance(run := events[0], (LoneStore, StoreRun))
+            and isinstance(run := events[0], StoreRun)
             and run.type == _REPLACE
+            and run.count > 1  # of a single one `receive` has tried it
             and run.space_id >= _SYSTEM_END
             and self.link.writable
             and self._store_now(run)
@@ -139,8 +156,6 @@ class Conversation:
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
-            if isinstance(event, LoneStore):
-                event = event.run()
             for one in _ordinary(event):
                 self._begin(one.size_bytes)
                 self._postponed.append(one)
@@ -243,7 +258,7 @@ class Conversation:
     def _take_run(self, run: StoreRun) -> None:
         """Many alike changes of one space: checked once, applied and answered together."""
         try:
-            access = self._check_run(run)
+            access = self._check_run(run.space_id)
         except RequestError as error:
             self._finish(run.size_bytes)
             self._refuse_run(run, error)
@@ -272,13 +287,14 @@ class Conversation:
             columns = run.columns()
         self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
 
-    def _store_now(self, run: LoneStore | StoreRun) -> bool:
+    def _store_now(self, run: StoreRun) -> bool:
         """Take a run that is all there is to do, and make and answer it at once, if that can be
         done; False, and nothing done, where it has to take its turn."""
         shared = self.shared
         try:
-            self._check_run(run)
-            if not shared.commit_now(run, partial(self._answer_run, run), self):
+            self._check_run(run.space_id)
+            answer = partial(self._answer_run, run)
+            if not shared.commit_now(run.space_id, run.packed, run.bounds, answer, self):
                 return False
         except LogweirError as error:
             self._refuse_run(run, as_request_error(error))
@@ -286,33 +302,51 @@ class Conversation:
             shared.metrics.answered("tarantool", run.count, 0)
         return True
 
-    def _answer_run(self, run: LoneStore | StoreRun) -> None:
+    def _store_lone(self, sync: int, space_id: int, packed: bytes) -> bool:
+        """`_store_now` of a single REPLACE with nothing to be sent before its answer."""
+        shared, link = self.shared, self.link
+        if space_id < _SYSTEM_END or not link.writable:
+            return False
+        answer = partial(link.send, answer_lone(sync, shared.schema_version(), packed))
+        try:
+            self._check_run(space_id)
+            if not shared.commit_now(space_id, packed, None, answer, self):
+                return False
+        except LogweirError as error:
+            shared.metrics.answered("tarantool", 0, 1)
+            self.session.put_error(sync, as_request_error(error))
+        else:
+            shared.metrics.answered("tarantool", 1, 0)
+        return True
+
+    def _answer_run(self, run: StoreRun) -> None:
         answers = run.answers(self.shared.schema_version())
         if self.session.waiting_bytes:
             self.link.write(answers)
         else:
             self.link.send(answers)
 
-    def _refuse_run(self, run: LoneStore | StoreRun, error: RequestError) -> None:
+    def _refuse_run(self, run: StoreRun, error: RequestError) -> None:
         self.shared.metrics.answered("tarantool", 0, run.count)
         for number in range(run.count):
             self.session.put_error(run.sync(number), error)
 
-    def _check_run(self, run: LoneStore | StoreRun) -> Access:
-        """What the user may do, where that includes the run. What was let in is let in again while
-        no row of a system space has changed: who may write at all is settled at the start."""
+    def _check_run(self, wanted_id: int) -> Access:
+        """What the user may do, where that includes a run into a space. What was let in is let in
+        again while no row of a system space has changed: who may write at all is settled at the
+        start."""
         shared = self.shared
         space_id, changes, access = self._writable
         if (
-            space_id != run.space_id
+            space_id != wanted_id
             or changes != shared.log.system_changes
             or access is None
             or access.user.id != self.user_id
         ):
             changes = shared.log.system_changes
             access = shared.access(self.user_id)
-            self._check_space(run.space_id, access, Privilege.WRITE)
-            self._writable = run.space_id, changes, access
+            self._check_space(wanted_id, access, Privilege.WRITE)
+            self._writable = wanted_id, changes, access
         return access
 
     def _deliver_run(self, run: StoreRun) -> None:

@@ -3,20 +3,21 @@
 `take_run` finds the run that comes first (its form is in `kernel`); its tuples stand
 one behind the other in `packed`, tuple i from bounds[i] to bounds[i + 1]. `answers` makes the bytes
 of all answers, which hold the tuples again. A short run between
-other requests is not worth it. `take_lone` is the short way of one request by itself.
+other requests is not worth it. `take_lone` and `answer_lone` are the short way of one request by
+itself.
 """
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from logweir.replication.iproto import kernel
 from logweir.store.run import Run
 from logweir.wal.xrow import RowType
 
-__all__ = ["LoneStore", "StoreRun", "take_lone", "take_run"]
+__all__ = ["ALONE_BYTES", "StoreRun", "answer_lone", "take_lone", "take_run"]
 
 RUN_MIN: Final = 4
 """Shorter runs are left to the ordinary way where something else came with them."""
@@ -28,6 +29,9 @@ _SMALLEST_BYTES: Final = 13  # of a request of a run: 1 length, 5 header, 5 body
 _CAPACITY_MAX: Final = 65_536
 _REPLACE: Final = int(RowType.REPLACE)
 _ZERO: Final = array("Q", (0,))
+
+take_lone = kernel.take_lone
+answer_lone = kernel.answer
 
 
 @dataclass(slots=True)
@@ -75,46 +79,6 @@ class StoreRun:
         )
         assert size == len(out)
         return bytes(out)
-
-
-@dataclass(slots=True)
-class LoneStore:
-    """One REPLACE that came alone: what `StoreRun` is of many. `packed`: the tuple."""
-
-    _sync: int
-    space_id: int
-    packed: bytes
-    _data: bytes
-    type: ClassVar[int] = _REPLACE
-    count: ClassVar[int] = 1
-
-    def sync(self, number: int) -> int:
-        """The sync of request 0."""
-        assert number == 0
-        return self._sync
-
-    def columns(self) -> Run:
-        """The same as the store takes it."""
-        return Run(self.space_id, self.packed, array("Q", (0, len(self.packed))))
-
-    def answers(self, schema_version: int) -> bytearray:
-        """The answer."""
-        return kernel.answer(self._sync, schema_version & 0xFFFFFFFF, self.packed)
-
-    def run(self) -> StoreRun:
-        """As a run."""
-        run = take_run(self._data)
-        assert run is not None
-        return run
-
-
-def take_lone(data: bytes) -> LoneStore | None:
-    """The REPLACE that is all of `data`; None where that is more, larger than `ALONE_BYTES`,
-    anything else, or asks for a schema version."""
-    if len(data) > ALONE_BYTES:
-        return None
-    found = kernel.take_lone(data)
-    return None if found is None else LoneStore(*found, data)
 
 
 def take_run(data: bytes, at: int = 0) -> StoreRun | None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +22,12 @@ from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
-from logweir.replication.iproto.runs import LoneStore, StoreRun
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
+from logweir.store.bulk import Bounds
 from logweir.store.commit import Job, runs_of
 from logweir.store.log import Log
+from logweir.store.run import Run
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -113,7 +115,9 @@ class Shared:
         self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
         self._slow = 0  # how slow the last groups were
-        self._last: object = None  # who made the last changes
+        self.alone: object = None
+        """Who asked for all of the last few changes, if it was one."""
+        self._last: object = None  # who asked for the last change
         self._in_a_row = 0
 
     # --- definitions ------------------------------------------------------------------------------
@@ -226,7 +230,7 @@ class Shared:
     ) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        `who` asks for it, see `commit_now`; `more_comes`: and has more in line, or it is on its
+        `who` asks for it, see `alone`; `more_comes`: and has more in line, or it is on its
         way, as far as can be known. What was put in line in one turn of the loop goes together.
         Where that is little, with none under way, it is made at once in this thread, as long as the
         disk is quick: handing it to another thread and back would take longer than the loop stands
@@ -240,31 +244,34 @@ class Shared:
             self._loop.call_soon(self._put_in_line)
 
     def commit_now(
-        self, run: LoneStore | StoreRun, answer: Callable[[], None], who: object
+        self,
+        space_id: int,
+        packed: bytes,
+        bounds: Bounds | None,
+        answer: Callable[[], None],
+        who: object,
     ) -> bool:
-        """Make a run durable and have it answered before this returns, without a turn of the loop;
-        False, and nothing done, where it is to be submitted. Raises what the log raises.
+        """Make REPLACEs durable and have them answered before this returns, without a turn of the
+        loop; False, and nothing done, where they are to be submitted. Raises what the log raises.
 
-        That is for somebody who asked for all of the last few changes: there is nobody whose
-        changes could go together with these.
+        `bounds`: of the tuples in `packed`, None of a single one. That is for somebody who is
+        `alone`: there is nobody whose changes could go together with these.
         """
         if (
-            self._last is not who
-            or self._in_a_row < _ALONE_AFTER
+            self.alone is not who
             or self._fresh
             or self._in_line
             or self.open_views
-            or len(run.packed) > _QUICK_BYTES
+            or len(packed) > _QUICK_BYTES
         ):
             return False
         began = self._loop.time()
         if self._slow >= _SLOW_LIMIT and began < self._aside_until:
             return False
-        is_made = isinstance(run, LoneStore) and self.log.commit_one(
-            run.space_id, run.packed, answer
-        )
+        is_made = bounds is None and self.log.commit_one(space_id, packed, answer)
         if not is_made:
-            is_made = self.log.commit_runs((run.columns(),), answer)
+            run = Run(space_id, packed, bounds or array("Q", (0, len(packed))))
+            is_made = self.log.commit_runs((run,), answer)
         if is_made:
             self.metrics.committed(self._judge(began))
         return is_made
@@ -272,11 +279,12 @@ class Shared:
     def gone(self, who: object) -> None:
         """Somebody who may have asked for changes is gone."""
         if self._last is who:
-            self._last = None
+            self._last = self.alone = None
 
     def _note(self, who: object) -> None:
         self._in_a_row = self._in_a_row + 1 if self._last is who else 0
         self._last = who
+        self.alone = who if self._in_a_row >= _ALONE_AFTER else None
 
     def _judge(self, began: float) -> float:
         """See how quick the disk was. Returns the seconds since `began`."""
@@ -292,7 +300,7 @@ class Shared:
         if self._is_begun or not self._fresh:
             return  # what comes while a group is being synced is the next one
         fresh, self._fresh = self._fresh, []
-        is_alone = self._in_a_row >= _ALONE_AFTER and not self._more_comes
+        is_alone = self.alone is not None and not self._more_comes
         self._more_comes = False
         size = sum([job.size for job, _ in fresh])
         began = self._loop.time()

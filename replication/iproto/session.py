@@ -5,7 +5,6 @@ state        what arrives                           what happens
 ===========  =====================================  ==============================================
 REQUESTS     a well-formed request                  event `Request`; PING is answered here
 REQUESTS     many alike INSERTs or REPLACEs         one event `StoreRun`
-REQUESTS     one REPLACE alone                      event `LoneStore`
 REQUESTS     a malformed one, an unknown type       answered here, the connection goes on
 REQUESTS     JOIN, SUBSCRIBE, FETCH_SNAPSHOT,       event `Request`, then state STREAM: what comes
              REGISTER                               after it waits
@@ -46,7 +45,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
     encode_greeting,
 )
-from logweir.replication.iproto.runs import LoneStore, StoreRun, take_lone, take_run
+from logweir.replication.iproto.runs import ALONE_BYTES, StoreRun, take_lone, take_run
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.vclock import VClock
 
@@ -60,7 +59,7 @@ class Ack:
     vclock: VClock
 
 
-Event = Request | StoreRun | LoneStore | Ack
+Event = Request | StoreRun | Ack
 
 
 class State(Enum):
@@ -126,9 +125,20 @@ class ServerSession:
         if self._input.size_bytes:
             whole = self._input.join(data)
             return self._read(whole, now) if whole else ()
-        if self._state == State.REQUESTS and (lone := take_lone(data)) is not None:
-            return (lone,)  # in many cases, so that nothing else needs to be looked at
         return self._read(data, now)
+
+    def take_lone(self, data: bytes) -> tuple[int, int, bytes] | None:
+        """Sync, space and tuple where `data` is one REPLACE and nothing else came or is to be sent
+        before its answer; else None, and `data` is still to be received."""
+        if (
+            len(data) > ALONE_BYTES
+            or self._input.size_bytes
+            or self._outbox.size_bytes
+            or self._state != State.REQUESTS
+            or self.close_reason
+        ):
+            return None
+        return take_lone(data)
 
     def receive_eof(self, now: float) -> Sequence[Event]:
         """See `Session`: a client that sends nothing more is gone, also for Tarantool."""

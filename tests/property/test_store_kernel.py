@@ -24,7 +24,7 @@ from logweir.store.fieldtype import FieldType
 from logweir.store.keys import index_keys
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.block import encode_block
-from logweir.wal.columns import encode_run, timestamp_bits
+from logweir.wal.columns import encode_run
 from logweir.wal.crc32c import CHECKSUM, CHECKSUM_INVERTED
 from logweir.wal.mp import pack
 
@@ -306,8 +306,7 @@ def lone(
     """Key and block of one tuple, as one of the kernels makes them."""
     replica_id, group_id, lsn, timestamp, unsynced, offset = numbers
     prefix = b"\x82\x10\xcd\x02\x00\x21"
-    bits = timestamp_bits(timestamp)
-    start = (replica_id, group_id, lsn, bits, unsynced, offset, most)
+    start = (replica_id, group_id, lsn, timestamp, unsynced, offset, most)
     found = module.lone(data, table, prefix, *start, CHECKSUM, CHECKSUM_INVERTED)
     return None if found is None else (found[0], bytes(found[1]))
 

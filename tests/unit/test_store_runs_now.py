@@ -76,28 +76,6 @@ def test_the_answer_finds_the_runs_made_and_followers_not_woken(tmp_path: Path) 
         assert [again.get("t", 1), again.get("t", 2)] == [(1, 9), (2, 8)]
 
 
-def test_one_tuple_is_made_as_a_run_of_one_is(tmp_path: Path) -> None:
-    """It is in the log, in the state and behind the answer; followers are woken after that."""
-    with open_log(tmp_path / "s") as log:
-        space_id = log.schema.space("t").id
-        before, told = log.vclock.lsn(1), list[object]()
-        assert log.commit_runs([run(log, (1, 5))])
-        log.on_commit(lambda vclock: told.append(vclock.lsn(1)))
-
-        def answer() -> None:
-            told.append(elsewhere(lambda: log.get("t", 1)))
-
-        syncs = log._writer.syncs
-        assert log.commit_one(space_id, pack([1, 7]), answer)
-        assert told == [(1, 7), before + 2]
-        assert log._writer.syncs == syncs + 1
-        end = log._writer.end
-        assert end is not None
-        assert end[1] == end[0].stat().st_size
-    with open_store(tmp_path / "s") as again:
-        assert again.get("t", 1) == (1, 7)
-
-
 def test_one_tuple_that_has_to_go_another_way_is_not_made(tmp_path: Path) -> None:
     """The first of a file, refused, to be packed, of two indexes, of a space that is not there."""
     answers: list[str] = []
