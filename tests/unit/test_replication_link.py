@@ -122,6 +122,7 @@ def test_bytes_go_in_and_out_and_the_reason_is_kept() -> None:
         assert service.conversations[0].ended == "asked to"
         assert not listener.links
         writer.close()
+        await writer.wait_closed()
 
     serve(service, test, metrics=metrics)
     text = metrics.render().decode()
@@ -205,6 +206,43 @@ def test_slow_reader_is_disconnected_with_a_reason() -> None:
         assert reason.startswith("slow reader: it took nothing")
         assert service.conversations[0].session.reads == 1
         writer.close()
+
+    serve(service, test, stall_seconds=0.05)
+
+
+def test_unsent_bytes_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes without looking at the link cannot fill the memory: the connection is cut."""
+    monkeypatch.setattr("logweir.replication.link.OUTPUT_MAX_BYTES", 40 * 1024 * 1024)
+    service = EchoService()
+
+    async def test(listener: Listener, url: Url) -> None:
+        with socket.create_connection((url.host, url.port)):
+            await service.begun.wait()
+            link = service.conversations[0].link
+            for _ in range(10):
+                if not link.close_reason:
+                    link.send(bytes(16 * 1024 * 1024))
+                    assert link.unsent_bytes <= 56 * 1024 * 1024
+            reason = await asyncio.shield(link.gone)
+            assert reason.startswith("slow reader: ")
+            assert reason.endswith("bytes are unsent")
+
+    serve(service, test)
+
+
+def test_closing_connection_whose_peer_takes_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still to be sent when a connection is closed is waited for no longer than a stall,
+    also if it was not enough for back-pressure."""
+    monkeypatch.setattr("logweir.replication.link.OUTPUT_HIGH_BYTES", 64 * 1024 * 1024)
+    service = EchoService()
+
+    async def test(listener: Listener, url: Url) -> None:
+        with socket.create_connection((url.host, url.port)) as peer:
+            await service.begun.wait()
+            link = service.conversations[0].link
+            peer.sendall(b"#!")
+            assert await asyncio.shield(link.gone) == "asked to"
+            assert not listener.links
 
     serve(service, test, stall_seconds=0.05)
 
