@@ -1,21 +1,60 @@
-"""What all tests share: tests of programs that may be absent are skipped, by name, where they are;
-one Spark session for all that need one."""
+"""What all tests share: which of them run (rooms, the quick ones, programs that may be absent),
+that none hangs or leaves files, threads or tasks behind, which skips are expected, and one Spark
+session for all that need one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import shutil
 import signal
 from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from support.leaks import Leaks, unfinished_tasks
+from support.rooms import ROOMS, is_quick, rooms_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SKIPS = Path(__file__).parent / "skips.txt"
+
 # What runs in the background of a shell ignores Ctrl-C, and so would every program it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+with contextlib.suppress(ImportError):  # its first loop makes a pipe for signals, which stays
+    import uvloop
+
+    uvloop.new_event_loop().close()
+
+# No deadline: other processes use the machine too. A failure prints what repeats it.
+settings.register_profile("logweir", deadline=None, print_blob=True)
+settings.load_profile("logweir")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--room` and `--quick` choose tests."""
+    group = parser.getgroup("logweir")
+    group.addoption("--room", action="append", choices=sorted(ROOMS), help="tests of one room only")
+    group.addoption("--quick", action="store_true", help="tests that take seconds in all")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that were not chosen, without importing them."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    rooms = config.getoption("room")
+    if rooms and not rooms_of(collection_path) & set(rooms):
+        return True
+    if config.getoption("quick") and not is_quick(collection_path):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,6 +70,68 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+# --- skips ----------------------------------------------------------------------------------------
+
+_unexpected: list[str] = []
+
+
+def expected_skips() -> list[tuple[str, str]]:
+    """Patterns of test file and reason, from `skips.txt`."""
+    lines = (line.partition("#")[0].strip() for line in SKIPS.read_text().splitlines())
+    return [tuple(part.strip() for part in line.split("|", 1)) for line in lines if line]  # type: ignore[misc]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note skips that nobody said would be."""
+    if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+        note_skip(report.nodeid.partition("::")[0], report.longrepr[2])
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """The same for whole files."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        note_skip(report.nodeid, report.longrepr[2])
+
+
+def note_skip(file: str, reason: str) -> None:
+    """Keep it if it is not in the list."""
+    reason = reason.removeprefix("Skipped: ")
+    if not any(fnmatch(file, one) and fnmatch(reason, why) for one, why in expected_skips()):
+        _unexpected.append(f"{file} | {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With CI=true a skip that is not in the list fails the run."""
+    worker = hasattr(session.config, "workerinput")
+    if _unexpected and os.environ.get("CI") and not worker and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name them."""
+    if _unexpected:
+        terminalreporter.section(f"skips that are not in {SKIPS.name}")
+        for line in sorted(set(_unexpected)):
+            terminalreporter.line(line)
+
+
+# --- fixtures -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves an open file, a thread or a running task behind."""
+    if request.node.get_closest_marker("spark") is not None:  # its session stays
+        yield
+        return
+    before = Leaks()
+    with unfinished_tasks() as tasks:
+        yield
+    left = before.found() + tasks
+    if left:
+        pytest.fail("left behind:\n" + "\n".join(left), pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,11 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 import logweir
 from interop.realtarantool import RealTarantool
@@ -29,13 +28,6 @@ box.space.t:create_index('p')
 """
 SELECT = "return box.space.t:select({}, {limit = 100000})"
 PUT = "for i = ..., select(2, ...) do box.space.t:replace{i, 'row ' .. i} end"
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Until it holds. What is asked stands in another process, so it is looked at repeatedly."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come about in {seconds} s"
 
 
 def address(box: RealTarantool, **options: str) -> Url:

@@ -11,15 +11,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.waiting import until
 
 import logweir
 from interop.rawclient import RawClient
@@ -59,12 +59,6 @@ def running(*words: object, **environment: str) -> Iterator[dict[str, Any]]:
 
 def port_of(ready: dict[str, Any]) -> int:
     return int(ready["listen"][0].rpartition(":")[2])
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come about in {seconds} s"
 
 
 # --- TLS ------------------------------------------------------------------------------------------

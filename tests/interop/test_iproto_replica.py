@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
@@ -29,13 +28,6 @@ def replica_of(serving: Serving, folder: Path, **cfg: Any) -> RealTarantool:
         **cfg,
     }
     return RealTarantool(folder, listen=None, cfg=options)
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Until it holds. What is asked stands in another process, so it is looked at repeatedly."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come about in {seconds} s"
 
 
 def fill(serving: Serving, first: int, last: int) -> None:

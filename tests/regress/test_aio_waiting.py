@@ -138,6 +138,7 @@ def test_a_loop_that_ended_does_not_stop_the_log(tmp_path: Path) -> None:
     assert log.insert("kv", (1,)) == (1,)
     assert log.insert("kv", (2,)) == (2,)
     log.close()
+    asyncio.run(streams[0].aclose())
 
 
 def test_tasks_side_by_side_share_syncs(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from support.waiting import STEP_SECONDS
+
 
 def run(test: Callable[[], Awaitable[None]], seconds: float = 20) -> None:
     """Run one test in an event loop of its own, so many seconds at most."""
@@ -20,4 +22,4 @@ async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until something is so."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0)
+            await asyncio.sleep(STEP_SECONDS)

@@ -155,6 +155,7 @@ def test_a_restart_that_cuts_and_goes_on_in_the_same_file_is_followed(tmp_path: 
             log.lsn = lsn - 1
             assert log.write() == poll(follower)
         assert len(list(tmp_path.glob("*.xlog"))) == 1
+    log.writer.close()
 
 
 def test_only_what_is_synced_is_given_out_in_the_writers_own_process(tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ def test_only_what_is_synced_is_given_out_in_the_writers_own_process(tmp_path: P
         assert poll(follower) == []
         newest, synced = log.writer.path, log.writer.size
         assert poll(follower) == [5]
+    log.writer.close()
 
 
 def test_damage_is_an_error_and_not_the_end(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.rooms import ROOMS, rooms_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -215,11 +216,13 @@ def idle_tests(tree: Tree) -> list[str]:
 
 
 def sleeping_tests(tree: Tree) -> list[str]:
-    """Tests that wait by the clock instead of for an event."""
+    """Tests that wait by the clock instead of for an event. `support` holds the two helpers that
+    look again and again."""
     return [
         f"{name}:{node.lineno} sleeps"
         for name, text in tree.items()
         if name.startswith("tests/") and name.endswith(".py")
+        if not name.startswith("tests/support/")
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -338,3 +341,11 @@ def test_assertions_of_every_form_count(text: str) -> None:
     """pytest.raises, a helper named assert_… taking only named exceptions, a helper of
     the file that asserts: all count."""
     assert idle_tests({"tests/test_x.py": text}) == []
+
+
+def test_every_test_file_belongs_to_a_room(tree: Tree) -> None:
+    """So that `tools/test ROOM` finds it; and `tools/test` knows every room."""
+    files = [Path(name) for name in tree if re.match(r"tests/.*/test_\w+\.py$", name)]
+    assert [str(file) for file in files if not rooms_of(file)] == []
+    assert " | ".join(ROOMS) in tree["tools/test"]
+    assert {room for file in files for room in rooms_of(file)} == set(ROOMS)

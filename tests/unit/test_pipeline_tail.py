@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,13 +116,16 @@ def test_a_collected_log_is_named_or_passed_over(log: logweir.Log) -> None:
     transactions(log, 200, 1)
     oldest = min(log.path.glob("*.xlog"))
     assert int(oldest.stem) > start.signature
-    with pytest.raises(PositionUnavailable, match=oldest.name):
-        Tail(scan_options(log.path)).advance(start)
+    with (
+        closing(Tail(scan_options(log.path))) as tail,
+        pytest.raises(PositionUnavailable, match=oldest.name),
+    ):
+        tail.advance(start)
     with pytest.raises(PositionUnavailable, match="fail_on_data_loss"):
         Tail(scan_options(log.path)).splits(start, log.vclock)
     options = scan_options(log.path, fail_on_data_loss=False, columns=["lsn"])
-    tail = Tail(options)
-    end = tail.advance(start)
+    with closing(Tail(options)) as tail:
+        end = tail.advance(start)
     assert end == log.vclock
     rows = read_between(tail, options, start, end)
     assert rows == list(range(int(oldest.stem) + 1, log.vclock.signature + 1))
@@ -143,8 +147,11 @@ def test_damage_stops_a_stream(log: logweir.Log) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
-    with pytest.raises(CorruptBlock, match=path.name):
-        Tail(scan_options(log.path)).advance(start)
+    with (
+        closing(Tail(scan_options(log.path))) as tail,
+        pytest.raises(CorruptBlock, match=path.name),
+    ):
+        tail.advance(start)
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
@@ -238,8 +245,12 @@ def stage(folder: Path, layout: SinkLayout, *batches: pa.RecordBatch) -> list[Pa
     parts = []
     for one in batches:
         writer = PartWriter(stage / f"part-{len(list(stage.iterdir()))}", layout)
-        writer.add(one)
-        parts.append(writer.finish())
+        try:
+            writer.add(one)
+            parts.append(writer.finish())
+        except BaseException:
+            writer.abandon()
+            raise
     return parts
 
 

@@ -1,0 +1,74 @@
+"""What a test leaves behind in its process: open files, threads, tasks of event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+DESCRIPTORS = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+WAIT_SECONDS = 2.0
+"""How long threads that were told to end may take for it."""
+
+
+def open_files() -> Counter[str]:
+    """What the open descriptors stand for, and how many of each."""
+    found: Counter[str] = Counter()
+    for name in os.listdir(DESCRIPTORS):
+        with contextlib.suppress(OSError):
+            found[os.readlink(DESCRIPTORS / name)] += 1
+    return found
+
+
+class Leaks:
+    """Notes what there is, and says later what came since and is still there."""
+
+    def __init__(self) -> None:
+        self._files = open_files()
+        self._threads = set(threading.enumerate())
+
+    def files(self) -> list[str]:
+        """Descriptors that are open now and were not."""
+        return sorted((open_files() - self._files).elements())
+
+    def threads(self) -> list[str]:
+        """Threads that run now and did not."""
+        return sorted(str(one) for one in set(threading.enumerate()) - self._threads)
+
+    def found(self) -> list[str]:
+        """All of it, once what was told to end has had time for it."""
+        if not self.files() and not self.threads():
+            return []
+        gc.collect()
+        waiting = threading.Event()
+        for _ in range(int(WAIT_SECONDS / 0.01)):
+            if not self.files() and not self.threads():
+                return []
+            waiting.wait(0.01)
+        return [f"open: {one}" for one in self.files()] + [
+            f"thread: {one}" for one in self.threads()
+        ]
+
+
+@contextlib.contextmanager
+def unfinished_tasks() -> Iterator[list[str]]:
+    """The tasks that still run when an event loop of `asyncio.run` ends, which cancels them."""
+    found: list[str] = []
+    close = asyncio.Runner.close
+
+    def closing(runner: asyncio.Runner) -> None:
+        with contextlib.suppress(RuntimeError):  # it was closed before
+            found.extend(f"task: {task}" for task in asyncio.all_tasks(runner.get_loop()))
+        close(runner)
+
+    asyncio.Runner.close = closing  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        asyncio.Runner.close = close  # type: ignore[method-assign]

@@ -1,0 +1,95 @@
+"""Which test files belong to which room of the house, and which are quick.
+
+A room's tests stand in several folders, by method. A file may belong to several rooms.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOMS: dict[str, tuple[str, ...]] = {
+    "wal": (
+        *(
+            "bad_places",
+            "block*",
+            "columns",
+            "crc32c",
+            "damaged_samples",
+            "decoders",
+            "failing_calls",
+        ),
+        *(
+            "failing_calls",
+            "failpoints",
+            "faults",
+            "follow",
+            "kernel*",
+            "length_flips",
+            "meta",
+            "mp",
+        ),
+        *("power_cut", "render", "selection", "summary", "vclock", "xrow", "lost_lsns"),
+    ),
+    "recovery": (
+        *("cli_crashtest", "cli_repair", "cli_verify", "damaged_samples", "examine", "kill_loop"),
+        *("memory", "recovery_*", "repair_restore", "replay", "power_cut"),
+    ),
+    "store": (
+        *("aio_*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
+        *("definitions", "error_paths", "face", "format", "jsonpath", "large_tuples", "long_keys"),
+        *("lone_kill", "pipelined_insert_*", "reference*", "reopening_*", "schema", "sequences"),
+        *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
+    ),
+    "hub": (*("async_rows_*", "metrics", "replication_*", "retention", "verifiers"),),
+    "iproto": ("iproto_*", "pipelined_*", "realtarantool", "fuzz_iproto"),
+    "tank": ("tank_*", "fuzz_tank"),
+    "tap": ("tap_*", "cas_of_two_protocols", "fuzz_tap"),
+    "greenstack": ("greenstack_*", "cas_of_two_protocols", "fuzz_greenstack"),
+    "synapse": ("synapse_*", "real_synapse", "fuzz_synapse"),
+    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url"),
+    "tools": ("cli*", "docs", "house", "tour", "spark_example"),
+}
+"""Room to the names of its test files, without `test_` and `.py`."""
+
+QUICK: tuple[str, ...] = (
+    *("block*", "columns", "crc32c", "face", "format", "iproto_access", "keys"),
+    *("iproto_codec", "iproto_session", "jsonpath", "meta", "pipeline_fold", "pipeline_typed"),
+    *(
+        "replication_hub",
+        "replication_places",
+        "replication_urls",
+        "schema",
+        "selection",
+        "summary",
+    ),
+    *("greenstack_codec", "greenstack_messages", "greenstack_session", "summary"),
+    *("synapse_codec", "synapse_cursors", "synapse_session", "tank_codec", "tank_session"),
+    *(
+        "tap_codec",
+        "tap_names",
+        "tap_session",
+        "vclock",
+        "verifiers",
+        "xrow",
+        "follow",
+        "examine",
+        "store_api",
+        "update",
+    ),
+)
+"""Files of `unit` that start no process, and take seconds in all."""
+
+
+def rooms_of(path: Path) -> set[str]:
+    """The rooms that a test file belongs to."""
+    name = path.stem.removeprefix("test_")
+    return {
+        room for room, names in ROOMS.items() if any(fnmatch(name, pattern) for pattern in names)
+    }
+
+
+def is_quick(path: Path) -> bool:
+    """Whether a test file is one of the quick ones."""
+    name = path.stem.removeprefix("test_")
+    return path.parent.name == "unit" and any(fnmatch(name, pattern) for pattern in QUICK)
