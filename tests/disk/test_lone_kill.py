@@ -66,7 +66,7 @@ def test_what_was_told_is_there_once(tmp_path: Path, step: str, way: str) -> Non
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     told = [int(line) for line in done.stdout.split()]
     assert told == list(range(1, len(told) + 1))
-    assert len(told) > 50
+    assert len(told) > 10
     with logweir.open(tmp_path / "s") as log:
         rows = [row for each in log.rows() for row in each.rows if row.space_id == space]
         logged = [row.decoded()["tuple"][1] for row in rows]

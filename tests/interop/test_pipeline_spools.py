@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -459,7 +459,8 @@ def test_an_offset_names_no_row_that_is_not_on_disk(tmp_path: Path) -> None:
         try:
             go_on.set()
             assert written.wait(20)
-            assert Tail(ScanOptions(paths=(str(tmp_path / "s"),))).newest() != stream.spool.vclock
+            with closing(Tail(ScanOptions(paths=(str(tmp_path / "s"),)))) as tail:
+                assert tail.newest() != stream.spool.vclock
             assert stream.latestOffset(middle, ReadAllAvailable()) == middle
         finally:
             failpoint.disarm()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import json
-import shutil
-import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tapmodel import MemoryBucket, packets
@@ -279,26 +277,26 @@ VALUES = st.recursive(
 )
 
 
+@pytest.fixture(scope="module")
+def any_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[logweir.Log]:
+    """A store with one space."""
+    with logweir.open(tmp_path_factory.mktemp("any")) as log:
+        log.create_space("any", [("id", "unsigned")], primary=["id"])
+        yield log
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.lists(VALUES, max_size=5))
-def test_any_tuple_of_a_space_can_be_read_back(key: int, rest: list[object]) -> None:
+def test_any_tuple_of_a_space_can_be_read_back(
+    any_space: logweir.Log, key: int, rest: list[object]
+) -> None:
     """As JSON and as MsgPack."""
     data = pack((key, *rest))
     for encoding in ENCODINGS:
-        feed = SpaceFeed(_with_space(), "any", encoding)
+        feed = SpaceFeed(any_space, "any", encoding)
         item = feed.item(pack((key,)), data)
         if encoding == "msgpack":
             assert (item.key, item.value) == (pack((key,)), data)
         else:
             assert json.loads(item.key) == [key]
             assert from_json(json.loads(item.value)) == unpack(data)
-
-
-@functools.cache
-def _with_space() -> logweir.Log:
-    folder = tempfile.mkdtemp(prefix="tapproperties-")
-    log = logweir.open(folder)
-    atexit.register(shutil.rmtree, folder, True)
-    atexit.register(log.close)
-    log.create_space("any", [("id", "unsigned")], primary=["id"])
-    return log
