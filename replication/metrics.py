@@ -71,6 +71,12 @@ class Metrics:
             "retention_pinned_bytes", "bytes of old logs kept for the follower named", "follower"
         )
         self._pinned_followers: set[str] = set()
+        self._tuples = self._gauge(
+            "space_tuples", "tuples of a space when its checksum was last asked for", "space"
+        )
+        self._checksum = self._gauge(
+            "space_checksum", "checksum of a space's tuples when it was last asked for", "space"
+        )
         self._evictions = self._counter(
             "retention_evicted_total", "followers whose old logs were given up", "follower"
         )
@@ -132,6 +138,11 @@ class Metrics:
         """Nothing is kept for that follower any more."""
         self._pinned_followers.discard(follower)
         self._oldest.remove(follower)
+
+    def space_checksum(self, space: str, tuples: int, crc32c: int) -> None:
+        """Somebody asked for the content of a space."""
+        self._tuples.labels(space).set(tuples)
+        self._checksum.labels(space).set(crc32c)
 
     def evicted(self, follower: str) -> None:
         """Old logs were given up though a follower needed them."""

@@ -27,7 +27,7 @@ from logweir.replication.iproto.endpoint import IprotoService
 from logweir.replication.iproto.functions import Functions, load_functions
 from logweir.replication.iproto.service import Options, Shared
 from logweir.replication.iproto.source import TarantoolSource
-from logweir.replication.iproto.status import STATUS_FUNCTION
+from logweir.replication.iproto.status import CHECKSUMS_FUNCTION, STATUS_FUNCTION
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
@@ -49,6 +49,7 @@ from logweir.replication.tap.options import read_listen_options
 from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
 from logweir.replication.tap.source import TapSource
 from logweir.replication.urls import Url, option_seconds
+from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
 from logweir.wal.vclock import VClock
@@ -94,12 +95,13 @@ class Server:
         self.metrics = Metrics()
         self.places = Places()
         self.hub = Hub(self._follow)
-        functions = load_functions(options.functions) if options.functions else {}
+        functions = dict(load_functions(options.functions)) if options.functions else {}
+        functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
         self.iproto = Shared(
             log,
             self.hub,
             metrics=self.metrics,
-            functions=Functions({**functions, STATUS_FUNCTION: self.status}, log),
+            functions=Functions(functions, log),
             options=Options(
                 guest=guest_grants(options.guest),
                 read_only=options.read_only,
@@ -193,6 +195,20 @@ class Server:
         """Whether every upstream is followed to its end, or has stopped for good."""
         done = (SourceState.FOLLOWING, SourceState.STOPPED)
         return all(runner.status.state in done for runner in self.runners)
+
+    def checksums(self) -> dict[str, Any]:
+        """The content of every space at one position, as metrics too. Reads every tuple."""
+        with self.log.read_view() as view:
+            found = list(space_checksums(view))
+        for one in found:
+            self.metrics.space_checksum(one.space, one.tuples, one.crc32c)
+        return {
+            "vclock": dict(view.vclock.without_local()),
+            "spaces": [
+                {"space": one.space, "tuples": one.tuples, "crc32c": f"{one.crc32c:08x}"}
+                for one in found
+            ],
+        }
 
     def status(self) -> dict[str, Any]:
         """What an operator could wonder about, in plain values."""

@@ -51,12 +51,14 @@ def compare_states(
     second: Path,
     scratch: Path,
     *,
+    replicated: bool = False,
     filesystem: FileSystem = OS,
     progress: Progress | None = None,
 ) -> Iterator[Difference]:
     """What has to change in `first` to become `second`, by space and key.
 
     `first`, `second`: folders or snapshots; `scratch`: an empty folder that the caller removes;
+    `replicated`: leave out spaces whose rows stay on their server;
     `progress`: called with the bytes of logs and snapshots loaded so far. Raises
     `WalError` and its kinds where one of them cannot be loaded.
     """
@@ -75,6 +77,8 @@ def compare_states(
         new_spaces = {space.id: space for space in new_schema}
         for space_id in sorted({*old_spaces, *new_spaces}):
             before, after = old_spaces.get(space_id), new_spaces.get(space_id)
+            if replicated and any(one is not None and one.is_local for one in (before, after)):
+                continue
             pairs = _aligned(old, before, new, after)
             named = after or before
             assert named is not None

@@ -41,7 +41,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("lone_kill", "pipelined_insert_*", "reference*", "reopening_*", "schema", "sequences"),
         *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
     ),
-    "hub": (*("async_rows_*", "metrics", "replication_*", "retention", "verifiers"),),
+    "hub": (
+        *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),
+        *("verifiers", "mesh*", "reader_*"),
+    ),
     "iproto": ("iproto_*", "pipelined_*", "realtarantool", "fuzz_iproto"),
     "tank": ("tank_*", "fuzz_tank"),
     "tap": ("tap_*", "cas_of_two_protocols", "fuzz_tap"),

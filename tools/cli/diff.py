@@ -1,14 +1,19 @@
-"""`logweir diff`: what changed between two states."""
+"""`logweir diff`: what changed between two states: of folders, snapshots or running servers."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from logweir.errors import ConfigError
+from logweir.replication import server as serving
+from logweir.replication.iproto.join import join
+from logweir.replication.urls import Url, parse_url
 from logweir.store.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes
 from logweir.tools.cli.output import Output
@@ -20,8 +25,10 @@ _COLORS = {"added": "32", "removed": "31", "changed": "33"}
 
 def command(
     out: Output,
-    first: Annotated[Path, typer.Argument(metavar="A", help="A folder or a snapshot.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="A folder, a snapshot or a server: tarantool://…")
+    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     space: Annotated[
         list[str] | None,
         typer.Option("--space", metavar="SPACE", help="Only this space: its name or id."),
@@ -32,28 +39,56 @@ def command(
 ) -> int:
     """Show the tuples that have to change in A for it to become B. --space may be repeated.
 
-    JSON lines where the output is no terminal. Exit code 1 if anything differs.
+    A server, a logweir or a Tarantool 2.6, is copied first, as of one position, which is told. Its
+    user needs the right to replicate; spaces that are local to a server are left out then. JSON
+    lines if the output is no terminal. Exit code 1 if anything differs.
     """
-    existing(first)
-    existing(second)
+    servers = {side: _server(side) for side in (first, second) if "://" in side}
+    for side in (first, second):
+        if side not in servers:
+            existing(Path(side))
     wanted = set(space or ())
     counts: dict[tuple[int, str], Counter[str]] = {}
-    total = sum(
-        log_bytes(path) if path.is_dir() else path.stat().st_size for path in (first, second)
-    )
-    with (
-        tempfile.TemporaryDirectory(prefix="logweir-diff-") as scratch,
-        out.progress("Loading", total) as progress,
-    ):
-        for one in compare_states(first, second, Path(scratch), progress=progress):
-            if wanted and not wanted & {one.space, str(one.space_id)}:
-                continue
-            counts.setdefault((one.space_id, one.space), Counter())[one.kind] += 1
-            if not summary:
-                _show(out, one)
+    with tempfile.TemporaryDirectory(prefix="logweir-diff-") as scratch:
+        paths = [
+            _copied(out, servers[side], Path(scratch, f"copy-{number}"))
+            if side in servers
+            else Path(side)
+            for number, side in enumerate((first, second))
+        ]
+        total = sum(log_bytes(path) if path.is_dir() else path.stat().st_size for path in paths)
+        with out.progress("Loading", total) as progress:
+            for one in compare_states(
+                *paths, Path(scratch), replicated=bool(servers), progress=progress
+            ):
+                if wanted and not wanted & {one.space, str(one.space_id)}:
+                    continue
+                counts.setdefault((one.space_id, one.space), Counter())[one.kind] += 1
+                if not summary:
+                    _show(out, one)
     if summary:
         _summarize(out, counts)
     return 1 if counts else 0
+
+
+def _server(text: str) -> Url:
+    """The address of a server that can be copied. Raises `ConfigError`."""
+    url = parse_url(text, origin="argument")
+    if url.scheme != "tarantool":
+        raise ConfigError(
+            "URL",
+            f"{url.scheme} cannot be copied as of one position",
+            hint="follow it into a folder, or name its tarantool:// listener",
+            origin="argument",
+        )
+    return replace(url, options=(*url.options, ("anonymous", "1")))
+
+
+def _copied(out: Output, url: Url, folder: Path) -> Path:
+    """A copy of all that the server holds, without a place in its replica set."""
+    joined = serving.run(join(url, folder))
+    out.message(f"{url}: {joined.rows} rows up to {joined.vclock.without_local()}")
+    return folder
 
 
 def _show(out: Output, one: Difference) -> None:

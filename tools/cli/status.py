@@ -8,7 +8,7 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
-from logweir.replication.iproto.status import fetch_status
+from logweir.replication.iproto.status import fetch_checksums, fetch_status
 from logweir.replication.urls import parse_url
 from logweir.tools.cli.output import Output
 
@@ -16,6 +16,10 @@ from logweir.tools.cli.output import Output
 def command(
     out: Output,
     url: Annotated[str, typer.Argument(metavar="URL", help="The server: tarantool://…")],
+    checksums: Annotated[
+        bool,
+        typer.Option("--checksums", help="Also read every tuple: a checksum of each space."),
+    ] = False,
 ) -> int:
     """Show what a running server does: positions, followers, upstreams, lag.
 
@@ -26,6 +30,9 @@ def command(
     if target.scheme != "tarantool":
         raise ConfigError("URL", f"{target.scheme} does not tell its status", origin="argument")
     status = serving.run(fetch_status(target))
+    if checksums:
+        told = serving.run(fetch_checksums(target))
+        status["checksums_at"], status["checksums"] = told["vclock"], told["spaces"]
     if out.as_json:
         out.json(status)
     else:
@@ -36,7 +43,7 @@ def command(
 
 
 def _show(out: Output, status: dict[str, Any]) -> None:
-    lists = ("sources", "gaps", "topics", "streams", "replicas")
+    lists = ("sources", "gaps", "topics", "streams", "replicas", "checksums")
     out.fields((name, value) for name, value in status.items() if name not in lists)
     for name in lists:
         rows = status.get(name)
