@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
@@ -53,7 +53,8 @@ STATES: Final = tuple(str(state) for state in SourceState)
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """What an operator sees. `rows`: applied since the start; `lag_seconds`: None if not known."""
+    """What an operator sees. `rows`: applied since the start; `lag_seconds`: None if not known;
+    `stopped_parts`: streams or partitions that are not followed any more, and why."""
 
     url: str
     state: SourceState = SourceState.CONNECTING
@@ -62,6 +63,7 @@ class SourceStatus:
     rows: int = 0
     position: str = ""
     lag_seconds: float | None = None
+    stopped_parts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,10 @@ class Progress(Protocol):
 
     def applied(self, rows: int, position: str, lag_seconds: float | None) -> None:
         """`rows` more are durable here; `position`: where we stand now."""
+        ...
+
+    def part_stopped(self, part: str, reason: str) -> None:
+        """One stream, topic or partition is not followed any more; the others are."""
         ...
 
     def finished(self) -> None:
@@ -177,6 +183,14 @@ class Runner:
             self._status, rows=self._status.rows + rows, position=position, lag_seconds=lag_seconds
         )
         self._wake()
+
+    def part_stopped(self, part: str, reason: str) -> None:
+        """See `Progress`."""
+        if self._status.stopped_parts.get(part) != reason:
+            parts = {**self._status.stopped_parts, part: reason}
+            self._status = replace(self._status, stopped_parts=parts)
+            _log.error("source.part_stopped", url=self._source.url, part=part, reason=reason)
+            self._wake()
 
     def finished(self) -> None:
         """See `Progress`."""

@@ -31,6 +31,7 @@ from logweir.replication.iproto.status import CHECKSUMS_FUNCTION, STATUS_FUNCTIO
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
+from logweir.replication.names import Names
 from logweir.replication.places import Places
 from logweir.replication.runner import (
     STALL_SECONDS,
@@ -94,6 +95,7 @@ class Server:
         self.options = options
         self.metrics = Metrics()
         self.places = Places()
+        self.names = Names()
         self.hub = Hub(self._follow)
         functions = dict(load_functions(options.functions)) if options.functions else {}
         functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
@@ -228,6 +230,7 @@ class Server:
                     "rows": runner.status.rows,
                     "position": runner.status.position,
                     "lag_seconds": runner.status.lag_seconds,
+                    "stopped_parts": dict(runner.status.stopped_parts),
                 }
                 for runner in self.runners
             ],
@@ -304,7 +307,7 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
-    "tank": lambda server, url: TankSource(url, server.log),
+    "tank": lambda server, url: TankSource(url, server.log, names=server.names),
     "synapse": lambda server, url: SynapseSource(url, server.log, once=server.options.once),
     "synapse+redis": lambda server, url: SynapseRedisSource(
         url, server.log, once=server.options.once

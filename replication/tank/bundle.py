@@ -63,6 +63,7 @@ __all__ = [
     "encode_bundle",
     "encode_varint",
     "make_sparse",
+    "numbers_of",
     "read_head",
     "read_varint",
     "split_chunk",
@@ -77,6 +78,7 @@ CODEC_NONE: Final = 0
 CODEC_SNAPPY: Final = 1
 
 _CODEC_MASK: Final = 0x03
+_ASSIGNED: Final = 0x7C  # of the flags: count and sparse
 _COUNT_SHIFT: Final = 2
 _COUNT_MASK: Final = 0x0F
 _SPARSE: Final = 0x40
@@ -182,6 +184,25 @@ def read_head(data: Buffer) -> BundleHead:
     if first < 1 or last > NUMBER_MAX or last - first < count - 1:
         raise DecodeError(f"{count} messages cannot have numbers {first} to {last}", offset=at)
     return BundleHead(codec, count, True, first, last, position)
+
+
+def numbers_of(data: Buffer, base: int) -> tuple[int, int, bool]:
+    """First and last number that a bundle takes at a broker, which stores any bytes, and whether
+    they are certain. `base`: of an ordinary bundle. The last is `base` - 1 if it takes none.
+
+    A codec or flag that is not assigned leaves the numbers certain; a head that is cut, or says
+    what cannot be, does not: then one number for each message that it announces is assumed.
+    """
+    if not len(data):
+        return base, base - 1, True
+    for head in (data, bytes((data[0] & _ASSIGNED,)) + bytes(data[1:32])):
+        try:
+            return (*read_head(head).numbers(base), True)
+        except DecodeError:
+            continue
+    count = data[0] >> _COUNT_SHIFT & _COUNT_MASK
+    is_empty = not count and data[1:2] == b"\0"
+    return base, base - 1 if is_empty else base + max(count, 1) - 1, is_empty
 
 
 def _message_set(data: Buffer, head: BundleHead) -> tuple[Buffer, int]:

@@ -30,7 +30,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from logweir.errors import ConfigError, LogweirError, PeerRefused, PositionUnavailable, Unreachable
+from logweir.errors import (
+    ConfigError,
+    DecodeError,
+    LimitExceeded,
+    LogweirError,
+    PeerRefused,
+    PositionUnavailable,
+    Unreachable,
+)
 from logweir.limits import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_MAX_SECONDS,
@@ -38,7 +46,7 @@ from logweir.limits import (
 )
 from logweir.replication.reconnecting import Reconnecting
 from logweir.replication.tank.bundle import Message, encode_bundle
-from logweir.replication.tank.connection import Connection
+from logweir.replication.tank.connection import Connection, fetches_of
 from logweir.replication.tank.follow import Cursor, Reading
 from logweir.replication.tank.messages import (
     Create,
@@ -550,17 +558,14 @@ class Consumer:
             await self._begin()
         try:
             connection = await self._client.connection()
-            parts = tuple(cursor.request() for cursor in self._cursors.values())
-            groups = tuple(
-                (self.topic, parts[start : start + 0xFF]) for start in range(0, len(parts), 0xFF)
-            )
-            request = Fetch(0, groups, wait_ms, self._min_bytes, client="logweir")
-            answer = await connection.fetch(request)
+            requests = [cursor.request() for cursor in self._cursors.values()]
+            fetches = fetches_of(requests, min_bytes=self._min_bytes)
+            parts = await connection.fetch_first(fetches, wait_ms)
         except Unreachable:
             await self._pause()
             return
         self._failures = 0
-        for part in answer.parts:
+        for part in parts:
             if part.partition is None:
                 raise _refused(f"topic {self.topic!r}", PublishResult.UNKNOWN_TOPIC)
             await self._take(self._cursors[part.partition].take(part))
@@ -585,8 +590,18 @@ class Consumer:
             return
         if reading.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
             raise _refused(f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION)
-        for number, time_ms, key, content in reading.messages:
-            self._records.append(Record(self.topic, partition, number, time_ms, key, content))
+        taken = 0
+        for bundle in reading.bundles:
+            try:
+                messages = reading.messages_of(bundle)
+            except (DecodeError, LimitExceeded):
+                self._cursors[partition].wanted = bundle.first if taken else bundle.last + 1
+                if not taken:
+                    raise
+                return
+            taken += len(messages)
+            for number, time_ms, key, content in messages:
+                self._records.append(Record(self.topic, partition, number, time_ms, key, content))
 
     # --- places kept at the broker ----------------------------------------------------------------
 

@@ -10,6 +10,7 @@ retention.segments.count       0         most full segments that a partition kee
 log.segment.bytes              1 GiB     a segment is full when it has more than this; >= 64
 log.cleanup.policy             delete    `delete`, or `cleanup`: compact by key
 log.cleaner.min.cleanable.ratio  0.5     share of bytes not yet compacted that starts a compaction
+logweir.retention.time         message   `message`: age by the producer's clock, `arrival`: by ours
 logweir.content                json      of a view: `json` or `msgpack` (no broker has it)
 =============================  ========  ==========================================================
 
@@ -69,6 +70,7 @@ class TopicConfig:
     compact: bool = False
     cleanable_ratio: float = 0.5
     content: Literal["json", "msgpack"] = "json"
+    by_arrival: bool = False
 
     @property
     def keeps_everything(self) -> bool:
@@ -127,6 +129,12 @@ def _content(text: str) -> str:
     return text
 
 
+def _retention_time(text: str) -> bool:
+    if text not in ("message", "arrival"):
+        raise ValueError("must be message or arrival")
+    return text == "arrival"
+
+
 def _ratio(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
@@ -142,6 +150,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], int | float | str]]]] = {
     "log.cleanup.policy": ("compact", _policy),
     "log.cleaner.min.cleanable.ratio": ("cleanable_ratio", _ratio),
     "logweir.content": ("content", _content),
+    "logweir.retention.time": ("by_arrival", _retention_time),
     "log.segment.bytes": ("segment_bytes", _size(64)),
     "log.index.interval.bytes": ("", _size(128)),
     "log.index.size.max.bytes": ("", _size(128)),

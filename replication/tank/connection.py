@@ -7,21 +7,50 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from logweir.errors import RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.link import Link, dial
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
-from logweir.replication.tank.messages import Fetch, FetchAnswer, Partitions, PartitionsAnswer
+from logweir.replication.tank.messages import (
+    Fetch,
+    FetchAnswer,
+    FetchedPart,
+    FetchPart,
+    FetchStatus,
+    Partitions,
+    PartitionsAnswer,
+)
 from logweir.replication.urls import Url
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "fetches_of"]
 
 ANSWER_SECONDS = 32.0
 """How long an answer may take that waits for nothing. Source: Tank's own client, publish."""
 
+_NOTHING = (FetchStatus.FINE, FetchStatus.SPARSE)
+_MOST = 0xFF  # topics of a fetch, partitions of a topic in it
 _Ask = TypeVar("_Ask", bound=Question)
+
+
+def fetches_of(parts: Sequence[FetchPart], *, min_bytes: int = 0) -> list[Fetch]:
+    """The fetches that ask for all `parts`, none of which names a topic twice: a broker's deferred
+    answer would put both together and count their partitions in one byte. Source: Tank 4.0,
+    observed."""
+    topics: dict[str, list[FetchPart]] = {}
+    for part in parts:
+        topics.setdefault(part.topic, []).append(part)
+    rounds: dict[int, list[tuple[str, tuple[FetchPart, ...]]]] = {}
+    for topic, wanted in topics.items():
+        for start in range(0, len(wanted), _MOST):
+            rounds.setdefault(start, []).append((topic, tuple(wanted[start : start + _MOST])))
+    return [
+        Fetch(0, tuple(groups[start : start + _MOST]), min_bytes=min_bytes, client="logweir")
+        for groups in rounds.values()
+        for start in range(0, len(groups), _MOST)
+    ]
 
 
 class Connection:
@@ -96,6 +125,26 @@ class Connection:
         answer = (await self.ask(request, timeout_seconds=wait_seconds)).answer
         assert isinstance(answer, FetchAnswer)
         return answer
+
+    async def fetch_first(self, fetches: Sequence[Fetch], wait_ms: int) -> list[FetchedPart]:
+        """What comes for any of `fetches`, waited for together, `wait_ms` at most."""
+        if len(fetches) == 1:
+            return list((await self.fetch(replace(fetches[0], max_wait_ms=wait_ms))).parts)
+        answers = await asyncio.gather(*(self.fetch(each) for each in fetches))
+        parts = [part for answer in answers for part in answer.parts]
+        if not wait_ms or any(part.status not in _NOTHING or part.chunk for part in parts):
+            return parts
+        waiting = [
+            asyncio.ensure_future(self.fetch(replace(each, max_wait_ms=wait_ms)))
+            for each in fetches
+        ]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()  # an answer that comes later is passed over
+            await asyncio.gather(*waiting, return_exceptions=True)
+        return [part for task in done for part in task.result().parts]
 
     async def partitions(self, topic: str) -> PartitionsAnswer:
         """What the partitions of a topic hold; none: the topic is unknown."""

@@ -22,8 +22,9 @@ If a `.cleaned` file is there the compaction had not finished: it and `.swap` fi
 `.old` files do, under their names without it. Else `.swap` files count and `.old` ones do not.
 
 A broker stores bundles unseen, so a folder may hold some that no client can read: they are reported
-with the numbers they take, and left out. Where not even those can be told, the rest of the segment
-is reported as lost.
+with the numbers they take, and left out. Only if a length cannot be, the rest of the segment is
+reported as lost. A topic whose folder cannot be (a hole in the partitions, two active segments) is
+told with its reason, without partitions; the others are read.
 
 Source: Tank 4.0, observed, and read in its storage code.
 """
@@ -38,7 +39,7 @@ from typing import BinaryIO, Final
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES, TANK_PARTITIONS
-from logweir.replication.tank.bundle import check_bundle, read_head, read_varint
+from logweir.replication.tank.bundle import check_bundle, numbers_of, read_varint
 
 __all__ = ["FolderProblem", "PartitionFolder", "StoredBundle", "TopicFolder", "read_folder"]
 
@@ -106,12 +107,14 @@ class PartitionFolder:
 
 @dataclass(frozen=True, slots=True)
 class TopicFolder:
-    """One topic. `config`: its configuration, None if it has none."""
+    """One topic. `config`: its configuration, None if it has none; `problem`: why it cannot be
+    read, then it has no partitions."""
 
     name: str
     path: Path
     config: str | None
     partitions: tuple[PartitionFolder, ...]
+    problem: str = ""
 
 
 def _problem(kind: str, bundle: StoredBundle, message: str) -> FolderProblem:
@@ -155,13 +158,13 @@ def _bundles(segment: _Segment, report: Callable[[FolderProblem], None]) -> Iter
                     raise LimitExceeded("TANK_FRAME_BYTES", TANK_FRAME_BYTES, size)
                 file.seek(offset + head_bytes)
                 data = file.read(size)
-                first, last = read_head(data).numbers(number)
             except (DecodeError, LimitExceeded) as error:
                 message = f"the numbers from here on cannot be told: {error}"
                 report(
                     FolderProblem("lost", path, offset, end - offset, number, segment.last, message)
                 )
                 return
+            first, last, is_certain = numbers_of(data, number)
             bundle = StoredBundle(first, last, 0, data, path, offset)
             offset += head_bytes + size
             if first < number:
@@ -171,7 +174,9 @@ def _bundles(segment: _Segment, report: Callable[[FolderProblem], None]) -> Iter
             try:
                 _, time_ms = check_bundle(data)
             except (DecodeError, LimitExceeded) as error:
-                report(_problem("unsound", bundle, str(error)))
+                guess = "" if is_certain else "; how many numbers it takes is not certain"
+                if first <= last:
+                    report(_problem("unsound", bundle, f"{error}{guess}"))
                 continue
             yield StoredBundle(first, last, time_ms, data, path, bundle.offset)
     if segment.last is not None and number != segment.last + 1:
@@ -244,15 +249,17 @@ def _topic(folder: Path) -> TopicFolder | None:
 
 
 def read_folder(base: Path) -> tuple[TopicFolder, ...]:
-    """The topics of a broker's data folder, by name.
+    """The topics of a broker's data folder, by name, also those that have a `problem`.
 
-    Raises `CorruptFile` where the layout cannot be: a hole in the partitions, two active segments,
-    no topic at all; `OSError` where the folder cannot be read.
+    Raises `CorruptFile` if there is no topic at all, `OSError` if the folder cannot be read.
     """
     found = []
     for folder in sorted(base.iterdir()):
         if folder.is_dir() and _NAME.fullmatch(folder.name):
-            topic = _topic(folder)
+            try:
+                topic = _topic(folder)
+            except CorruptFile as error:
+                topic = TopicFolder(folder.name, folder, None, (), str(error))
             if topic is not None:
                 found.append(topic)
     if not found:

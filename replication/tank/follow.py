@@ -5,6 +5,9 @@ Quirks of real brokers that are met here:
 * A bundle holds lower numbers than asked for: they are dropped.
 * The last bundle of a chunk may be cut (brokers before Tank 2): it is read with the next answer; if
   not even one bundle is whole, more is asked for.
+* A bundle may be stored that no client can read. It is passed on with the numbers that it takes. If
+  these are not certain the rest of the chunk is fetched anew, so that the broker says them; if it
+  gives the same bundle again, the numbers it may take are passed one by one.
 * A high water mark may be lower than the last message (after sparse bundles): nothing is dropped
   for it, and no place comes from it while data does.
 * A broker that lost the numbers of a bundle that jumped ahead answers the same lower numbers again
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 
 from logweir.errors import DecodeError
 from logweir.limits import TANK_FETCH_BYTES
-from logweir.replication.tank.bundle import Message, decode_bundle, read_head, split_chunk
+from logweir.replication.tank.bundle import Message, decode_bundle, numbers_of, split_chunk
 from logweir.replication.tank.messages import FetchedPart, FetchPart, FetchStatus
 
 __all__ = ["Cursor", "Reading", "ReceivedBundle"]
@@ -53,15 +56,11 @@ class Reading:
     gap: tuple[int, int] | None = None
     wanted: int = 0
 
-    @property
-    def messages(self) -> list[Message]:
-        """The messages at or above the number that was wanted."""
-        return [
-            message
-            for bundle in self.bundles
-            for message in decode_bundle(bundle.data, bundle.first)
-            if message.number >= self.wanted
-        ]
+    def messages_of(self, bundle: ReceivedBundle) -> list[Message]:
+        """Its messages at or above the number that was wanted. Raises `DecodeError`,
+        `LimitExceeded`."""
+        messages = decode_bundle(bundle.data, bundle.first)
+        return [message for message in messages if message.number >= self.wanted]
 
 
 class Cursor:
@@ -97,21 +96,21 @@ class Cursor:
                 part.first_available,
                 wanted=wanted,
             )
-        found, left = _bundles(part)
+        found, left, is_certain = _bundles(part)
         news = [bundle for bundle in found if bundle.last >= wanted]
         gap = None
         if news:
             self.wanted = news[-1].last + 1
             self._asked_bytes = self._size_bytes
-        elif left:
+        elif left or (part.chunk and not found):
             if self._asked_bytes >= TANK_FETCH_BYTES:
                 raise DecodeError(
                     f"{part.topic}/{self.partition}: not one whole bundle in {left} bytes"
                 )
             self._asked_bytes = min(TANK_FETCH_BYTES, max(4096, 2 * self._asked_bytes))
         elif found and part.high_water_mark >= wanted:
-            gap = (wanted, part.high_water_mark)
-            self.wanted = part.high_water_mark + 1
+            gap = (wanted, part.high_water_mark if is_certain else wanted)
+            self.wanted = gap[1] + 1
         return Reading(
             part.topic,
             self.partition,
@@ -123,15 +122,21 @@ class Cursor:
         )
 
 
-def _bundles(part: FetchedPart) -> tuple[list[ReceivedBundle], int]:
-    """The whole bundles of a chunk, and how many bytes of a cut one follow them."""
+def _bundles(part: FetchedPart) -> tuple[list[ReceivedBundle], int, bool]:
+    """The bundles of a chunk, how many bytes of a cut one follow them, and whether the numbers of
+    the last one are certain."""
     datas, end = split_chunk(part.chunk)
     out: list[ReceivedBundle] = []
     base = part.base
+    is_certain = True
     for data in datas:
-        first, last = read_head(data).numbers(base)
+        first, last, is_certain = numbers_of(data, base)
+        if last < first:
+            continue  # it takes no number
         if first < base and out:
-            raise DecodeError(f"{part.topic}/{part.partition}: numbers go back at {first}")
+            break  # what comes after it is fetched anew
         out.append(ReceivedBundle(first, last, data))
+        if not is_certain:
+            break
         base = last + 1
-    return out, len(part.chunk) - end
+    return out, len(part.chunk) - end, is_certain

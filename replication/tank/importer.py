@@ -45,8 +45,9 @@ def import_folder(
 ) -> list[ImportedPartition]:
     """Take the topics of the folder, all or those named.
 
-    Raises `CorruptFile` for a layout that cannot be, `ConfigError` for a topic that is not there,
-    `SourceStopped` where a topic of that name holds other messages already.
+    A topic whose folder cannot be is left out, with a problem. Raises `CorruptFile` for a folder
+    without topics, `ConfigError` for a topic that is not there, `SourceStopped` if a topic of that
+    name holds other messages already.
     """
     found = {topic.name: topic for topic in read_folder(base)}
     for name in topics:
@@ -58,6 +59,10 @@ def import_folder(
     out = []
     for name, topic in found.items():
         if topics and name not in topics:
+            continue
+        if topic.problem:
+            problem = FolderProblem("layout", topic.path, 0, 0, None, None, topic.problem)
+            out.append(ImportedPartition(name, 0, problems=[problem]))
             continue
         intake.topic(name, len(topic.partitions), _config(topic))
         for partition in topic.partitions:

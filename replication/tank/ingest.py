@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from logweir.errors import DecodeError, LimitExceeded, SourceStopped
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError, SourceStopped
 from logweir.limits import TANK_BUNDLE_BYTES, TRANSACTION_BYTES
+from logweir.replication.names import local_name
 from logweir.replication.positions import Gap, make_spaces, position, put_gap, put_position
 from logweir.replication.tank.bundle import check_bundle, decode_bundle, encode_bundle
 from logweir.replication.tank.follow import ReceivedBundle
@@ -47,19 +48,33 @@ class Batch:
 
 
 class Intake:
-    """Brings what one source has into a store. `source`: its address or path, without password."""
+    """Brings what one source has into a store. `source`: its address or path, without password;
+    `name`: stands before the names that its topics have here, "" for none."""
 
-    def __init__(self, log: Log, source: str) -> None:
+    def __init__(self, log: Log, source: str, name: str = "") -> None:
         self._log = log
         self._source = source
+        self._name = name
         make_spaces(log)
         self._topics = dict(topics_of(log))
 
     def topic(self, name: str, partitions: int, config: str = "") -> TopicDef:
-        """The topic of that name, made or given more partitions if need be."""
+        """The topic for what is called `name` there, made or given more partitions if need be.
+
+        Raises `SourceStopped` if something else has the name that it would have here.
+        """
+        name = local_name(self._name, name)
         found = self._topics.get(name)
         if found is None:
-            create_topic(self._log, name, partitions, config, now_seconds=self._log.now())
+            try:
+                create_topic(self._log, name, partitions, config, now_seconds=self._log.now())
+            except RequestError as error:
+                if error.code != ErrorCode.SPACE_EXISTS:
+                    raise
+                raise SourceStopped(
+                    f"a space {name!r} is here already, and is no topic",
+                    hint="name=two in the address puts two_ before the names of its topics",
+                ) from error
         elif found.partitions < partitions:
             set_partitions(self._log, name, partitions)
         else:
@@ -73,7 +88,8 @@ class Intake:
         if noted is not None:
             return int(noted["next"])
         with self._log.read_view() as view:
-            last = last_bundle(view.engine, self._topics[topic].space_id, partition)
+            space_id = self._topics[local_name(self._name, topic)].space_id
+            last = last_bundle(view.engine, space_id, partition)
         return last.last + 1 if last else 1
 
     def store(self, batches: Sequence[Batch]) -> int:
@@ -97,15 +113,18 @@ class Intake:
 
     def _job(self, batches: Sequence[Batch], size: int) -> Job:
         """What stores `batches` as one transaction; its result is the number of messages."""
-        now_ms = int(self._log.now() * 1000)
+        now_ms = self._now_ms()
 
         def apply(group: Group) -> int:
             return sum(self._apply(group, batch, now_ms) for batch in batches)
 
         return Job(apply, size)
 
+    def _now_ms(self) -> int:
+        return int(self._log.now() * 1000)
+
     def _apply(self, group: Group, batch: Batch, now_ms: int) -> int:
-        topic = self._topics[batch.topic]
+        topic = self._topics[local_name(self._name, batch.topic)]
         instance = str(batch.partition)
         newest = last_bundle(group.engine, topic.space_id, batch.partition)
         last = newest.last if newest else 0
@@ -162,6 +181,8 @@ class Intake:
         placed = place_bundle(data, head, last, None if head.sparse else first)
         if isinstance(placed, PublishResult):
             raise DecodeError(f"number {first} cannot follow {last}")
+        if topic.config.by_arrival:
+            time_ms = self._now_ms()
         outcome = insert_bundle(group, topic.space_id, partition, placed, time_ms)
         if outcome is not PublishResult.STORED:
             raise LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, len(placed.data))

@@ -12,7 +12,11 @@ what they are there.
 * It has numbers that it does not give (see `logweir.replication.tank.follow`), or bundles that no
   client can read: they are noted as a gap, and reading goes on behind them.
 * Topics without a name in the address: all there are, looked for again every `DISCOVER_SECONDS`,
-  as are new partitions.
+  as are new partitions. The address may choose: `topics=a,b-*` follows only these, `skip=c,d/3` all
+  but topic c and partition 3 of d; both take patterns as a shell does. With `name=x` a topic t is
+  x_t here, for a second broker in one store.
+* A partition that cannot be followed any more (it ends before our place, what it sends is no chunk,
+  its name is taken here by something else) is left at its place, and told; the others go on.
 
 Source: Tank 4.0, observed; defects of it that are met here are told in `follow`.
 """
@@ -21,15 +25,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
-from logweir.errors import ConfigError, DecodeError, PeerRefused, SourceStopped
+from logweir.errors import (
+    ConfigError,
+    DecodeError,
+    PeerRefused,
+    SourceStopped,
+)
+from logweir.replication.names import Names, local_name
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.tank.connection import Connection
+from logweir.replication.tank.connection import Connection, fetches_of
 from logweir.replication.tank.follow import Cursor, Reading
 from logweir.replication.tank.ingest import Batch, Intake
 from logweir.replication.tank.messages import (
-    Fetch,
-    FetchAnswer,
+    FetchedPart,
     FetchStatus,
     PublishResult,
     Topics,
@@ -45,20 +55,30 @@ FETCH_BYTES = 1024 * 1024
 
 WAIT_MS = 10_000
 DISCOVER_SECONDS = 30.0
-_MOST = 0xFF  # topics of a fetch, partitions of a topic in it
+
+_Key = tuple[str, int]  # topic, partition
 
 
 class TankSource:
     """One broker, followed. `url`: with a topic and a partition, a topic, or neither."""
 
     def __init__(
-        self, url: Url, log: Log, *, fetch_bytes: int = FETCH_BYTES, wait_ms: int = WAIT_MS
+        self,
+        url: Url,
+        log: Log,
+        *,
+        names: Names | None = None,
+        fetch_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
     ) -> None:
         self._url = url
         self._log = log
         self._fetch_bytes = fetch_bytes
         self._wait_ms = wait_ms
-        self._broker = Url(url.scheme, url.host, url.port, options=url.options)
+        options = tuple(one for one in url.options if one[0] not in ("topics", "skip"))
+        self._broker = Url(url.scheme, url.host, url.port, options=options)
+        self._claims = names or Names()
+        self._name = url.option("name")
         self._topic = url.path[0] if url.path else ""
         self._partition: int | None = None
         if len(url.path) > 1:
@@ -67,9 +87,18 @@ class TankSource:
                     f"address {url}", f"{url.path[1]!r} is no partition", hint="give its number"
                 )
             self._partition = int(url.path[1])
+        if self._topic:
+            self._claim(self._topic, "*" if self._partition is None else self._partition)
+        self._only = _patterns(url, "topics") or ["*"]
+        self._skip = _patterns(url, "skip")
+        if self._topic and (url.option("topics") or (self._partition is not None and self._skip)):
+            raise ConfigError(
+                f"address {url}", "it names a topic and chooses topics", hint="do one of both"
+            )
         self._intake: Intake | None = None
-        self._cursors: dict[tuple[str, int], Cursor] = {}
-        self._marks: dict[tuple[str, int], int] = {}
+        self._cursors: dict[_Key, Cursor] = {}
+        self._marks: dict[_Key, int] = {}
+        self._stopped: dict[_Key, str] = {}
 
     @property
     def url(self) -> str:
@@ -86,16 +115,17 @@ class TankSource:
             self._cursors.clear()
             self._marks.clear()
             if self._intake is None:
-                self._intake = await asyncio.to_thread(Intake, self._log, str(self._broker))
+                source = str(self._broker)
+                self._intake = await asyncio.to_thread(Intake, self._log, source, self._name)
             discovered = -DISCOVER_SECONDS
             while True:
                 if loop.time() - discovered >= DISCOVER_SECONDS:
-                    await self._discover(connection)
+                    await self._discover(connection, progress)
                     discovered = loop.time()
                     progress.alive()
-                answer = await self._fetch(connection)
+                parts = await self._fetch(connection)
                 progress.alive()
-                batches = self._read(answer)
+                batches = self._read(parts, progress)
                 if storing is not None:
                     await storing
                     storing = None
@@ -114,7 +144,7 @@ class TankSource:
 
     # --- what there is to follow ------------------------------------------------------------------
 
-    async def _discover(self, connection: Connection) -> None:
+    async def _discover(self, connection: Connection, progress: Progress) -> None:
         for name in await self._names(connection):
             states = (await connection.partitions(name)).partitions
             if not states:
@@ -129,7 +159,15 @@ class TankSource:
                     f"{self._url}: topic {name!r} has {len(states)} partitions",
                     hint="partitions are numbered from 0",
                 )
-            await asyncio.to_thread(self._begin, name, len(states), chosen)
+            chosen = [partition for partition in chosen if not self._skips(f"{name}/{partition}")]
+            try:
+                for partition in chosen:
+                    self._claim(name, partition)
+                await asyncio.to_thread(self._begin, name, len(states), chosen)
+            except (ConfigError, SourceStopped) as error:
+                for partition in chosen:
+                    self._stop((name, partition), str(error), progress)
+                continue
             for partition in chosen:
                 self._marks.setdefault((name, partition), states[partition].last)
 
@@ -138,13 +176,33 @@ class TankSource:
             return [self._topic]
         answer = (await connection.ask(Topics(0))).answer
         assert isinstance(answer, TopicsAnswer)
-        return [name for name, enabled, _ in answer.topics if enabled]
+        return [
+            name
+            for name, enabled, _ in answer.topics
+            if enabled and any(fnmatchcase(name, one) for one in self._only)
+            if not self._skips(name)
+        ]
+
+    def _skips(self, name: str) -> bool:
+        return any(fnmatchcase(name, one) for one in self._skip)
+
+    def _stop(self, key: _Key, reason: str, progress: Progress) -> None:
+        """Leave one partition where it is."""
+        self._stopped[key] = reason
+        self._cursors.pop(key, None)
+        progress.part_stopped(f"{key[0]}/{key[1]}", reason)
+
+    def _claim(self, topic: str, partition: int | str) -> None:
+        """Tank sources may share a topic, but no partition. Raises `ConfigError`."""
+        local = local_name(self._name, topic)
+        self._claims.claim(local, "a Tank broker")
+        self._claims.claim(f"{local}/{partition}", self.url)
 
     def _begin(self, topic: str, partitions: int, chosen: Sequence[int]) -> None:
         assert self._intake is not None
         self._intake.topic(topic, partitions)
         for partition in chosen:
-            if (topic, partition) not in self._cursors:
+            if (topic, partition) not in self._cursors.keys() | self._stopped.keys():
                 wanted = self._intake.next_number(topic, partition)
                 self._cursors[topic, partition] = Cursor(
                     topic, partition, wanted, self._fetch_bytes
@@ -155,46 +213,35 @@ class TankSource:
 
     # --- rounds -----------------------------------------------------------------------------------
 
-    async def _fetch(self, connection: Connection) -> FetchAnswer:
-        groups: dict[str, list[Cursor]] = {}
-        for (topic, _), cursor in self._cursors.items():
-            groups.setdefault(topic, []).append(cursor)
-        pieces = [
-            (topic, tuple(cursor.request() for cursor in cursors[start : start + _MOST]))
-            for topic, cursors in groups.items()
-            for start in range(0, len(cursors), _MOST)
-        ]
-        wait_ms = self._wait_ms if len(pieces) <= _MOST else 0
-        answers = [
-            await connection.fetch(
-                Fetch(0, tuple(pieces[start : start + _MOST]), wait_ms, client="logweir")
-            )
-            for start in range(0, len(pieces), _MOST)
-        ]
-        if not pieces:  # a broker without topics
+    async def _fetch(self, connection: Connection) -> Sequence[FetchedPart]:
+        fetches = fetches_of([cursor.request() for cursor in self._cursors.values()])
+        if not fetches:  # a broker without topics
+            if self._stopped:
+                raise SourceStopped(
+                    f"{self._url}: no partition can be followed: "
+                    + "; ".join(sorted(set(self._stopped.values()))),
+                )
             await asyncio.sleep(self._wait_ms / 1000)
-        return FetchAnswer(0, tuple(part for answer in answers for part in answer.parts))
+            return ()
+        return await connection.fetch_first(fetches, self._wait_ms)
 
-    def _read(self, answer: FetchAnswer) -> list[Batch]:
+    def _read(self, parts: Sequence[FetchedPart], progress: Progress) -> list[Batch]:
         batches = []
-        for part in answer.parts:
+        for part in parts:
             if part.partition is None or part.status is None:
                 raise PeerRefused(
                     f"{self._broker}: topic {part.topic!r} is gone",
                     result=PublishResult.UNKNOWN_TOPIC,
                 )
-            cursor = self._cursors[part.topic, part.partition]
+            key = part.topic, part.partition
+            cursor = self._cursors[key]
             wanted = cursor.wanted
             try:
-                reading = cursor.take(part)
-            except DecodeError as error:
-                raise SourceStopped(
-                    f"{self._broker}: {part.topic}/{part.partition} from number {wanted} cannot be "
-                    f"read: {error}",
-                    hint="the broker keeps what it is sent unseen; skip it there, or follow the "
-                    "other partitions",
-                ) from error
-            batch = self._batch(cursor, reading, wanted)
+                batch = self._batch(cursor, cursor.take(part), wanted)
+            except (DecodeError, SourceStopped) as error:
+                what = f"{self._broker}: {part.topic}/{part.partition} from number {wanted}"
+                self._stop(key, f"{what}: {error}", progress)
+                continue
             if batch is not None:
                 batches.append(batch)
         return batches
@@ -213,8 +260,7 @@ class TankSource:
                 cursor.wanted = reading.first_available
             case FetchStatus.BOUNDARY:
                 raise SourceStopped(
-                    f"{self._broker}: {reading.topic}/{reading.partition} ends at "
-                    f"{reading.high_water_mark}, here it has been read to {wanted - 1}",
+                    f"it ends at {reading.high_water_mark}, here it has been read to {wanted - 1}",
                     hint="that broker lost data or is another one; compare them before you go on",
                 )
             case status:
@@ -235,3 +281,7 @@ class TankSource:
             for (topic, partition), cursor in list(self._cursors.items())[:8]
         )
         progress.applied(count, place, 0.0 if self._is_current() else None)
+
+
+def _patterns(url: Url, option: str) -> list[str]:
+    return [one for one in url.option(option).split(",") if one]

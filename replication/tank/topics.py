@@ -513,7 +513,13 @@ class StoredTopics:
             name = appends[end - 1].topic
             if name.startswith(CONSUMER_PREFIX):
                 self._need_consumer_space()
-            spans.append((end, self._topics.get(name)))
+            topic = self._topics.get(name)
+            if topic is not None and topic.config.by_arrival:
+                now_ms, start = int(self._log.now() * 1000), spans[-1][0] if spans else 0
+                appends[start:end] = [
+                    append._replace(time_ms=now_ms) for append in appends[start:end]
+                ]
+            spans.append((end, topic))
         self._gathered_bytes += kernel.size_of(appends) + 64 * len(appends)
         if not self._gathered:
             self._loop.call_soon(self._submit_turn)

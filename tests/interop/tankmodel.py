@@ -97,7 +97,8 @@ class MemoryTopics:
             base = base or first
             out += framed
         first_bundle = next(b for b in self.content[topic][partition].bundles if b[1] >= start)
-        return Chunk(base, read_head(first_bundle[2]).sparse, (out,), len(out))
+        is_sparse = bool(first_bundle[2][0] & 0x40)  # all that a broker looks at
+        return Chunk(base, is_sparse, (out,), len(out))
 
     def topics(self) -> Sequence[tuple[str, bool, int]]:
         return [(name, True, len(found)) for name, found in self.content.items()]

@@ -120,18 +120,25 @@ def test_segment_that_is_shorter_than_its_name_is_reported(base: Path) -> None:
 
 
 def test_bundle_that_nobody_can_read_is_left_out_with_its_numbers(base: Path) -> None:
-    """The one behind it keeps its own; a head that cannot be read loses the rest."""
+    """The next ones keep their own: a codec that nobody has and a head that is cut lose only
+    themselves, a bundle of no bytes takes no number."""
     unsound = ordinary(2)[:-1] + b"\0\0"
     sparse = encode_bundle([Message(2, 1, None, b"")], sparse=True)
     path = base / "t" / "0" / "1.log"
-    path.write_bytes(framed(ordinary(3), unsound, sparse, ordinary(1), b"", ordinary(1)))
+    odd = b"\x06" + ordinary(1)[1:]
+    cut = b"\x48\x00"  # a sparse one of two messages
+    bundles = (ordinary(3), unsound, sparse, ordinary(1), b"", odd, ordinary(1), cut, ordinary(1))
+    path.write_bytes(framed(*bundles) + b"\xff\xff\xff\xff\xff")
     problems: list[FolderProblem] = []
-    assert numbers(partition(base), problems) == [(1, 3), (6, 6)]
+    assert numbers(partition(base), problems) == [(1, 3), (6, 6), (8, 8), (11, 11)]
     assert [(p.kind, p.first, p.last) for p in problems] == [
         ("unsound", 4, 5),
         ("unsound", 2, 2),
-        ("lost", 7, None),
+        ("unsound", 7, 7),
+        ("unsound", 9, 10),
+        ("lost", 12, None),
     ]
+    assert ["not certain" in problem.message for problem in problems].count(True) == 1
 
 
 def test_segments_that_overlap_do_not_repeat_numbers(base: Path) -> None:
@@ -162,18 +169,22 @@ def test_partition_without_active_segment_is_read(base: Path) -> None:
     assert numbers(partition(base), []) == [(1, 3)]
 
 
-def test_layout_that_cannot_be_is_refused(base: Path) -> None:
+def test_layout_that_cannot_be_stops_that_topic_only(base: Path) -> None:
     """Two active segments, a hole in the partitions, nothing at all."""
     (base / ".new" / "0").mkdir(parents=True)
     (base / ".cleanup.log").write_bytes(b"")
     (base / "t" / "0" / "1_5.log").write_bytes(b"")
     (base / "t" / "0" / "4_6.log").write_bytes(b"")
-    with pytest.raises(CorruptFile, match="active"):
-        read_folder(base)
+    (base / "u" / "0").mkdir(parents=True)
+    (found, other) = read_folder(base)
+    assert "2 active segments" in found.problem
+    assert (other.name, other.problem, len(other.partitions)) == ("u", "", 1)
     (base / "t" / "0" / "4_6.log").unlink()
     (base / "t" / "2").mkdir()
-    with pytest.raises(CorruptFile, match="partition 1 is missing"):
-        read_folder(base)
+    (found, other) = read_folder(base)
+    assert (found.partitions, other.problem) == ((), "")
+    assert "partition 1 is missing" in found.problem
     shutil.rmtree(base / "t")
+    shutil.rmtree(base / "u")
     with pytest.raises(CorruptFile, match="no topic"):
         read_folder(base)

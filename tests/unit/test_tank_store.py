@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -13,15 +12,14 @@ from pathlib import Path
 
 import pytest
 from support.loops import run, until
+from support.tankserving import contents, following, listening, ordinary, somebody_waits
 
 import logweir
 from interop.tankmodel import DATA, MemoryStore
 from logweir.errors import ConfigError, PeerRefused, SourceStopped
 from logweir.limits import TANK_UNSTORED_HERE_BYTES
-from logweir.replication.listener import Listener
-from logweir.replication.metrics import Metrics
 from logweir.replication.positions import gaps, position
-from logweir.replication.runner import Runner, SourceState, Timing
+from logweir.replication.runner import SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.bundle import (
     Message,
@@ -34,7 +32,6 @@ from logweir.replication.tank.bundle import (
 )
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.codec import encode_published, encode_request
-from logweir.replication.tank.endpoint import TankService, TopicStore
 from logweir.replication.tank.folder import read_folder
 from logweir.replication.tank.follow import ReceivedBundle
 from logweir.replication.tank.importer import import_folder
@@ -55,34 +52,6 @@ from logweir.wal.mp import pack
 from logweir.wal.xrow import decode_row
 
 FOLDER = DATA / "data"
-
-
-def ordinary(*contents: bytes) -> bytes:
-    """An ordinary bundle."""
-    return encode_bundle([Message(0, 5, None, each) for each in contents])
-
-
-SERVICES: dict[Url, TankService] = {}
-
-
-async def somebody_waits(url: Url) -> None:
-    """Until a fetch waits at that server."""
-    await until(lambda: len(SERVICES[url].waiters))
-
-
-@asynccontextmanager
-async def listening(topics: TopicStore) -> AsyncIterator[Url]:
-    """Any topics on a free port."""
-    metrics = Metrics()
-    listener = Listener(metrics=metrics)
-    service = TankService(topics, metrics=metrics)
-    url = await listener.listen(parse_listen_url("tank://127.0.0.1:0"), service)
-    SERVICES[url] = service
-    try:
-        yield url
-    finally:
-        del SERVICES[url]
-        await listener.close()
 
 
 @asynccontextmanager
@@ -384,32 +353,24 @@ def test_what_was_brought_is_stored_and_answered_before_more_is_read(log: logwei
     run(test)
 
 
+def test_what_was_read_before_is_not_given_again_as_all_there_is(log: logweir.Log) -> None:
+    """Fetch, publish, the same fetch again: what is kept of reads does not hide what is new."""
+
+    async def test() -> None:
+        create_topic(log, "t", 1, now_seconds=log.now())
+        async with served(log) as url, Client(url) as client:
+            connection = await client.connection()
+            fetch = Fetch(0, (("t", (FetchPart("t", 0, 1, 10_000),)),))
+            for count in range(1, 4):
+                await client.publish([PublishPart("t", 0, ordinary(b"x"))])
+                for _ in range(2):
+                    answer = await connection.fetch(fetch)
+                    assert len(split_chunk(answer.parts[0].chunk)[0]) == count
+
+    run(test)
+
+
 # --- following --------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def following(log: logweir.Log, url: str) -> AsyncIterator[Runner]:
-    """A source that runs; its state is in the runner."""
-    timing = Timing(first_seconds=0.02, max_seconds=0.05)
-    runner = Runner(
-        TankSource(parse_url(url), log, fetch_bytes=200, wait_ms=500),
-        metrics=Metrics(),
-        timing=timing,
-    )
-    task = asyncio.ensure_future(runner.run())
-    try:
-        yield runner
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-def contents(log: logweir.Log, topic: str, partition: int = 0) -> list[int]:
-    """First numbers of the bundles that are here."""
-    if topic not in topics_of(log):
-        return []
-    return [int(str(row[1])) for row in log.select(topic, [partition])]
 
 
 def test_all_partitions_of_all_topics_are_followed(log: logweir.Log, tmp_path: Path) -> None:

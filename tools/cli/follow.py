@@ -36,7 +36,8 @@ def command(
 
     Of a Tarantool everything is copied the first time (JOIN); later the copy goes on where it
     stopped. Other upstreams are followed into any store; one is made if need be. Exit code 1 if
-    following ended with an error that needs attention.
+    following ended with an error that needs attention, or a part of the upstream (a stream, a
+    topic, a partition) could not be followed.
     """
     source = parse_url(url, origin="argument")
     if rejoin and source.scheme != "tarantool":
@@ -87,18 +88,24 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
         out.json({"state": str(status.state), "rows": status.rows, "vclock": dict(log.vclock)})
     else:
         out.message(f"{status.state}: {status.rows} rows, now at {log.vclock}")
+    for part, reason in status.stopped_parts.items():
+        out.warning(f"{part} was not followed any more: {reason}")
     if status.state == SourceState.STOPPED and status.last_error:
         out.warning(status.last_error)
         return 1
-    return 0
+    return 1 if status.stopped_parts else 0
 
 
 async def _watch(server: serving.Server, out: Output, once: bool) -> None:
     """Until the source stops for good; with `once` until it has caught up."""
     runner = server.runners[0]
     shown = ""
+    told: set[str] = set()
     while True:
         status = runner.status
+        for part in status.stopped_parts.keys() - told:
+            told.add(part)
+            out.warning(f"{part} is not followed any more: {status.stopped_parts[part]}")
         said = f"{status.state}" + (f": {status.last_error}" if status.last_error else "")
         if said != shown:
             shown = said

@@ -24,7 +24,7 @@ def command(
     """Show what a running server does: positions, followers, upstreams, lag.
 
     Any Tarantool tells its vclock; a logweir tells the rest to users who may execute everything.
-    Exit code 1 if one of its upstreams has stopped.
+    Exit code 1 if one of its upstreams, or a part of one, has stopped.
     """
     target = parse_url(url, origin="argument")
     if target.scheme != "tarantool":
@@ -38,7 +38,11 @@ def command(
     else:
         _show(out, status)
     sources = status.get("sources", ())
-    stopped = [one for one in sources if one["state"] == "stopped" and one["last_error"]]
+    stopped = [
+        one
+        for one in sources
+        if one.get("stopped_parts") or (one["state"] == "stopped" and one["last_error"])
+    ]
     return 1 if stopped else 0
 
 

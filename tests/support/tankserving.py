@@ -1,0 +1,76 @@
+"""Topics on a port, and sources that follow them, for tests of Tank."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from support.loops import until
+
+import logweir
+from logweir.replication.listener import Listener
+from logweir.replication.metrics import Metrics
+from logweir.replication.names import Names
+from logweir.replication.runner import Runner, Timing
+from logweir.replication.tank.bundle import Message, encode_bundle
+from logweir.replication.tank.endpoint import TankService, TopicStore
+from logweir.replication.tank.source import TankSource
+from logweir.replication.tank.topicspaces import topics_of
+from logweir.replication.urls import Url, parse_listen_url, parse_url
+
+
+def ordinary(*contents: bytes) -> bytes:
+    """An ordinary bundle."""
+    return encode_bundle([Message(0, 5, None, each) for each in contents])
+
+
+SERVICES: dict[Url, TankService] = {}
+
+
+async def somebody_waits(url: Url) -> None:
+    """Until a fetch waits at that server."""
+    await until(lambda: len(SERVICES[url].waiters))
+
+
+@asynccontextmanager
+async def listening(topics: TopicStore) -> AsyncIterator[Url]:
+    """Any topics on a free port."""
+    metrics = Metrics()
+    listener = Listener(metrics=metrics)
+    service = TankService(topics, metrics=metrics)
+    url = await listener.listen(parse_listen_url("tank://127.0.0.1:0"), service)
+    SERVICES[url] = service
+    try:
+        yield url
+    finally:
+        del SERVICES[url]
+        await listener.close()
+
+
+@asynccontextmanager
+async def following(
+    log: logweir.Log, url: str, names: Names | None = None
+) -> AsyncIterator[Runner]:
+    """A source that runs; its state is in the runner."""
+    timing = Timing(first_seconds=0.02, max_seconds=0.05)
+    runner = Runner(
+        TankSource(parse_url(url), log, names=names, fetch_bytes=200, wait_ms=500),
+        metrics=Metrics(),
+        timing=timing,
+    )
+    task = asyncio.ensure_future(runner.run())
+    try:
+        yield runner
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def contents(log: logweir.Log, topic: str, partition: int = 0) -> list[int]:
+    """First numbers of the bundles that are here."""
+    if topic not in topics_of(log):
+        return []
+    return [int(str(row[1])) for row in log.select(topic, [partition])]
