@@ -6,14 +6,13 @@ which they are applied, so a state is always that of one position, never in betw
 
 Layout of the folder `state/`:
 
-* `epoch`: one JSON object, written and synced before LMDB is opened and after it is closed: `boot`
-  (the boot id of the machine), `clean` (closed in order), `format`. LMDB runs without sync, so
-  after a power cut it may hold anything; then it is thrown away **before** it is opened. It is
-  kept where it was closed in order or the machine has not been restarted since.
+* `epoch`: whether the rest can be trusted: see `store.epoch`. LMDB runs without sync, so after a
+  power cut it may hold anything; then it is thrown away **before** it is opened.
 * `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in
   index 0 the key's memcomparable bytes (`store.keys`) give the tuple, or say where in the log it
   stands (`store.references`), in the others the index key gives the primary key. `meta` holds the
-  position, `references` where references were made.
+  position, with the last block of it (`wal.place`), and the instance, `references` where
+  references were made.
 
 Keys longer than LMDB takes (511 bytes) are kept in pieces, the further ones in a second database of
 the index (`store.longkeys`).
@@ -23,11 +22,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import struct
+import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +37,12 @@ import lmdb
 
 from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_MAP_START_BYTES
-from logweir.store import collation
-from logweir.store.keys import KEY_VERSION
+from logweir.store.epoch import DATA_NAME, Seal, read_epoch, sync_data, write_epoch
 from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
 from logweir.store.tree import SortedPart, Tree
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
+from logweir.wal.place import Place
 from logweir.wal.vclock import VClock
 
 __all__ = ["MapFull", "Position", "Spoiled", "State", "Txn"]
@@ -52,6 +52,7 @@ _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for 
 _READERS_MAX: Final = 1024
 _META: Final = b"meta"
 _POSITION: Final = b"position"
+_INSTANCE: Final = b"instance"
 _LONG: Final = b"long/"
 _REFERRING: Final = b"referring/"
 _REFERENCES: Final = b"references"
@@ -70,27 +71,13 @@ MapFull = lmdb.MapFullError
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where the state is applied. `vclock`: all rows that it covers; `file`, `offset`: name
-    of the log file and byte behind the last of them, "" and 0 where that is not known; `unlogged`:
-    whether rows up to it were applied without being logged (durability "none")."""
+    """Up to where the state is applied. `vclock`: all rows that it covers; `place`: behind the last
+    of them in the log, or the end of the snapshot behind which nothing was written; `unlogged`:
+    whether rows up to it were applied without being logged (durability "none"), behind `place`."""
 
     vclock: VClock
-    file: str = ""
-    offset: int = 0
+    place: Place | None = None
     unlogged: bool = False
-
-
-def state_format() -> str:
-    """What must be the same for a state to be used again: its layout, and how keys are made."""
-    return f"2/{KEY_VERSION}/{collation.version()}"
-
-
-def boot_id() -> str:
-    """What changes with every start of the machine; "" where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class Spoiled(Exception):
@@ -101,7 +88,7 @@ class State:
     """LMDB of one store. One at a time in a process, not to be used across a fork.
 
     `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
-    beside it. `is_usable` tells before `open` whether what is there may be trusted; `open` makes an
+    beside it. `doubt` tells before `open` whether what is there may be trusted; `open` makes an
     empty one where there is none.
     """
 
@@ -115,19 +102,23 @@ class State:
         self._lacks_databases = False  # one that was wanted could not be had
         self._disk_left = 0  # may be stored until then without asking the system again
         self._disk_until = 0.0
+        self._seal: Seal | None = None  # while nothing is different from what was closed in order
+        self._check: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._damage = ""
 
-    def is_usable(self) -> bool:
-        """Whether the state on disk is that of a position: closed in order, or same boot."""
+    def doubt(self) -> str:
+        """Before `open`: why what is on disk cannot be used; "" where it can, and where there is
+        nothing. See `store.epoch`."""
         try:
-            epoch = json.loads((self.directory / "epoch").read_bytes())
-            return (
-                isinstance(epoch, dict)
-                and epoch.get("format") == state_format()
-                and (epoch.get("clean") is True or bool(boot_id() and epoch["boot"] == boot_id()))
-                and (self.directory / "data.mdb").is_file()
-            )
-        except (OSError, ValueError, KeyError):
-            return False
+            self._seal, reason = read_epoch(self.directory)
+            if self._seal is not None and not self._seal.waits(self.directory):
+                reason = self._seal.damage(self.directory)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            reason = f"it cannot be read: {error.strerror or error}"
+        return reason
 
     def discard(self) -> None:
         """Throw the state away (it is closed). It is rebuilt from the log.
@@ -140,13 +131,18 @@ class State:
             return
         except OSError as error:
             raise explain(error, str(self.directory)) from error
+        finally:
+            self._seal, self._check, self._damage = None, None, ""
+            self._stop = threading.Event()
 
     def open(self) -> None:
         """Open or make the database. Raises `WalError` where the disk does not allow it."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._write_epoch(clean=False)
-            data = self.directory / "data.mdb"
+            if self._seal is None:
+                write_epoch(self.directory, None)
+            (self.directory / "lock.mdb").unlink(missing_ok=True)  # nobody else has it open
+            data = self.directory / DATA_NAME
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
             self._env = self._open_environment()
@@ -156,8 +152,12 @@ class State:
                 while self._wants_databases(count):
                     self._databases_max *= 2
                 self._env = self._open_environment()
-            self._env.reader_check()
             self._open_databases()
+            if self._seal is not None and self._seal.waits(self.directory):
+                self._check = threading.Thread(
+                    target=self._look, args=(self._seal,), name="logweir-state", daemon=True
+                )
+                self._check.start()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
@@ -195,18 +195,57 @@ class State:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
             self._databases = {name: self._env.open_db(name, txn=raw) for name in names}
 
+    def _look(self, seal: Seal) -> None:
+        """Compare the file with its seal while it is read; nobody writes to it before the end."""
+        try:
+            self._damage = seal.damage(self.directory, self._stop)
+        except OSError as error:
+            self._damage = f"it cannot be read: {error.strerror or error}"
+        if self._damage:
+            with contextlib.suppress(OSError):
+                write_epoch(self.directory, None, damage=self._damage)
+
+    def _check_whole(self) -> None:
+        if self._damage:
+            raise WalError(
+                f"the state was damaged on the disk: {self._damage}. What was read since the store "
+                "was opened may be wrong; nothing was written.",
+                path=str(self.directory),
+                hint="open the store again: the state is then rebuilt from snapshot and log",
+            )
+
+    def _break_seal(self) -> None:
+        """Before the first change: note that the file is no longer what was closed in order."""
+        if self._check is not None:
+            self._check.join()
+        self._check_whole()
+        try:
+            write_epoch(self.directory, None)
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        self._seal = None
+
     def close(self, *, clean: bool) -> None:
-        """Close; `clean`: sync first and note that the state can be trusted after a power cut."""
+        """Close; `clean`: it can be trusted after a power cut, and what is on the disk is noted, so
+        that damage is found. Raises `WalError`."""
         self.files.close()
+        self._stop.set()
+        if self._check is not None:
+            self._check.join()
         if self._env is None:
             return
-        if clean:
-            self._env.sync(True)
         self._databases.clear()
         self._env.close()
         self._env = None
-        if clean and self.directory.is_dir():  # it may be removed at any time
-            self._write_epoch(clean=True)
+        if not clean or self._seal is not None:
+            return
+        try:
+            sync_data(self.directory)
+            write_epoch(self.directory, Seal.of(self.directory))
+        except FileNotFoundError:
+            return  # it may be removed at any time
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
 
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
@@ -280,12 +319,16 @@ class State:
     def read(self) -> Iterator[Txn]:
         """A consistent view of the last commit; writers go on. One thread, short or bounded."""
         assert self._env is not None
+        if self._damage:
+            self._check_whole()
         with self._env.begin() as raw:
             yield Txn(self, raw, write=False)
 
     def begin(self) -> Txn:
         """A write transaction. One at a time; commit or abort it in the thread that began it."""
         assert self._env is not None
+        if self._seal is not None:
+            self._break_seal()
         return Txn(self, self._env.begin(write=True), write=True)
 
     def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
@@ -309,21 +352,6 @@ class State:
     def forget(self, name: bytes) -> None:
         """Drop the handle of a database that no longer exists."""
         self._databases.pop(name, None)
-
-    def _write_epoch(self, *, clean: bool) -> None:
-        path = self.directory / "epoch"
-        temporary = self.directory / "epoch.new"
-        text = json.dumps({"format": state_format(), "boot": boot_id(), "clean": clean})
-        with open(temporary, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fd = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 class Txn:
@@ -418,13 +446,24 @@ class Txn:
         data = None if handle is None else self.raw.get(_POSITION, db=handle)
         if data is None:
             return None
-        vclock, file, offset, unlogged = unpack(data)
-        return Position(VClock(vclock), file, offset, unlogged)
+        vclock, unlogged, place = unpack(data)
+        return Position(VClock(vclock), Place.unpacked(place), unlogged)
 
     def set_position(self, position: Position) -> None:
         """Note up to where this transaction applies the log."""
-        data = pack([dict(position.vclock), position.file, position.offset, position.unlogged])
+        data = pack([dict(position.vclock), position.unlogged, position.place or ()])
         self.raw.put(_POSITION, data, db=self.database(_META))
+
+    def instance(self) -> uuid.UUID | None:
+        """Whose state it is; None where that is not known."""
+        handle = self.database(_META)
+        data = None if handle is None else self.raw.get(_INSTANCE, db=handle)
+        return None if data is None else uuid.UUID(bytes=data)
+
+    def set_instance(self, instance: uuid.UUID | None) -> None:
+        """Note whose state it is."""
+        if instance is not None:
+            self.raw.put(_INSTANCE, instance.bytes, db=self.database(_META))
 
     def note_long(self, name: bytes) -> None:
         """Remember that an index has had keys that are kept in pieces."""
