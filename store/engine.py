@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.store import jsonpath
 from logweir.store.bulk import KeyPlan
 from logweir.store.definition import IndexDef, SpaceDef
@@ -111,7 +111,13 @@ class Engine:
                 yield value
             else:
                 found = primary.get(value)
-                assert found is not None
+                if found is None:
+                    raise WalError(
+                        f"index {index.name!r} of space {space.name!r} names a tuple that is not "
+                        "there: the state is damaged.",
+                        hint="close the store and remove its folder `state`: it is rebuilt from "
+                        "the log; `logweir verify --state` tells more",
+                    )
                 yield found
 
     # --- changing ---------------------------------------------------------------------------------

@@ -164,11 +164,12 @@ def _first_free(
 
 
 def _set_position(state: State, vclock: VClock) -> None:
-    """Of a state that holds all there is; its last row stays where it is."""
+    """Of a state that holds all there is. Its last row stays where it is, but the next opening is
+    to look at what stands behind that."""
     txn = state.begin()
     try:
         before = txn.position()
-        txn.set_position(Position(vclock, before and before.place))
+        txn.set_position(Position(vclock, before and before.place and before.place.nowhere))
         txn.commit()
     except BaseException:
         txn.abort()
@@ -317,13 +318,19 @@ def _at_end(state: State, kept: Kept | None, decided: RecoveryPlan) -> _Recovere
 def _empty_temporary(state: State, schema: Schema) -> None:
     """Rows of temporary spaces do not outlive the process that wrote them."""
     spaces = [space for space in schema if space.is_temporary]
-    if not spaces:
+    with state.read() as before:
+        names = [
+            (space.id, index.id)
+            for space in spaces
+            for index in space.indexes
+            if before.count(space.id, index.id)
+        ]
+    if not names:
         return
     txn = state.begin()
     try:
-        for space in spaces:
-            for index in space.indexes:
-                txn.drop(space.id, index.id)
+        for space_id, index_id in names:
+            txn.drop(space_id, index_id)
         txn.commit()
     except BaseException:
         txn.abort()

@@ -30,8 +30,8 @@ class Found(Enum):
 
 
 class Place(NamedTuple):
-    """`file`: its name; `offset`: the byte up to which it is applied; `block`, `head`: where the
-    last block of which rows are applied begins, and the header that stands there."""
+    """`file`: its name; `offset`: the byte up to which it is applied, 0 for none to go on from;
+    `block`, `head`: where the last block of which rows are applied begins, and its header."""
 
     file: str
     offset: int
@@ -57,9 +57,14 @@ class Place(NamedTuple):
         return cls(*fields) if fields else None
 
     @property
+    def nowhere(self) -> Place:
+        """The same block, but not to go on from."""
+        return self._replace(offset=0)
+
+    @property
     def is_in_log(self) -> bool:
         """Whether reading a log can go on there."""
-        return self.file.endswith(".xlog")
+        return self.offset > 0 and self.file.endswith(".xlog")
 
 
 def find(place: Place, directory: Path, filesystem: FileSystem) -> Found:
