@@ -20,7 +20,7 @@ in the log is none.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,7 +37,7 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.log import Log
 
-__all__ = ["BROKEN", "REFUSED", "Kept", "anchor", "discard", "trusted"]
+__all__ = ["BROKEN", "REFUSED", "Kept", "anchor", "discard", "opened_to_read", "trusted"]
 
 BROKEN: Final = (lmdb.Error, LogweirError, struct.error, ValueError, LookupError, TypeError)
 """What comes of reading a state that is not one."""
@@ -106,20 +106,37 @@ def trusted(state: State, path: Path, filesystem: FileSystem) -> Kept | None:
     and where there is none."""
     if not state.directory.exists():
         return None
-    reason = state.doubt()
-    if not reason:
-        try:
-            state.open()
-            with state.read() as txn:
-                position, instance = txn.position(), txn.instance()
-                state.files.check(txn.log_files())
-            if position is not None:
-                return Kept(position, instance, _found(position.place, path, filesystem))
-            reason = "it was never complete"
-        except BROKEN as error:
-            reason = f"it cannot be read: {error}"
-    discard(state, reason)
-    return None
+    kept, reason = _kept(state, path, filesystem, state.doubt, state.open)
+    if kept is None:
+        discard(state, reason)
+    return kept
+
+
+def opened_to_read(state: State, path: Path, filesystem: FileSystem) -> tuple[Kept | None, str]:
+    """The same, changing nothing: also why it cannot be trusted. All of it is looked at first."""
+    return _kept(state, path, filesystem, lambda: state.doubt(fully=True), state.open_to_read)
+
+
+def _kept(
+    state: State,
+    path: Path,
+    filesystem: FileSystem,
+    doubt: Callable[[], str],
+    opening: Callable[[], None],
+) -> tuple[Kept | None, str]:
+    reason = doubt()
+    if reason:
+        return None, reason
+    try:
+        opening()
+        with state.read() as txn:
+            position, instance = txn.position(), txn.instance()
+            state.files.check(txn.log_files())
+        if position is None:
+            return None, "it was never complete"
+        return Kept(position, instance, _found(position.place, path, filesystem)), ""
+    except BROKEN as error:
+        return None, f"it cannot be read: {error}"
 
 
 def _found(place: Place | None, path: Path, filesystem: FileSystem) -> Found:

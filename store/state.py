@@ -107,12 +107,12 @@ class State:
         self._stop = threading.Event()
         self._damage = ""
 
-    def doubt(self) -> str:
+    def doubt(self, *, fully: bool = False) -> str:
         """Before `open`: why what is on disk cannot be used; "" where it can, and where there is
-        nothing. See `store.epoch`."""
+        nothing. `fully`: nothing is left to be looked at later. See `store.epoch`."""
         try:
             self._seal, reason = read_epoch(self.directory)
-            if self._seal is not None and not self._seal.waits(self.directory):
+            if self._seal is not None and (fully or not self._seal.waits(self.directory)):
                 reason = self._seal.damage(self.directory)
         except FileNotFoundError:
             return ""
@@ -158,6 +158,26 @@ class State:
                     target=self._look, args=(self._seal,), name="logweir-state", daemon=True
                 )
                 self._check.start()
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        except lmdb.Error as error:
+            raise self._unusable(error) from error
+
+    def open_to_read(self) -> None:
+        """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
+        try:
+            self._map_bytes = (self.directory / DATA_NAME).stat().st_size
+            self._env = lmdb.open(
+                os.fsencode(self.directory),
+                map_size=self._map_bytes,
+                max_dbs=_DATABASES_MAX,
+                readonly=True,
+                lock=False,
+                create=False,
+            )
+            with self._env.begin() as raw, raw.cursor() as cursor:
+                names = [bytes(name) for name in cursor.iternext(values=False)]
+            self._databases = {name: self._env.open_db(name, create=False) for name in names}
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
@@ -345,6 +365,11 @@ class State:
                 raise MapFull("the state has no room for one more database") from None
         return handle
 
+    @property
+    def names(self) -> list[bytes]:
+        """Of all databases."""
+        return list(self._databases)
+
     def remember(self, handles: dict[bytes, Any]) -> None:
         """Keep handles that a committed write transaction opened."""
         self._databases.update(handles)
@@ -380,6 +405,11 @@ class Txn:
             if handle is not None and self.is_write:
                 self._opened[name] = handle
         return handle
+
+    def indexes(self) -> list[tuple[int, int]]:
+        """The space and the number of each index that was ever written."""
+        names = [name.split(b"/") for name in self._state.names if name[:1].isdigit()]
+        return [(int(name[0]), int(name[1])) for name in names if len(name) == 2]
 
     def drop(self, space_id: int, index_id: int) -> None:
         """Remove all entries of an index. Only undone with the whole transaction."""
