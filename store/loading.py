@@ -167,8 +167,9 @@ class Loader:
                 self._rows += tree.count() if tree is not None else 0
         engine = self._open()
         last = self._last_block
+        place = None if last is None else Place.read(last, last.end)
         engine.txn.set_instance(source.instance)
-        engine.txn.set_position(Position(source.start, last and Place.read(last, last.end)))
+        engine.txn.set_position(Position(source.start, place))
         self._commit()
 
     # --- the log ----------------------------------------------------------------------------------

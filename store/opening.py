@@ -140,7 +140,7 @@ def open_folder(
             plans=plans,
             vclock=vclock,
             writer=writer,
-            anchor=stands and stands.place,
+            anchor=None if stands is None else stands.place,
             needs_snapshot=(
                 decided.needs_snapshot
                 or append_point is not decided.append_point
@@ -169,7 +169,8 @@ def _set_position(state: State, vclock: VClock) -> None:
     txn = state.begin()
     try:
         before = txn.position()
-        txn.set_position(Position(vclock, before and before.place and before.place.nowhere))
+        place = None if before is None else before.place
+        txn.set_position(Position(vclock, None if place is None else place.nowhere))
         txn.commit()
     except BaseException:
         txn.abort()
@@ -274,7 +275,7 @@ def _recovered(
 
 def _examined(path: Path, kept: Kept | None, filesystem: FileSystem) -> RecoveryReport:
     """The log behind the state; all of it where that does not stand in it."""
-    since = kept and kept.since
+    since = None if kept is None else kept.since
     if since is not None:
         with contextlib.suppress(WalError):
             return examine(path, since=since, filesystem=filesystem)
@@ -283,7 +284,7 @@ def _examined(path: Path, kept: Kept | None, filesystem: FileSystem) -> Recovery
 
 def _check_cut(kept: Kept | None, decided: RecoveryPlan) -> None:
     """Never cut off what is applied: the invariant behind every answer that was given."""
-    at, place = decided.append_point, kept and kept.position.place
+    at, place = decided.append_point, None if kept is None else kept.position.place
     if place is None or at.path is None or at.path.name != place.file:
         return
     if at.size < place.offset:
@@ -296,7 +297,7 @@ def _check_cut(kept: Kept | None, decided: RecoveryPlan) -> None:
 
 
 def _at_end(state: State, kept: Kept | None, decided: RecoveryPlan) -> _Recovered:
-    position = kept and kept.position
+    position = None if kept is None else kept.position
     start = decided.start if position is None else position.vclock
     end = decided.vclock.merge(start)
     plans = Plans()
