@@ -24,6 +24,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import lmdb
+
 from logweir.errors import WalError
 from logweir.recovery import (
     RecoveryPlan,
@@ -265,6 +267,8 @@ def _recovered(
             found = _at_end(state, kept, decided)
         except BROKEN as error:
             if kept is None or isinstance(error, REFUSED):
+                if isinstance(error, lmdb.Error):
+                    raise state.unusable(error) from error
                 raise
             reason = f"it cannot be used: {error}"
             continue

@@ -161,7 +161,7 @@ class State:
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
-            raise self._unusable(error) from error
+            raise self.unusable(error) from error
 
     def open_to_read(self) -> None:
         """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
@@ -181,9 +181,10 @@ class State:
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
-            raise self._unusable(error) from error
+            raise self.unusable(error) from error
 
-    def _unusable(self, error: lmdb.Error) -> WalError:
+    def unusable(self, error: lmdb.Error) -> WalError:
+        """What to raise where LMDB refused."""
         return WalError(
             f"the state cannot be opened: {error}.",
             path=str(self.directory),
@@ -283,7 +284,7 @@ class State:
             self._env = self._open_environment()
             self._open_databases()
         except lmdb.Error as error:
-            raise self._unusable(error) from error
+            raise self.unusable(error) from error
 
     @property
     def used_bytes(self) -> int:

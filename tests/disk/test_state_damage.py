@@ -38,8 +38,11 @@ log.close()
 """
 
 TRY = """
-import collections, json, logging, os, random, shutil, sys, traceback
+import collections, json, logging, os, random, shutil, sys, tempfile, traceback
+from pathlib import Path
 import logweir, logweir.errors
+from logweir.recovery import examine
+from logweir.store.statecheck import check_state
 logging.disable(logging.CRITICAL)
 os.fsync = os.fdatasync = lambda fd: None
 count, kinds = int(sys.argv[1]), sys.argv[2].split()
@@ -99,7 +102,11 @@ def tried(kind, wanted):
 
 def content_again(wanted):
     with logweir.open("tried") as log:
-        return [log.select("t"), log.select("u")] == wanted[:2]
+        if [log.select("t"), log.select("u")] != wanted[:2]:
+            return False
+    with tempfile.TemporaryDirectory() as scratch:
+        found = check_state(examine(Path("tried")), Path(scratch))
+        return found.ok and found.entries > 2000
 
 shutil.copytree("store", "whole")
 shutil.rmtree("whole/state")
