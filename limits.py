@@ -95,6 +95,10 @@ LATE_DISK_BYTES: Final = 512 * 1024 * 1024
 STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024
 """Size of the state's memory map (address space, not disk) at first; it doubles when full."""
 
+STATE_CHECK_BYTES: Final = 512 * 1024 * 1024
+"""A larger file of the state, to which nobody has written since an orderly close, is compared with
+its checksum while it is already read."""
+
 STATE_KEY_BYTES: Final = 511
 """Longest key that LMDB takes."""
 

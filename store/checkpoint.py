@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.store.belonging import anchor
 from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
+from logweir.wal.place import Place
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import create_file
@@ -65,6 +67,7 @@ class Checkpoints:
         self._guard = threading.Lock()  # of what follows
         self._pins: dict[int, VClock] = {}
         self._followers = self._load_followers()
+        self._newest: tuple[VClock, Place] | None = None  # the last snapshot and its end
         self._removals = 0
         self._oldest: tuple[int, VClock] = (-1, VClock())
         self._bytes = 0
@@ -103,6 +106,8 @@ class Checkpoints:
             except BaseException:
                 writer.abort()
                 raise
+            if writer.last_block is not None:
+                self._newest = (view.vclock, Place.written(writer.last_block))
         self._bytes = 0
         self._last_time = time.monotonic()
         return path
@@ -147,6 +152,8 @@ class Checkpoints:
         with self._guard:
             superfluous = self._superfluous()
         # Not under the guard: who has it never waits for a commit.
+        if superfluous and self._newest is not None:
+            anchor(self._log, *self._newest, {file.path.name for file in superfluous})
         move_in(self._log, [file.path for file in superfluous if file.path.suffix == ".xlog"])
         with self._guard:
             still = {file.path for file in self._superfluous()}

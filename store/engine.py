@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.store import jsonpath
 from logweir.store.bulk import KeyPlan
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.keys import exact_key
 from logweir.store.request import Request
 from logweir.store.schema import Schema
-from logweir.store.state import Tree, Txn
+from logweir.store.state import Txn
+from logweir.store.tree import Tree
 from logweir.store.update import apply_update, apply_upsert, check_ops
 from logweir.store.values import go_to, read_array, skip
 from logweir.wal.mp import encode_array_header
@@ -110,7 +111,13 @@ class Engine:
                 yield value
             else:
                 found = primary.get(value)
-                assert found is not None
+                if found is None:
+                    raise WalError(
+                        f"index {index.name!r} of space {space.name!r} names a tuple that is not "
+                        "there: the state is damaged.",
+                        hint="close the store and remove its folder `state`: it is rebuilt from "
+                        "the log; `logweir verify --state` tells more",
+                    )
                 yield found
 
     # --- changing ---------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
@@ -53,10 +52,13 @@ from logweir.store.group import run_blocks
 from logweir.store.references import LargeTuple, entries
 from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
-from logweir.store.state import Position, SortedPart, State
+from logweir.store.state import Position, State
+from logweir.store.tree import SortedPart
 from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
+from logweir.wal.place import Place
 from logweir.wal.vclock import VClock
+from logweir.wal.writer import Written
 from logweir.wal.xrow import RowType
 
 __all__ = ["LargePiece", "Late", "LateGroup", "prepare"]
@@ -323,7 +325,7 @@ class Late:
         self._large: dict[int, _Large] = {}  # by space; nothing else of these waits
         self._tops: dict[int, dict[bytes, bytes]] = {}  # see `top`
         self._vclock = VClock()  # behind the last of them
-        self._end: tuple[Path, int] | None = None
+        self._end: Written | None = None
         self._rows = 0
         self._bytes = 0
         self._calm = 0
@@ -433,8 +435,8 @@ class Late:
             return size_bytes <= LATE_BYTES
         return self.takes(size_bytes)
 
-    def add(self, group: LateGroup, end: tuple[Path, int]) -> None:
-        """The rows of a group are durable. `end`: the log file and its byte behind them."""
+    def add(self, group: LateGroup, end: Written) -> None:
+        """The rows of a group are durable. `end`: of the log behind them."""
         if self.known and not all([piece.prefix for piece in group.pieces]):
             self.known.clear()
         for piece in group.pieces:
@@ -461,9 +463,7 @@ class Late:
         self._bytes += sum([len(data) for _, data in held])
         self._tops[space_id][piece.prefix] = piece.keys[-1]
 
-    def add_one(
-        self, space_id: int, key: bytes, data: bytes, vclock: VClock, end: tuple[Path, int]
-    ) -> None:
+    def add_one(self, space_id: int, key: bytes, data: bytes, vclock: VClock, end: Written) -> None:
         """`add` of one tuple of a plain space, with the position behind it."""
         if self.known:
             self.known.clear()
@@ -502,7 +502,7 @@ class Late:
     def apply(self) -> None:
         """Have the state take what waits. What it raises, it did not take, and takes no more."""
         assert self._end is not None
-        path, offset = self._end
+        place = Place.written(self._end)
         self._failed = True
         self._join_ones()
         together: dict[int, list[_Piece]] = {}
@@ -520,7 +520,7 @@ class Late:
                         txn.load_sorted(space_id, 1, places, len(prefix) + new.longest)
             for space_id, large in self._large.items():
                 txn.take_large(space_id, large.referred, large.held)
-            txn.set_position(Position(self._vclock, path.name, offset))
+            txn.set_position(Position(self._vclock, place))
             failpoint("store.before_late_commit")
         except BaseException:
             txn.abort()

@@ -288,7 +288,7 @@ class CommitsLate(ABC):
     def _add_late(self, late: LateGroup) -> None:
         with self._view_guard:
             failpoint("store.after_sync_before_state_commit")
-            end = self._writer.end
+            end = self._writer.last_block
             assert end is not None
             self._late.add(late, end)
             self._vclock = late.vclock

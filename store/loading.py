@@ -8,6 +8,7 @@ space with no other index are sorted, only the last of each key kept, and writte
 
 from __future__ import annotations
 
+import uuid
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from logweir.store.sequence import learn_sequence
 from logweir.store.state import MapFull, Position, State, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
+from logweir.wal.place import Place
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -52,12 +54,14 @@ def schema_of(txn: Txn) -> Schema:
 @dataclass(frozen=True, slots=True)
 class Source:
     """What fills a state. `blocks`: those of the snapshot, from its first; `start`: its vclock;
-    `batches`: the rows of the log behind a vclock; `end`: the vclock after the last of them."""
+    `batches`: the rows of the log behind a vclock; `end`: the vclock after the last of them;
+    `instance`: whose they are."""
 
     blocks: Callable[[], Iterable[Block]]
     start: VClock
     batches: Callable[[VClock], Iterable[Batch]]
     end: VClock
+    instance: uuid.UUID | None = None
 
 
 def load(state: State, plans: Plans, source: Source, position: Position | None) -> Schema:
@@ -75,7 +79,7 @@ def load(state: State, plans: Plans, source: Source, position: Position | None) 
                 loader = Loader(state, plans)
                 for block in source.blocks():
                     loader.load_snapshot(block)
-                loader.finish_snapshot(Position(source.start))
+                loader.finish_snapshot(source)
                 after = source.start
             else:
                 with state.read() as txn:
@@ -114,11 +118,13 @@ class Loader:
         self._rows = 0
         self._bytes = 0
         self._last: Batch | None = None
+        self._last_block: Block | None = None  # of the snapshot
 
     # --- a snapshot -------------------------------------------------------------------------------
 
     def load_snapshot(self, block: Block) -> None:
         """Add the rows of one block of a snapshot. Raises `CorruptBlock` for what cannot be."""
+        self._last_block = block
         columns = block.columns
         spaces = columns.space_id.tolist()
         start = 0
@@ -151,7 +157,7 @@ class Loader:
         self._rows += len(tuples)
         self._bytes += len(packed)
 
-    def finish_snapshot(self, position: Position) -> None:
+    def finish_snapshot(self, source: Source) -> None:
         """Build the other indexes and note the position: from now on the state is one."""
         for space in self.schema:
             for index in space.indexes[1:]:
@@ -160,7 +166,10 @@ class Loader:
                 tree = self._open().txn.tree(space.id, index.id)
                 self._rows += tree.count() if tree is not None else 0
         engine = self._open()
-        engine.txn.set_position(position)
+        last = self._last_block
+        place = None if last is None else Place.read(last, last.end)
+        engine.txn.set_instance(source.instance)
+        engine.txn.set_position(Position(source.start, place))
         self._commit()
 
     # --- the log ----------------------------------------------------------------------------------
@@ -271,10 +280,10 @@ class Loader:
         engine = self._open()
         if batch is None:
             before = engine.txn.position()
-            file, offset = (before.file, before.offset) if before else ("", 0)
+            place = before.place if before else None
         else:
-            file, offset = batch.position.path, batch.position.offset
-        engine.txn.set_position(Position(vclock, file, offset))
+            place = Place.read(batch.block, batch.position.offset)
+        engine.txn.set_position(Position(vclock, place))
         self._commit()
 
     def _commit(self) -> None:

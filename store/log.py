@@ -53,6 +53,7 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.mp import Value, unpack
+from logweir.wal.place import Place
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
 from logweir.wal.xrow import Transaction as LoggedTransaction
@@ -92,6 +93,8 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         self.replica_id: int = opened.replica_id
         self._filesystem: FileSystem = opened.filesystem
         self._state: State = opened.state
+        self.anchor = opened.anchor
+        """Where in logs or snapshots the state stood before this process wrote its first row."""
         self._schema: Schema = opened.schema
         self._vclock: VClock = opened.vclock
         self._plans = opened.plans
@@ -410,11 +413,10 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                 group.run_deferred()
             else:
                 self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
-            path = self._writer.path
+            last = self._writer.last_block
+            place = self.anchor if last is None else Place.written(last)
             with self._unlogged if unlogged else self._logged:
-                txn.set_position(
-                    Position(vclock, path.name if path else "", self._writer.size, unlogged)
-                )
+                txn.set_position(Position(vclock, place, unlogged))
                 failpoint("store.after_sync_before_state_commit")
         if not group.touched:
             txn.abort()

@@ -24,9 +24,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.errors import LogweirError, RecoveryRefused, WalError
+import lmdb
+
+from logweir.errors import WalError
 from logweir.recovery import (
-    LogPosition,
     RecoveryPlan,
     RecoveryReport,
     examine,
@@ -34,6 +35,7 @@ from logweir.recovery import (
     replay,
     snapshot_blocks,
 )
+from logweir.store.belonging import BROKEN, REFUSED, Kept, discard, trusted
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Plans
 from logweir.store.loading import Source, load
@@ -43,6 +45,7 @@ from logweir.store.state import Position, State
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.mp import pack, unpack, unpack_at
+from logweir.wal.place import Place
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
@@ -68,6 +71,7 @@ class Opened:
     plans: Plans
     vclock: VClock
     writer: WalWriter
+    anchor: Place | None
     needs_snapshot: bool
 
     def durable_end(self) -> tuple[Path, int]:
@@ -107,31 +111,20 @@ def open_folder(
         stack.enter_context(_locked(path, filesystem))
         state = State(path / STATE_NAME, LogFiles(path, filesystem))
         stack.callback(state.close, clean=False)
-        position = _trusted_position(state)
-        report, position = _examined(path, state, position, filesystem)
-        if report.is_empty:
-            if not create:
-                raise _no_store(path)
-            bootstrap(path, filesystem=filesystem, timestamp=clock())
-            report, position = examine(path, filesystem=filesystem), None
-        decided = plan(report, force=force_recovery)
-        applied = position
-        position = _checked(state, position, decided, force_recovery)
-        _check_cut(position, decided)
-        decided.prepare()
-        plans = Plans()
-        schema, vclock = _recovered(state, position, decided, plans)
-        _empty_temporary(state, schema)
-        instance = _instance(report)
-        with state.read() as txn:
-            replica_id = _replica_id(txn, schema, instance)
+        kept = trusted(state, path, filesystem)
+        found = _recovered(state, kept, path, create, force_recovery, filesystem, clock)
+        decided, position, vclock, schema = found.plan, found.position, found.vclock, found.schema
+        report = decided.report
+        instance, replica_id, plans = found.instance, found.replica_id, found.plans
         append_point = decided.append_point
-        free = _first_free(vclock, replica_id, decided, None if position else applied)
+        free = _first_free(vclock, replica_id, decided, found.given_up)
         if free != vclock:
             vclock = free
             append_point = AppendPoint(vclock, append_point.prev_vclock)
             _set_position(state, vclock)
             failpoint("opening.after_reserve")
+        with state.read() as txn:
+            stands = txn.position()
         writer = WalWriter(path, instance, append_point, options=options, filesystem=filesystem)
         if append_point is not decided.append_point:
             # Else the damaged log would be the newest, and its end be looked at again.
@@ -149,6 +142,7 @@ def open_folder(
             plans=plans,
             vclock=vclock,
             writer=writer,
+            anchor=None if stands is None else stands.place,
             needs_snapshot=(
                 decided.needs_snapshot
                 or append_point is not decided.append_point
@@ -166,16 +160,19 @@ def _first_free(
     14). `given_up`: a position whose newest rows are no longer in the log.
     """
     lsn = vclock.lsn(replica_id) + decided.lsn_reserve
-    if given_up is not None and not given_up.unlogged:
+    if given_up is not None:
         lsn = max(lsn, given_up.vclock.lsn(replica_id))
     return vclock.with_lsn(replica_id, lsn)
 
 
 def _set_position(state: State, vclock: VClock) -> None:
-    """Of a state that holds all there is; where that ends in the log is not said."""
+    """Of a state that holds all there is. Its last row stays where it is, but the next opening is
+    to look at what stands behind that."""
     txn = state.begin()
     try:
-        txn.set_position(Position(vclock))
+        before = txn.position()
+        place = None if before is None else before.place
+        txn.set_position(Position(vclock, None if place is None else place.nowhere))
         txn.commit()
     except BaseException:
         txn.abort()
@@ -218,93 +215,127 @@ def _locked(path: Path, filesystem: FileSystem) -> Any:
         lock.__exit__(None, None, None)
 
 
-def _trusted_position(state: State) -> Position | None:
-    """Open the state if it can be trusted. None, with the state thrown away, if it cannot."""
-    if state.is_usable():
+@dataclass(slots=True)
+class _Recovered:
+    """A state at the end of the log. `position`: up to where it was already; None where it was
+    made from a snapshot; `given_up`: that of one whose newest rows are no longer in the log."""
+
+    plan: RecoveryPlan
+    position: Position | None
+    plans: Plans
+    schema: Schema
+    vclock: VClock
+    instance: uuid.UUID
+    replica_id: int
+    given_up: Position | None = None
+
+
+def _recovered(
+    state: State,
+    kept: Kept | None,
+    path: Path,
+    create: bool,
+    force: bool,
+    filesystem: FileSystem,
+    clock: Callable[[], float],
+) -> _Recovered:
+    """Look at the log, decide, and bring the state to its end: what was kept of it, else a new
+    one."""
+    reason = ""  # why what was kept must go; it does once all is known that replaces it
+    given_up = None
+    while True:
+        report = _examined(path, None if reason else kept, filesystem)
+        if report.is_empty:
+            if not create:
+                raise _no_store(path)
+            if kept is not None and not force:
+                raise kept.refusal(report)
+            bootstrap(path, filesystem=filesystem, timestamp=clock())
+            continue
+        decided = plan(report, force=force)
+        if kept is not None and not reason:
+            reason = kept.misfit(decided, force=force)
+            if kept.is_ahead(decided):
+                given_up = kept.position
+            if reason and decided.since is not None:
+                continue
+        if kept is not None and reason:
+            discard(state, reason)
+            kept = None
+        _check_cut(kept, decided)
         try:
-            state.open()
-            with state.read() as txn:
-                position = txn.position()
-                state.files.check(txn.log_files())
-        except LogweirError:
-            position = None
-        if position is not None:
-            return position
-        state.close(clean=False)
-    state.discard()
-    return None
+            found = _at_end(state, kept, decided)
+        except BROKEN as error:
+            if kept is None or isinstance(error, REFUSED):
+                if isinstance(error, lmdb.Error):
+                    raise state.unusable(error) from error
+                raise
+            reason = f"it cannot be used: {error}"
+            continue
+        decided.prepare()
+        found.given_up = given_up
+        return found
 
 
-def _examined(
-    path: Path, state: State, position: Position | None, filesystem: FileSystem
-) -> tuple[RecoveryReport, Position | None]:
-    """The report; without the position where the log no longer has that place."""
-    if position is not None and position.file:
-        since = LogPosition(position.file, position.offset, position.vclock)
+def _examined(path: Path, kept: Kept | None, filesystem: FileSystem) -> RecoveryReport:
+    """The log behind the state; all of it where that does not stand in it."""
+    since = None if kept is None else kept.since
+    if since is not None:
         with contextlib.suppress(WalError):
-            return examine(path, since=since, filesystem=filesystem), position
-    return examine(path, filesystem=filesystem), position
+            return examine(path, since=since, filesystem=filesystem)
+    return examine(path, filesystem=filesystem)
 
 
-def _checked(
-    state: State, position: Position | None, decided: RecoveryPlan, force: bool
-) -> Position | None:
-    """The position, if the log reaches it: else rows are gone from the log that were applied."""
-    if position is None or position.unlogged or decided.vclock.covers(position.vclock):
-        return position
-    if not force:
-        raise RecoveryRefused(
-            f"the log ends at {decided.vclock}, but rows up to {position.vclock} were written "
-            "and applied: the newest rows are gone from the log.",
-            path=str(decided.report.directory),
-            report=decided.report,
-            hint="bring the missing log files back; or give the rows up with force_recovery, or "
-            "`logweir repair DIR --to NEW`",
-        )
-    state.close(clean=False)
-    state.discard()
-    return None
-
-
-def _check_cut(position: Position | None, decided: RecoveryPlan) -> None:
+def _check_cut(kept: Kept | None, decided: RecoveryPlan) -> None:
     """Never cut off what is applied: the invariant behind every answer that was given."""
-    at = decided.append_point
-    if position is None or at.path is None or at.path.name != position.file:
+    at, place = decided.append_point, None if kept is None else kept.position.place
+    if place is None or at.path is None or at.path.name != place.file:
         return
-    if at.size < position.offset:
+    if at.size < place.offset:
         raise WalError(
-            f"the log ends before byte {position.offset}, up to which it is applied.",
+            f"the log ends before byte {place.offset}, up to which it is applied.",
             path=str(at.path),
             offset=at.size,
             hint=f"keep a copy of the folder; without its folder {STATE_NAME!r} it is read anew",
         )
 
 
-def _recovered(
-    state: State, position: Position | None, decided: RecoveryPlan, plans: Plans
-) -> tuple[Schema, VClock]:
-    """Bring the state to the end of the log."""
+def _at_end(state: State, kept: Kept | None, decided: RecoveryPlan) -> _Recovered:
+    position = None if kept is None else kept.position
     start = decided.start if position is None else position.vclock
     end = decided.vclock.merge(start)
+    plans = Plans()
     source = Source(
         blocks=lambda: snapshot_blocks(decided),
         start=decided.start,
         batches=lambda after: replay(decided, after=after),
         end=end,
+        instance=decided.report.instance,
     )
-    return load(state, plans, source, position), end
+    schema = load(state, plans, source, position)
+    _empty_temporary(state, schema)
+    instance = _instance(decided.report)
+    with state.read() as txn:
+        replica_id = _replica_id(txn, schema, instance)
+    return _Recovered(decided, position, plans, schema, end, instance, replica_id)
 
 
 def _empty_temporary(state: State, schema: Schema) -> None:
     """Rows of temporary spaces do not outlive the process that wrote them."""
     spaces = [space for space in schema if space.is_temporary]
-    if not spaces:
+    with state.read() as before:
+        names = [
+            (space.id, index.id)
+            for space in spaces
+            for index in space.indexes
+            if before.count(space.id, index.id)
+        ]
+    if not names:
         return
     txn = state.begin()
     try:
-        for space in spaces:
-            for index in space.indexes:
-                txn.drop(space.id, index.id)
+        for space_id, index_id in names:
+            txn.drop(space_id, index_id)
         txn.commit()
     except BaseException:
         txn.abort()

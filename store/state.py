@@ -6,14 +6,13 @@ which they are applied, so a state is always that of one position, never in betw
 
 Layout of the folder `state/`:
 
-* `epoch`: one JSON object, written and synced before LMDB is opened and after it is closed: `boot`
-  (the boot id of the machine), `clean` (closed in order), `format`. LMDB runs without sync, so
-  after a power cut it may hold anything; then it is thrown away **before** it is opened. It is
-  kept where it was closed in order or the machine has not been restarted since.
+* `epoch`: whether the rest can be trusted: see `store.epoch`. LMDB runs without sync, so after a
+  power cut it may hold anything; then it is thrown away **before** it is opened.
 * `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in
   index 0 the key's memcomparable bytes (`store.keys`) give the tuple, or say where in the log it
   stands (`store.references`), in the others the index key gives the primary key. `meta` holds the
-  position, `references` where references were made.
+  position, with the last block of it (`wal.place`), and the instance, `references` where
+  references were made.
 
 Keys longer than LMDB takes (511 bytes) are kept in pieces, the further ones in a second database of
 the index (`store.longkeys`).
@@ -23,82 +22,62 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import struct
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from operator import lt
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import lmdb
 
 from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_MAP_START_BYTES
-from logweir.store import collation
-from logweir.store.keys import KEY_VERSION
-from logweir.store.longkeys import PIECE_BYTES, LongKeys
+from logweir.store.epoch import DATA_NAME, Seal, read_epoch, sync_data, write_epoch
 from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
+from logweir.store.tree import SortedPart, Tree
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
+from logweir.wal.place import Place
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "SortedPart", "Spoiled", "State", "Tree", "Txn", "takes_length"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "Txn"]
 
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
 _READERS_MAX: Final = 1024
 _META: Final = b"meta"
 _POSITION: Final = b"position"
+_INSTANCE: Final = b"instance"
 _LONG: Final = b"long/"
 _REFERRING: Final = b"referring/"
 _REFERENCES: Final = b"references"
 _PLACE: Final = struct.Struct(">QI")  # file, space
 _MOVED_BYTES: Final = 16 * 1024 * 1024
 _MOVED_ENTRIES: Final = 10_000
-_LONG_NAME: Final = b"/long"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _DISK_SECONDS: Final = 0.1
 _DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
-_STEP_VALUES: Final = 16
-_SMALL_BYTES: Final = 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full, or there are too many databases: abort the transaction, call
 `State.grow`, run it again."""
 
-SortedPart: TypeAlias = tuple[list[bytes], list[bytes]]
-"""Some keys, ascending, and the value of each."""
-
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where the state is applied. `vclock`: all rows that it covers; `file`, `offset`: name
-    of the log file and byte behind the last of them, "" and 0 where that is not known; `unlogged`:
-    whether rows up to it were applied without being logged (durability "none")."""
+    """Up to where the state is applied. `vclock`: all rows that it covers; `place`: behind the last
+    of them in the log, or the end of the snapshot behind which nothing was written; `unlogged`:
+    whether rows up to it were applied without being logged (durability "none"), behind `place`."""
 
     vclock: VClock
-    file: str = ""
-    offset: int = 0
+    place: Place | None = None
     unlogged: bool = False
-
-
-def state_format() -> str:
-    """What must be the same for a state to be used again: its layout, and how keys are made."""
-    return f"2/{KEY_VERSION}/{collation.version()}"
-
-
-def boot_id() -> str:
-    """What changes with every start of the machine; "" where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class Spoiled(Exception):
@@ -109,7 +88,7 @@ class State:
     """LMDB of one store. One at a time in a process, not to be used across a fork.
 
     `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
-    beside it. `is_usable` tells before `open` whether what is there may be trusted; `open` makes an
+    beside it. `doubt` tells before `open` whether what is there may be trusted; `open` makes an
     empty one where there is none.
     """
 
@@ -123,19 +102,23 @@ class State:
         self._lacks_databases = False  # one that was wanted could not be had
         self._disk_left = 0  # may be stored until then without asking the system again
         self._disk_until = 0.0
+        self._seal: Seal | None = None  # while nothing is different from what was closed in order
+        self._check: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._damage = ""
 
-    def is_usable(self) -> bool:
-        """Whether the state on disk is that of a position: closed in order, or same boot."""
+    def doubt(self, *, fully: bool = False) -> str:
+        """Before `open`: why what is on disk cannot be used; "" where it can, and where there is
+        nothing. `fully`: nothing is left to be looked at later. See `store.epoch`."""
         try:
-            epoch = json.loads((self.directory / "epoch").read_bytes())
-            return (
-                isinstance(epoch, dict)
-                and epoch.get("format") == state_format()
-                and (epoch.get("clean") is True or bool(boot_id() and epoch["boot"] == boot_id()))
-                and (self.directory / "data.mdb").is_file()
-            )
-        except (OSError, ValueError, KeyError):
-            return False
+            self._seal, reason = read_epoch(self.directory)
+            if self._seal is not None and (fully or not self._seal.waits(self.directory)):
+                reason = self._seal.damage(self.directory)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            reason = f"it cannot be read: {error.strerror or error}"
+        return reason
 
     def discard(self) -> None:
         """Throw the state away (it is closed). It is rebuilt from the log.
@@ -148,13 +131,18 @@ class State:
             return
         except OSError as error:
             raise explain(error, str(self.directory)) from error
+        finally:
+            self._seal, self._check, self._damage = None, None, ""
+            self._stop = threading.Event()
 
     def open(self) -> None:
         """Open or make the database. Raises `WalError` where the disk does not allow it."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._write_epoch(clean=False)
-            data = self.directory / "data.mdb"
+            if self._seal is None:
+                write_epoch(self.directory, None)
+            (self.directory / "lock.mdb").unlink(missing_ok=True)  # nobody else has it open
+            data = self.directory / DATA_NAME
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
             self._env = self._open_environment()
@@ -164,14 +152,39 @@ class State:
                 while self._wants_databases(count):
                     self._databases_max *= 2
                 self._env = self._open_environment()
-            self._env.reader_check()
             self._open_databases()
+            if self._seal is not None and self._seal.waits(self.directory):
+                self._check = threading.Thread(
+                    target=self._look, args=(self._seal,), name="logweir-state", daemon=True
+                )
+                self._check.start()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
-            raise self._unusable(error) from error
+            raise self.unusable(error) from error
 
-    def _unusable(self, error: lmdb.Error) -> WalError:
+    def open_to_read(self) -> None:
+        """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
+        try:
+            self._map_bytes = (self.directory / DATA_NAME).stat().st_size
+            self._env = lmdb.open(
+                os.fsencode(self.directory),
+                map_size=self._map_bytes,
+                max_dbs=_DATABASES_MAX,
+                readonly=True,
+                lock=False,
+                create=False,
+            )
+            with self._env.begin() as raw, raw.cursor() as cursor:
+                names = [bytes(name) for name in cursor.iternext(values=False)]
+            self._databases = {name: self._env.open_db(name, create=False) for name in names}
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        except lmdb.Error as error:
+            raise self.unusable(error) from error
+
+    def unusable(self, error: lmdb.Error) -> WalError:
+        """What to raise where LMDB refused."""
         return WalError(
             f"the state cannot be opened: {error}.",
             path=str(self.directory),
@@ -203,18 +216,57 @@ class State:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
             self._databases = {name: self._env.open_db(name, txn=raw) for name in names}
 
+    def _look(self, seal: Seal) -> None:
+        """Compare the file with its seal while it is read; nobody writes to it before the end."""
+        try:
+            self._damage = seal.damage(self.directory, self._stop)
+        except OSError as error:
+            self._damage = f"it cannot be read: {error.strerror or error}"
+        if self._damage:
+            with contextlib.suppress(OSError):
+                write_epoch(self.directory, None, damage=self._damage)
+
+    def _check_whole(self) -> None:
+        if self._damage:
+            raise WalError(
+                f"the state was damaged on the disk: {self._damage}. What was read since the store "
+                "was opened may be wrong; nothing was written.",
+                path=str(self.directory),
+                hint="open the store again: the state is then rebuilt from snapshot and log",
+            )
+
+    def _break_seal(self) -> None:
+        """Before the first change: note that the file is no longer what was closed in order."""
+        if self._check is not None:
+            self._check.join()
+        self._check_whole()
+        try:
+            write_epoch(self.directory, None)
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        self._seal = None
+
     def close(self, *, clean: bool) -> None:
-        """Close; `clean`: sync first and note that the state can be trusted after a power cut."""
+        """Close; `clean`: it can be trusted after a power cut, and what is on the disk is noted, so
+        that damage is found. Raises `WalError`."""
         self.files.close()
+        self._stop.set()
+        if self._check is not None:
+            self._check.join()
         if self._env is None:
             return
-        if clean:
-            self._env.sync(True)
         self._databases.clear()
         self._env.close()
         self._env = None
-        if clean and self.directory.is_dir():  # it may be removed at any time
-            self._write_epoch(clean=True)
+        if not clean or self._seal is not None:
+            return
+        try:
+            sync_data(self.directory)
+            write_epoch(self.directory, Seal.of(self.directory))
+        except FileNotFoundError:
+            return  # it may be removed at any time
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
 
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
@@ -232,7 +284,7 @@ class State:
             self._env = self._open_environment()
             self._open_databases()
         except lmdb.Error as error:
-            raise self._unusable(error) from error
+            raise self.unusable(error) from error
 
     @property
     def used_bytes(self) -> int:
@@ -288,12 +340,16 @@ class State:
     def read(self) -> Iterator[Txn]:
         """A consistent view of the last commit; writers go on. One thread, short or bounded."""
         assert self._env is not None
+        if self._damage:
+            self._check_whole()
         with self._env.begin() as raw:
             yield Txn(self, raw, write=False)
 
     def begin(self) -> Txn:
         """A write transaction. One at a time; commit or abort it in the thread that began it."""
         assert self._env is not None
+        if self._seal is not None:
+            self._break_seal()
         return Txn(self, self._env.begin(write=True), write=True)
 
     def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
@@ -310,6 +366,11 @@ class State:
                 raise MapFull("the state has no room for one more database") from None
         return handle
 
+    @property
+    def names(self) -> list[bytes]:
+        """Of all databases."""
+        return list(self._databases)
+
     def remember(self, handles: dict[bytes, Any]) -> None:
         """Keep handles that a committed write transaction opened."""
         self._databases.update(handles)
@@ -317,21 +378,6 @@ class State:
     def forget(self, name: bytes) -> None:
         """Drop the handle of a database that no longer exists."""
         self._databases.pop(name, None)
-
-    def _write_epoch(self, *, clean: bool) -> None:
-        path = self.directory / "epoch"
-        temporary = self.directory / "epoch.new"
-        text = json.dumps({"format": state_format(), "boot": boot_id(), "clean": clean})
-        with open(temporary, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fd = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 class Txn:
@@ -360,6 +406,11 @@ class Txn:
             if handle is not None and self.is_write:
                 self._opened[name] = handle
         return handle
+
+    def indexes(self) -> list[tuple[int, int]]:
+        """The space and the number of each index that was ever written."""
+        names = [name.split(b"/") for name in self._state.names if name[:1].isdigit()]
+        return [(int(name[0]), int(name[1])) for name in names if len(name) == 2]
 
     def drop(self, space_id: int, index_id: int) -> None:
         """Remove all entries of an index. Only undone with the whole transaction."""
@@ -426,13 +477,24 @@ class Txn:
         data = None if handle is None else self.raw.get(_POSITION, db=handle)
         if data is None:
             return None
-        vclock, file, offset, unlogged = unpack(data)
-        return Position(VClock(vclock), file, offset, unlogged)
+        vclock, unlogged, place = unpack(data)
+        return Position(VClock(vclock), Place.unpacked(place), unlogged)
 
     def set_position(self, position: Position) -> None:
         """Note up to where this transaction applies the log."""
-        data = pack([dict(position.vclock), position.file, position.offset, position.unlogged])
+        data = pack([dict(position.vclock), position.unlogged, position.place or ()])
         self.raw.put(_POSITION, data, db=self.database(_META))
+
+    def instance(self) -> uuid.UUID | None:
+        """Whose state it is; None where that is not known."""
+        handle = self.database(_META)
+        data = None if handle is None else self.raw.get(_INSTANCE, db=handle)
+        return None if data is None else uuid.UUID(bytes=data)
+
+    def set_instance(self, instance: uuid.UUID | None) -> None:
+        """Note whose state it is."""
+        if instance is not None:
+            self.raw.put(_INSTANCE, instance.bytes, db=self.database(_META))
 
     def note_long(self, name: bytes) -> None:
         """Remember that an index has had keys that are kept in pieces."""
@@ -556,233 +618,3 @@ class Txn:
     def abort(self) -> None:
         """Forget it."""
         self.raw.abort()
-
-
-class Tree:
-    """The entries of one index in one transaction: ordered bytes → bytes."""
-
-    __slots__ = ("_name", "_raw", "_txn", "_undo", "handle")
-
-    def __init__(
-        self, txn: Txn, name: bytes, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]
-    ) -> None:
-        self._txn = txn
-        self._name = name
-        self._raw = txn.raw
-        self.handle = handle
-        self._undo = undo
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value under `key`."""
-        if len(key) < PIECE_BYTES:
-            value: bytes | None = self._raw.get(key, db=self.handle)
-            if value and value[0] == REFERENCE:
-                return self._txn.resolve(value)
-            return value
-        return self._long().get(key) if self._txn.has_long(self._name) else None
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set the value under `key`."""
-        if len(key) < PIECE_BYTES:
-            self._keep(self.handle, key)
-            self._raw.put(key, value, db=self.handle)
-        else:
-            self._txn.note_long(self._name)
-            self._long().put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        """Remove `key`, which is there."""
-        if len(key) < PIECE_BYTES:
-            self._keep(self.handle, key)
-            self._raw.delete(key, db=self.handle)
-        else:
-            self._long().delete(key)
-
-    def clear(self) -> None:
-        """Remove all entries. Not undone by `rollback`."""
-        self._raw.drop(self.handle, delete=False)
-        if self._txn.has_long(self._name):
-            self._long().clear()
-
-    def _keep(self, handle: Any, key: bytes) -> None:
-        """Note what is under `key`, for a rollback."""
-        self._undo.append((handle, key, self._raw.get(key, db=handle)))
-
-    def _long(self) -> LongKeys:
-        """The keys in pieces; a reader asks only where there are some."""
-        below = self._txn.database(self._name + _LONG_NAME)
-        return LongKeys(self._raw, self.handle, below, self._keep)
-
-    def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
-        keys = [key for key, _ in pairs]
-        if all(map(lt, keys, keys[1:])):
-            self.load_sorted([(keys, [value for _, value in pairs])], _longest(keys))
-            return
-        if not takes_length(_longest(keys)):
-            for key, value in pairs:
-                self.put(key, value)
-            return
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs)
-
-    def load_sorted(self, parts: Iterable[SortedPart], longest: int) -> None:
-        """`load` of keys that are ascending, none of them twice.
-
-        `parts`: keys, some at least, and the value of each; `longest`: no key has more bytes.
-        """
-        if not takes_length(longest):
-            for keys, values in parts:
-                for key, value in zip(keys, values, strict=True):
-                    self.put(key, value)
-            return
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            for keys, values in parts:
-                pairs = zip(keys, values, strict=True)
-                cursor.putmulti(pairs, append=last is None or keys[0] > last)
-
-    def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many short keys, fastest in ascending order. Undone as `add_new`."""
-        self._txn.spoil()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs)
-
-    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> bool:
-        """Add many entries, ascending; False, with some of them added, if a key is there already.
-
-        Only undone with the whole transaction.
-        """
-        self._txn.spoil()
-        if not takes_length(_longest([key for key, _ in pairs])):
-            for key, value in pairs:
-                if self.get(key) is not None:
-                    return False
-                self.put(key, value)
-            return True
-        with self._raw.cursor(self.handle) as cursor:
-            _, added = cursor.putmulti(pairs, overwrite=False)
-        return bool(added == len(pairs))
-
-    def append(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending and above all that are there. Undone as `add_new`."""
-        self._txn.spoil()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=True)
-
-    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending, none of which is there. Undone as `add_new`."""
-        self._txn.spoil()
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
-
-    def has_any(self, keys: Sequence[bytes]) -> bool:
-        """Whether one of these short keys, ascending, is there."""
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
-
-    def has_only(self, prefix: bytes) -> bool:
-        """Whether all keys begin with `prefix`, as short as a key that is stored as it is."""
-        with self._raw.cursor(self.handle) as cursor:
-            if not cursor.first():
-                return True
-            has_first: bool = cursor.key().startswith(prefix)
-            return has_first and cursor.last() and cursor.key().startswith(prefix)
-
-    def last_with(self, prefix: bytes) -> bytes | None:
-        """The greatest key, as stored, of those that begin with `prefix`, which is short."""
-        with self._raw.cursor(self.handle) as cursor:
-            found = cursor.set_range(prefix.ljust(PIECE_BYTES, b"\xff"))
-            if not (found and cursor.key().startswith(prefix)):
-                found = cursor.prev() if found else cursor.last()
-            is_such = found and cursor.key().startswith(prefix)
-            return bytes(cursor.key()) if is_such else None
-
-    def last_key(self) -> bytes | None:
-        """The greatest key as stored; None in an empty tree."""
-        with self._raw.cursor(self.handle) as cursor:
-            return bytes(cursor.key()) if cursor.last() else None
-
-    def count(self) -> int:
-        """How many entries there are."""
-        count: int = self._raw.stat(self.handle)["entries"]
-        if self._txn.has_long(self._name):
-            count += self._long().surplus()
-        return count
-
-    def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries from `start` on, in order of keys."""
-        with self._raw.cursor(self.handle) as cursor:
-            if not (cursor.set_range(start[:PIECE_BYTES]) if start else cursor.first()):
-                return
-            resolve = self._resolver()
-            for stored, value in cursor.iternext():
-                if len(stored) < PIECE_BYTES:
-                    yield stored, value if resolve is None else resolve(value)
-                else:
-                    yield from self._long().ascending(stored, value, start)
-
-    def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
-        """Values of entries from `start` on, in order of keys, and whether these were the last.
-
-        It stops at `limit_items`, or soon after `limit_bytes`.
-        """
-        found: list[bytes] = []
-        size = 0
-        if self._txn.has_long(self._name) or self._txn.is_referring(self._name):
-            for _, value in self.ascending(start):
-                found.append(value)
-                size += len(value)
-                if len(found) >= limit_items or size >= limit_bytes:
-                    return found, False
-            return found, True
-        with self._raw.cursor(self.handle) as cursor:
-            if not (cursor.set_range(start) if start else cursor.first()):
-                return found, True
-            ahead = cursor.iternext(keys=False)
-            wanted = _STEP_VALUES
-            while len(found) < limit_items and size < limit_bytes:
-                step = list(islice(ahead, wanted))
-                found += step
-                size += sum(map(len, step))
-                if len(step) < wanted:
-                    return found, True
-                if size < len(found) * _SMALL_BYTES:
-                    wanted = 16 * _STEP_VALUES
-        return found, False
-
-    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
-        with self._raw.cursor(self.handle) as cursor:
-            if stop is None:
-                found = cursor.last()
-            else:
-                bound = stop[:PIECE_BYTES]
-                found = cursor.set_range(bound)
-                if not found:
-                    found = cursor.last()
-                elif bytes(cursor.key()) != bound or len(stop) < PIECE_BYTES:
-                    found = cursor.prev()
-            if not found:
-                return
-            resolve = self._resolver()
-            for stored, value in cursor.iterprev():
-                if len(stored) < PIECE_BYTES:
-                    yield stored, value if resolve is None else resolve(value)
-                else:
-                    yield from self._long().descending(stored, value, stop)
-
-    def _resolver(self) -> Callable[[bytes], bytes] | None:
-        """What makes tuples of values, where they may be references."""
-        return self._txn.resolve if self._txn.is_referring(self._name) else None
-
-
-def takes_length(key_bytes: int) -> bool:
-    """Whether LMDB takes keys of that length, which is not negative, as they are."""
-    return 0 <= key_bytes < PIECE_BYTES
-
-
-def _longest(keys: list[bytes]) -> int:
-    return max(map(len, keys), default=0)

@@ -279,6 +279,21 @@ class OsFileSystem:
             os.close(folder)
 
 
+@contextlib.contextmanager
+def unopened(folder: Path) -> Iterator[None]:
+    """Around reading what a process that has a folder of the real disk open for changes would
+    change: nobody can open it meanwhile. Writes nothing. Raises `DirectoryLocked`, `OSError`."""
+    held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _locked(folder / "logweir.lock") from None
+        yield
+    finally:
+        os.close(held)
+
+
 def _locked(path: Path) -> DirectoryLocked:
     """The error for a folder that somebody else holds, who may be named in the lock file."""
     try:

@@ -27,7 +27,7 @@ from logweir.wal.filesystem import OS, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, Written, create_file, file_name
 from logweir.wal.xrow import GROUP_LOCAL, RowType
 
 __all__ = ["SnapshotWriter", "insert_prefix", "read_snapshot"]
@@ -60,6 +60,8 @@ class SnapshotWriter:
         self.path = directory / file_name(vclock, "snap")
         self.rows = 0
         """Rows written so far."""
+        self.last_block: Written | None = None
+        """Its end: see `WalWriter.last_block`."""
         self._temporary = self.path.with_name(self.path.name + INPROGRESS)
         self._timestamp = timestamp
         self._level = compress_level
@@ -132,10 +134,12 @@ class SnapshotWriter:
         parts = encode_block(
             self._rows, threshold_bytes=COMPRESS_THRESHOLD_BYTES, level=self._level
         )
+        begin = self._file.size()
         try:
             self._file.write(parts)
         except OSError as error:
-            raise explain(error, str(self._temporary), self._file.size()) from error
+            raise explain(error, str(self._temporary), begin) from error
+        self.last_block = (self.path, self._file.size(), begin, parts[0])
         self._rows = bytearray()
 
 

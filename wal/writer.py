@@ -34,7 +34,15 @@ from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
-__all__ = ["INPROGRESS", "PROGRAM", "AppendPoint", "WalWriter", "WriterOptions", "file_name"]
+__all__ = [
+    "INPROGRESS",
+    "PROGRAM",
+    "AppendPoint",
+    "WalWriter",
+    "WriterOptions",
+    "Written",
+    "file_name",
+]
 
 VERSION: Final = "0.1.0"
 """Of logweir."""
@@ -49,6 +57,9 @@ _DENSE_BLOCKS: Final = 8
 looked at: trying takes as long as writing."""
 
 Buffer = bytes | bytearray | memoryview
+Written = tuple[Path, int, int, Buffer]
+"""A file, the bytes in it, where its last block begins, and what begins with that block's header.
+See `wal.place`."""
 
 
 def file_name(vclock: VClock, kind: str) -> str:
@@ -133,6 +144,7 @@ class WalWriter:
         self._current: _Current | None = None
         self._poison: BaseException | None = None
         self._aside = threading.Lock()  # held by who syncs aside, or closes the file
+        self._last_block: Written | None = None
         self._dense = 0  # how many blocks of pieces in a row could not be made smaller
         self.syncs = 0
         """How many times `sync` reached the disk."""
@@ -159,6 +171,12 @@ class WalWriter:
         """The file being written and its bytes, None before the first write."""
         current = self._current
         return None if current is None else (current.path, current.size)
+
+    @property
+    def last_block(self) -> Written | None:
+        """The end of what this writer wrote, also of a file that is closed by now; None before the
+        first write."""
+        return self._last_block
 
     @property
     def size(self) -> int:
@@ -190,10 +208,12 @@ class WalWriter:
                 current = self._file_for_write()
             except OSError as error:
                 raise self._failed(error, "cannot begin a new log file") from error
-        size = current.size
+        size = begin = current.size
         options = self.options
         parts: list[Buffer] = []
+        first = 0  # of the parts of the last block
         for rows in blocks:
+            begin, first = size, len(parts)
             unsynced_bytes = min(size - current.synced, _UNSYNCED_MAX)
             if isinstance(rows, Pieces):
                 parts += (block := self._encode_pieces(rows, unsynced_bytes, size))
@@ -210,7 +230,10 @@ class WalWriter:
                     )
                 )
             size += sum(map(len, block))
-        return self.append(parts, vclock)[1]
+        self.append(parts, vclock)
+        if first:
+            self._last_block = (current.path, size, begin, parts[first])
+        return size
 
     @property
     def place(self) -> tuple[int, int, int] | None:
@@ -228,21 +251,23 @@ class WalWriter:
             _UNSYNCED_MAX if most is None else most,
         )
 
-    def append(self, parts: Sequence[Buffer], vclock: VClock) -> tuple[Path, int]:
-        """`write` of blocks that were framed for `place`. Returns `end`. Raises `WriteFailed`."""
+    def append(self, parts: Sequence[Buffer], vclock: VClock) -> Written:
+        """`write` of one block that was framed for `place`. Returns `last_block`. Raises
+        `WriteFailed`."""
         current = self._current
         assert current is not None
         failpoint("wal.before_write")
+        before = current.size
         try:
             current.file.write(parts)
         except OSError as error:
-            before = current.size
             self._cut(current, before, error)
             raise self._failed(error, "cannot write to the log", before) from error
-        current.size += sum(map(len, parts))
+        current.size = size = before + sum(map(len, parts))
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
-        return current.path, current.size
+        self._last_block = last = (current.path, size, before, parts[0])
+        return last
 
     def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
         """Make the next file now, though it may stay empty. There must be none open.

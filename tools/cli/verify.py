@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from logweir.errors import ConfigError
 from logweir.recovery.examine import examine
 from logweir.recovery.report import (
     FileReport,
@@ -16,16 +21,33 @@ from logweir.recovery.report import (
 from logweir.recovery.single import examine_file
 from logweir.tools.cli.common import PathArgument, existing, log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
+from logweir.tools.cli.verifystate import compare, show_state, state_json
 from logweir.wal.damage import Damage
+from logweir.wal.filesystem import unopened
 
 
-def command(out: Output, path: PathArgument) -> int:
+def command(
+    out: Output,
+    path: PathArgument,
+    state: Annotated[
+        bool,
+        typer.Option(
+            "--state",
+            help="Also compare the state of the folder, which nobody may have open, with its log.",
+        ),
+    ] = False,
+) -> int:
     """Check everything: headers, checksums, rows, transactions, order, and what follows what.
 
     Lists damage with file, byte and lsn. Never writes. Exit code 3 if anything is damaged.
+    With --state every entry of every index is compared with what snapshot and log say; this takes
+    as much room in the folder for temporary files (TMPDIR) as the state does.
     """
     if existing(path).is_dir():
-        return _folder(out, path)
+        with unopened(path) if state else contextlib.nullcontext():
+            return _folder(out, path, with_state=state)
+    if state:
+        raise ConfigError("state", f"{path} is a file; name the folder that it lies in")
     done = 0
     with out.progress("Checking", path.stat().st_size) as progress:
 
@@ -51,15 +73,20 @@ def command(out: Output, path: PathArgument) -> int:
     return 3 if report.damage else 0
 
 
-def _folder(out: Output, path: Path) -> int:
+def _folder(out: Output, path: Path, *, with_state: bool) -> int:
     with out.progress("Checking", log_bytes(path)) as progress:
         report = examine(path, progress=lambda done, _: progress(done))
+    state = compare(out, report) if with_state else None
+    ok = report.ok and (state is None or state.ok)
     if out.as_json:
-        out.json(report.to_json())
+        also = {} if state is None else {"state": state_json(state)}
+        out.json({**report.to_json(), "ok": ok, **also})
     else:
         _show(out, report.files, report.damage, report.warnings)
         _show_verdict(out, report)
-    return 0 if report.ok else 3
+        if state is not None:
+            show_state(out, state)
+    return 0 if ok else 3
 
 
 def _show(

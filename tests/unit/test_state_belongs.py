@@ -1,0 +1,313 @@
+"""A state is used where it belongs to the log beside it, else rebuilt, and that is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logweir
+from logweir.errors import RecoveryRefused, WalError
+from logweir.limits import LATE_AFTER
+from logweir.recovery.restore import restore
+from logweir.store import epoch
+from logweir.store.commit import Job
+from logweir.store.log import Durability, Log
+from logweir.store.request import Request
+from logweir.store.run import Run
+from logweir.wal.mp import pack
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+Reasons = Callable[[], list[str]]
+
+
+@pytest.fixture
+def rebuilt(caplog: pytest.LogCaptureFixture) -> Reasons:
+    """The reasons why states were rebuilt since it was last called."""
+    caplog.set_level("WARNING", logger="logweir.store")
+
+    def reasons() -> list[str]:
+        found = [one.getMessage() for one in caplog.records if "state.rebuilt" in one.getMessage()]
+        caplog.clear()
+        return found
+
+    return reasons
+
+
+def filled(folder: Path, first: int, count: int = 20, **options: Any) -> Log:
+    """A store with rows from `first` on, open."""
+    log = logweir.open(folder, **options)
+    log.create_space("t", format=[("id", "unsigned")])
+    for i in range(first, first + count):
+        log.insert("t", (i,))
+    return log
+
+
+def ids(log: Log) -> list[Any]:
+    return [row[0] for row in log.select("t")]
+
+
+def test_state_of_another_store_is_not_served(tmp_path: Path, rebuilt: Reasons) -> None:
+    """The instance in it is not that of the folder."""
+    filled(tmp_path / "a", 1000).close()
+    filled(tmp_path / "b", 2000).close()
+    shutil.rmtree(tmp_path / "a" / "state")
+    shutil.copytree(tmp_path / "b" / "state", tmp_path / "a" / "state")
+    for line in ("it is of instance", None):
+        with logweir.open(tmp_path / "a") as log:
+            assert ids(log) == list(range(1000, 1020))
+        said = rebuilt()
+        assert len(said) == (line is not None)
+        assert line is None or line in said[0]
+
+
+def put_over(folder: Path, restored: Path) -> None:
+    """Copy the logs and snapshots of one folder over those of another, whose state stays."""
+    for old in [*folder.glob("*.xlog"), *folder.glob("*.snap")]:
+        old.unlink()
+    for new in [*restored.glob("*.xlog"), *restored.glob("*.snap")]:
+        shutil.copy(new, folder)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_restored_folder_put_over_the_old_one_is_what_counts(
+    is_killed: bool, tmp_path: Path, rebuilt: Reasons
+) -> None:
+    """Same instance, same lsns, other rows: the two histories are not mixed."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    log = filled(old, 0)
+    log.abandon() if is_killed else log.close()
+    restore(old, new, at=VClock({1: 10}))
+    with logweir.open(new) as log:
+        for i in range(100, 130):
+            log.insert("t", (i,))
+    put_over(old, new)
+    with logweir.open(old) as log:
+        assert ids(log) == [*range(7), *range(100, 130)]
+        log.insert("t", (1000,))
+    assert len(rebuilt()) == 1
+    with logweir.open(old) as log:
+        assert ids(log) == [*range(7), *range(100, 130), 1000]
+    assert rebuilt() == []
+
+
+def test_older_copy_put_over_is_refused_until_the_state_is_removed(tmp_path: Path) -> None:
+    """Nothing tells it from a log that lost its newest rows; force gives these up."""
+    folder = tmp_path / "folder"
+    filled(folder, 0, 5).close()
+    shutil.copytree(folder, tmp_path / "copy")
+    with logweir.open(folder, wal_max_size=2048) as log:
+        for i in range(100, 200):
+            log.insert("t", (i,))
+    put_over(folder, tmp_path / "copy")
+    with pytest.raises(RecoveryRefused, match="newest rows are gone") as caught:
+        logweir.open(folder)
+    assert "remove the folder `state`" in caught.value.hint
+    shutil.rmtree(folder / "state")
+    with logweir.open(folder) as log:
+        assert ids(log) == list(range(5))
+
+
+def test_all_logs_gone_is_no_fresh_folder(tmp_path: Path, rebuilt: Reasons) -> None:
+    """A new store is not begun beside a state that says what was there."""
+    filled(tmp_path, 0).close()
+    for file in [*tmp_path.glob("*.xlog"), *tmp_path.glob("*.snap")]:
+        file.unlink()
+    with pytest.raises(RecoveryRefused, match="newest rows are gone"):
+        logweir.open(tmp_path)
+    with logweir.open(tmp_path, force_recovery=True) as log:
+        assert [space.name for space in log.spaces()] == []
+    assert len(rebuilt()) == 1
+
+
+def test_state_of_the_format_before_is_rebuilt_once(tmp_path: Path, rebuilt: Reasons) -> None:
+    """A folder that an older version closed in order."""
+    filled(tmp_path, 0).close()
+    found = json.loads((tmp_path / "state" / "epoch").read_bytes())
+    before = {"format": "2/" + found["format"][2:], "boot": found["boot"], "clean": True}
+    (tmp_path / "state" / "epoch").write_text(json.dumps(before))
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(20))
+    (said,) = rebuilt()
+    assert "its format is 2/" in said
+    logweir.open(tmp_path).close()
+    assert rebuilt() == []
+
+
+def late(log: Log) -> list[int]:
+    """Runs that the state gets later. Returns what the space then holds."""
+    space_id = log.schema.space("t").id
+
+    def job(number: int) -> Job:
+        request = Request(RowType.REPLACE, space_id, tuple=pack([number]))
+        run = Run(space_id, pack([number]), array("Q", (0, len(pack([number])))))
+        return Job(lambda group: group.execute(request), 10, run=run)
+
+    for number in range(60, 60 + LATE_AFTER + 5):
+        log.run_job(job(number))
+    if log.durability != "none":
+        with log._state.read() as txn:  # past the log, which would have it take them
+            assert (found := txn.position()) is not None
+            assert found.vclock.signature < log.vclock.signature
+    return [*range(5), *range(60, 60 + LATE_AFTER + 5)]
+
+
+ACTIONS: dict[str, Callable[[Log], Any]] = {
+    "nothing": lambda log: None,
+    "one row": lambda log: log.insert("t", (60,)),
+    "bulk": lambda log: log.append("t", ((i,) for i in range(300, 3000))),
+    "late": late,
+    "definitions": lambda log: log.create_index("t", "second", ["id"]),
+    "snapshot": lambda log: log.snapshot(),
+    "snapshot and a row": lambda log: (log.snapshot(), log.insert("t", (60,))),
+    "rotations": lambda log: [log.insert("t", (i,)) for i in range(300, 400)],
+    "snapshots and rotations": lambda log: [
+        (log.insert("t", (i,)), log.snapshot() if i % 30 == 0 else None) for i in range(300, 391)
+    ],
+    "transaction of many blocks": lambda log: log.append(
+        "t", ((i,) for i in range(1000, 40_000)), one_transaction=True
+    ),
+}
+
+
+@pytest.mark.parametrize("durability", ["fsync", "write", "none"])
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_state_of_this_very_log_is_used(
+    action: str, is_killed: bool, durability: Durability, tmp_path: Path, rebuilt: Reasons
+) -> None:
+    """Also with no log behind the snapshot, and with the log of its position collected."""
+    log = filled(tmp_path, 0, 5, durability=durability, wal_max_size=2048, checkpoint_count=1)
+    known = ACTIONS[action](log)
+    wanted, vclock = known if action == "late" else ids(log), log.vclock
+    log.abandon() if is_killed else log.close()
+    for _ in range(3):
+        log = logweir.open(tmp_path, durability, wal_max_size=2048)
+        assert (ids(log), log.vclock) == (wanted, vclock)
+        log.abandon() if is_killed else log.close()
+    assert rebuilt() == []
+    shutil.rmtree(tmp_path / "state")
+    if durability != "none" or not is_killed:
+        with logweir.open(tmp_path) as log:
+            assert (ids(log), log.vclock) == (wanted, vclock)
+
+
+def epoch_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "state" / "epoch").read_bytes())
+    return found
+
+
+def test_a_changed_state_has_no_mark_of_an_orderly_close(
+    tmp_path: Path, rebuilt: Reasons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut it may hold anything, so it must not say that it is whole."""
+    filled(tmp_path, 0).close()
+    assert epoch_of(tmp_path)["clean"] is True
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(20))
+        assert epoch_of(tmp_path)["clean"] is True  # reading changes nothing
+    log = logweir.open(tmp_path)
+    log.insert("t", (20,))
+    assert epoch_of(tmp_path)["clean"] is False
+    assert "seal" not in epoch_of(tmp_path)
+    log.abandon()
+    assert rebuilt() == []
+    monkeypatch.setattr(epoch, "boot_id", lambda: "the machine was started again")
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(21))
+    (said,) = rebuilt()
+    assert "before the machine was started again" in said
+
+
+def test_the_mark_is_gone_before_the_first_page_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is there only when LMDB's file is on stable storage: each sync is watched."""
+    filled(tmp_path, 0).close()
+    data = tmp_path / "state" / "data.mdb"
+    seen: list[tuple[str, bool, bytes]] = []
+    fsync = os.fsync
+
+    def watched(fd: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        seen.append((name, epoch_of(tmp_path)["clean"], data.read_bytes()))
+        fsync(fd)
+
+    before = data.read_bytes()
+    log = logweir.open(tmp_path)
+    monkeypatch.setattr(os, "fsync", watched)
+    log.insert("t", (20,))
+    breaking = [(name, is_clean) for name, is_clean, found in seen if found == before]
+    assert breaking[-2:] == [("epoch.new", True), ("state", False)]
+    seen.clear()
+    log.close()
+    closing = [(name, is_clean) for name, is_clean, _ in seen if name != "logweir.lock"]
+    assert closing[-3:] == [("data.mdb", False), ("epoch.new", False), ("state", True)]
+    assert seen[-3][2] == data.read_bytes()  # nothing was written to it behind its sync
+
+
+def test_late_damage_of_a_large_state_refuses_what_comes(
+    tmp_path: Path, rebuilt: Reasons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that nobody wrote to is read at once; changes wait until it is compared."""
+    filled(tmp_path, 0).close()
+    monkeypatch.setattr(epoch, "STATE_CHECK_BYTES", 0)
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(20))
+        log.insert("t", (20,))
+    assert rebuilt() == []
+    data = bytearray((tmp_path / "state" / "data.mdb").read_bytes())
+    data[-1] ^= 1  # of a page in use or not
+    (tmp_path / "state" / "data.mdb").write_bytes(data)
+    noted = epoch_of(tmp_path)
+    known = (tmp_path / "state" / "data.mdb").stat()
+    noted["seal"]["file"] = [known.st_ino, known.st_mtime_ns, known.st_ctime_ns]
+    (tmp_path / "state" / "epoch").write_text(json.dumps(noted))
+    opened, compared = threading.Event(), epoch._checksum
+
+    def compare(path: Path, stop: threading.Event | None = None) -> int:
+        assert opened.wait(30)
+        return compared(path, stop)
+
+    monkeypatch.setattr(epoch, "_checksum", compare)
+    log = logweir.open(tmp_path)
+    assert len(log.select("t")) == 21  # which may be wrong
+    opened.set()
+    with pytest.raises(WalError, match="the state was damaged on the disk"):
+        log.insert("t", (21,))
+    with pytest.raises(WalError, match="the state was damaged on the disk"):
+        log.select("t")
+    log.close()
+    assert rebuilt() == []
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(21))
+    (said,) = rebuilt()
+    assert "its checksum differs" in said
+
+
+def test_a_large_state_that_somebody_wrote_to_is_compared_first(
+    tmp_path: Path, rebuilt: Reasons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was copied or changed may be anything."""
+    filled(tmp_path, 0).close()
+    monkeypatch.setattr(epoch, "STATE_CHECK_BYTES", 0)
+    shutil.copytree(tmp_path / "state", tmp_path / "copied")
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "copied").rename(tmp_path / "state")
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(20))
+    assert rebuilt() == []
+    data = bytearray((tmp_path / "state" / "data.mdb").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "state" / "data.mdb").write_bytes(data)
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(20))
+    assert len(rebuilt()) == 1
