@@ -101,6 +101,9 @@ STATE_KEY_BYTES: Final = 511
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Largest group of requests that shares one sync; what is over goes into the next group."""
 
+END_MARK_BYTES: Final = 4096
+"""Largest `logweir.end` that is read; its longest form has about 1200 bytes."""
+
 LOG_FILES_OPEN: Final = 64
 """Log files that a store keeps open to read the large tuples that its state refers to."""
 

@@ -193,6 +193,11 @@ def _items(source: RecoveryPlan, own: _OwnNumber) -> Generator[Batch | Hole]:
         if lost_at_end and isinstance(item, Batch):
             own.learn(item.block.columns, range(item.first, item.last))
         yield item
+    mark = source.report.end_mark
+    if mark is not None and not vclock.covers(mark.vclock):
+        after = vclock.merge(mark.vclock)
+        yield Hole(vclock, after)
+        vclock = after
     if lost_at_end:
         yield _hole_at_end(vclock, own.number, source.report.lsn_reserve)
 

@@ -24,9 +24,10 @@ from logweir.recovery.replay import Batch
 from logweir.recovery.report import HOLE_ITEM, Hole
 from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, create_file
+from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, WriterOptions
 
 __all__ = [
     "LogRewriter",
@@ -205,7 +206,10 @@ class LogRewriter:
         self._vclock = vclock
         self._begun = False
         at = AppendPoint(vclock, previous)
-        return WalWriter(self.directory, self._instance, at, filesystem=self._filesystem)
+        options = WriterOptions(is_synced=True)  # who is told that it is there finds it closed
+        return WalWriter(
+            self.directory, self._instance, at, options=options, filesystem=self._filesystem
+        )
 
     def _begin(self) -> None:
         self._writer.begin([(HOLE_ITEM, str(hole)) for hole in self._holes])

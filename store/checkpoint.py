@@ -25,9 +25,9 @@ from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
+from logweir.wal.newfile import replace_file
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import create_file
 
 if TYPE_CHECKING:
     from logweir.store.log import Log
@@ -88,6 +88,7 @@ class Checkpoints:
             view = stack.enter_context(log.rotated_view())
             newest = self._index().newest_snap()
             if newest is not None and newest.vclock == view.vclock:
+                log.end_marks.put(newest.path, newest.size, view.vclock)
                 return newest.path
             writer = SnapshotWriter(
                 log.path,
@@ -103,6 +104,7 @@ class Checkpoints:
             except BaseException:
                 writer.abort()
                 raise
+        log.end_marks.put(path, writer.size, view.vclock)
         self._bytes = 0
         self._last_time = time.monotonic()
         return path
@@ -274,20 +276,10 @@ class Checkpoints:
             file.close()
 
     def _save_followers(self, followers: dict[str, VClock]) -> None:
-        filesystem = self._log.filesystem
         path = self._log.path / FOLLOWERS_NAME
-        temporary = path.with_name(path.name + ".new")
         text = json.dumps({name: str(at) for name, at in sorted(followers.items())}, indent=1)
         try:
-            file = create_file(filesystem, temporary)
-            try:
-                file.write([text.encode()])
-                file.sync()
-            finally:
-                file.close()
-            failpoint("followers.before_rename")
-            filesystem.rename(temporary, path)
-            filesystem.sync_directory(self._log.path)
+            replace_file(self._log.filesystem, path, text.encode(), "followers.before_rename")
         except OSError as error:
             raise explain(error, str(path)) from error
         self._followers = followers

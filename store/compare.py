@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from logweir.errors import WalError
 from logweir.recovery import Batch, examine, plan, replay, snapshot_blocks
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Plans
 from logweir.store.loading import Source, load
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
+from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import Block, read_meta
 from logweir.wal.snapshot import read_snapshot
@@ -100,11 +100,7 @@ def _load(
     if path.is_dir():
         report = examine(path, filesystem=filesystem)
         if report.is_empty:
-            raise WalError(
-                "there is no snapshot and no log in the folder.",
-                path=str(path),
-                hint="name the folder of a store, or a snapshot",
-            )
+            raise no_store(path)
         decided = plan(report)
         source = Source(
             blocks=lambda: _counted(snapshot_blocks(decided), told),

@@ -49,6 +49,7 @@ from logweir.store.syncer import Aside, Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import Here, ReadView
 from logweir.wal.block import Pieces
+from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
@@ -96,6 +97,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         self._vclock: VClock = opened.vclock
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
+        self.end_marks: EndMarks = opened.writer.end_marks
         self._lock_stack = opened.lock
         self._clock = clock
         self._exclusive = threading.Lock()  # held by whoever has the LMDB write transaction

@@ -40,6 +40,7 @@ from logweir.store.loading import Source, load
 from logweir.store.references import LogFiles
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
+from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.mp import pack, unpack, unpack_at
@@ -111,7 +112,7 @@ def open_folder(
         report, position = _examined(path, state, position, filesystem)
         if report.is_empty:
             if not create:
-                raise _no_store(path)
+                raise no_store(path)
             bootstrap(path, filesystem=filesystem, timestamp=clock())
             report, position = examine(path, filesystem=filesystem), None
         decided = plan(report, force=force_recovery)
@@ -168,6 +169,8 @@ def _first_free(
     lsn = vclock.lsn(replica_id) + decided.lsn_reserve
     if given_up is not None and not given_up.unlogged:
         lsn = max(lsn, given_up.vclock.lsn(replica_id))
+    if (mark := decided.report.end_mark) is not None:
+        lsn = max(lsn, mark.vclock.lsn(replica_id))
     return vclock.with_lsn(replica_id, lsn)
 
 
@@ -194,15 +197,7 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
     except OSError as error:
         raise explain(error, str(path)) from error
     if not create and not any(name.endswith((".snap", ".xlog")) for name in names):
-        raise _no_store(path)  # before a lock file is left in a folder that is none of ours
-
-
-def _no_store(path: Path) -> WalError:
-    return WalError(
-        "there is no snapshot and no log in the folder.",
-        path=str(path),
-        hint="look at the path, or make a store there with `logweir init`",
-    )
+        raise no_store(path)  # before a lock file is left in a folder that is none of ours
 
 
 @contextlib.contextmanager

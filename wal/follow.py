@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
-from logweir.errors import ChainGap, PositionUnavailable, WalError
+from logweir.errors import ChainGap, WalError
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
-from logweir.wal.directory import LogFile, scan_directory
+from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.vclock import VClock
 
 __all__ = ["Follower"]
+
+_ATTEMPTS: Final = 5
+"""At opening a file that is removed just then."""
 
 
 class Follower:
@@ -131,8 +135,8 @@ class Follower:
             return synced
         return 0 if name > newest.name else None
 
-    def _files(self) -> list[LogFile]:
-        return scan_directory(self.directory, self._filesystem).xlogs
+    def _index(self) -> DirectoryIndex:
+        return scan_directory(self.directory, self._filesystem)
 
     def _has_newer(self, name: str) -> bool:
         """Whether a later log is there, by names alone."""
@@ -143,19 +147,15 @@ class Follower:
         """Open the last log that is not after the position."""
         if self._open_place():
             return True
-        files = self._files()
-        chosen = [file for file in files if self.vclock.covers(file.vclock)]
-        if chosen:
-            self._open(chosen[-1])
-            return True
-        if files:
-            raise PositionUnavailable(
-                self.vclock,
-                files[0].vclock,
-                "the newest row",
-                hint="the older logs were removed: start from a snapshot instead",
-            )
-        return False
+        for _ in range(_ATTEMPTS):
+            index = self._index()
+            index.check_start(self.vclock)
+            files = index.xlogs_after(self.vclock)
+            if not files:
+                return False
+            if self._open(files[0]):
+                return True
+        raise removed(self.vclock, files[0].vclock)
 
     def _open_place(self) -> bool:
         """Open the place that was given; it may be gone."""
@@ -178,7 +178,8 @@ class Follower:
         """Open the file after `reader`'s, if it is there and `reader`'s is finished."""
         if not self._has_newer(reader.path.name):
             return False
-        later = [file for file in self._files() if file.vclock.compare(reader.meta.vclock) == ">"]
+        files = self._index().xlogs
+        later = [file for file in files if file.vclock.compare(reader.meta.vclock) == ">"]
         if not later:
             return False
         following = later[0]
@@ -189,6 +190,8 @@ class Follower:
         if isinstance(ending, Damage) and ending.kind not in TAIL_KINDS:
             raise ending.to_error()
         if not reader.vclock.covers(following.vclock) and not self.vclock.covers(following.vclock):
+            if all(file.path.name != reader.path.name for file in files):
+                raise removed(self.vclock, following.vclock)  # the oldest go first, ours did
             raise ChainGap(
                 f"the next file begins at {following.vclock}, the log so far ends at "
                 f"{reader.vclock}.",
@@ -197,11 +200,17 @@ class Follower:
                 found=following.vclock,
                 hint="rows are missing: `logweir verify` shows where",
             )
-        self._open(following)
-        return True
+        return self._open(following) or self._open_first()
 
-    def _open(self, file: LogFile) -> None:
+    def _open(self, file: LogFile) -> bool:
+        """Go on in `file`; False where it was removed since the folder was listed."""
         self.close()
-        self._reader = WalReader(file.path, filesystem=self._filesystem)
+        try:
+            self._reader = WalReader(file.path, filesystem=self._filesystem)
+        except WalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
         self._offset = self._reader.first_block
         self._safe_end = 0
+        return True

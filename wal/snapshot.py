@@ -25,9 +25,10 @@ from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
+from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 from logweir.wal.xrow import GROUP_LOCAL, RowType
 
 __all__ = ["SnapshotWriter", "insert_prefix", "read_snapshot"]
@@ -60,6 +61,8 @@ class SnapshotWriter:
         self.path = directory / file_name(vclock, "snap")
         self.rows = 0
         """Rows written so far."""
+        self.size = 0
+        """Bytes of the complete file."""
         self._temporary = self.path.with_name(self.path.name + INPROGRESS)
         self._timestamp = timestamp
         self._level = compress_level
@@ -90,6 +93,7 @@ class SnapshotWriter:
         try:
             self._file.write([EOF_MARKER])
             self._file.sync()
+            self.size = self._file.size()
             self._file.close()
             failpoint("snapshot.before_rename")
             self._filesystem.rename(self._temporary, self.path)

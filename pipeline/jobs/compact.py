@@ -35,8 +35,9 @@ from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.meta import Meta
+from logweir.wal.newfile import create_file
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

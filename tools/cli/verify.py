@@ -11,18 +11,21 @@ from logweir.recovery.report import (
     RecoveryReport,
     count_of_rows,
     damage_json,
+    unfinished_json,
     vclock_json,
 )
 from logweir.recovery.single import examine_file
 from logweir.tools.cli.common import PathArgument, existing, log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.wal.damage import Damage
+from logweir.wal.directory import no_store
 
 
 def command(out: Output, path: PathArgument) -> int:
     """Check everything: headers, checksums, rows, transactions, order, and what follows what.
 
-    Lists damage with file, byte and lsn. Never writes. Exit code 3 if anything is damaged.
+    Lists damage with file, byte and lsn. Never writes. Exit code 3 if anything is damaged, 1 if
+    there is neither a log nor a snapshot.
     """
     if existing(path).is_dir():
         return _folder(out, path)
@@ -44,26 +47,33 @@ def command(out: Output, path: PathArgument) -> int:
                 "vclock": vclock_json(report.last_vclock),
                 "warnings": list(report.warnings),
                 "holes": [],
+                "unfinished": unfinished_json(report),
             }
         )
     else:
-        _show(out, [report], report.damage, report.warnings)
+        _show(out, [report], report.damage, report.warnings, report)
     return 3 if report.damage else 0
 
 
 def _folder(out: Output, path: Path) -> int:
     with out.progress("Checking", log_bytes(path)) as progress:
         report = examine(path, progress=lambda done, _: progress(done))
+    if report.is_empty:
+        raise no_store(path)
     if out.as_json:
         out.json(report.to_json())
     else:
-        _show(out, report.files, report.damage, report.warnings)
+        _show(out, report.files, report.damage, report.warnings, report.unfinished)
         _show_verdict(out, report)
     return 0 if report.ok else 3
 
 
 def _show(
-    out: Output, files: Sequence[FileReport], damage: Sequence[Damage], warnings: Sequence[str]
+    out: Output,
+    files: Sequence[FileReport],
+    damage: Sequence[Damage],
+    warnings: Sequence[str],
+    last: FileReport | None,
 ) -> None:
     if files:
         columns = ("file", "size", "blocks", "rows", "from", "up to", "end", "damage")
@@ -88,14 +98,16 @@ def _show(
         out.message(f"note: {text}")
     if damage:
         out.line(f"{_count(len(damage), 'damaged place')}, {count_of_rows(tuple(damage))} lost")
+    elif last is not None and last.tail is not None and not last.is_tail_known:
+        tail = last.tail
+        text = f"whole up to byte {tail.offset} of {last.path.name}; an unfinished write of "
+        out.line(text + f"{tail.size} bytes after it, which may have been acknowledged")
     elif files:
         out.line("everything is whole")
 
 
 def _show_verdict(out: Output, report: RecoveryReport) -> None:
-    if report.is_empty:
-        out.line(f"{report.directory} holds neither logs nor snapshots")
-    elif report.blocking and all(one.rows_lost == 0 for one in report.blocking):
+    if report.blocking and all(one.rows_lost == 0 for one in report.blocking):
         out.line("the folder is not opened like that, though no row is lost: `repair` keeps them")
     elif report.blocking:
         lost = count_of_rows(report.blocking)
