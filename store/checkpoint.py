@@ -4,8 +4,9 @@ A checkpoint closes the current log, so that a log begins where the snapshot end
 snapshot from a read view while writers go on. It is due after `interval_seconds` or `log_bytes`;
 it is looked for after each commit, so an idle store makes none. After it, snapshots beyond the
 newest `count` are removed, and logs that neither the oldest snapshot kept, nor a follower, nor a
-backup under way still needs. Followers' positions are in the file `logweir.followers` (JSON,
-replaced as a whole), so a restart does not forget them.
+backup under way, nor a reader with a lease (`wal.lease`) still needs. A lease that keeps a file
+for longer than `LEASE_SECONDS` counts no more. Followers' positions are in the file
+`logweir.followers` (JSON, replaced as a whole), so a restart does not forget them.
 Source: Tarantool 2.6.0 (`checkpoint_count` 2, `checkpoint_interval` 3600 s, `gc.c`).
 """
 
@@ -17,14 +18,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.limits import LEASE_SECONDS
 from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
+from logweir.wal.lease import holders, is_leased, unleased
 from logweir.wal.newfile import replace_file
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -63,7 +67,8 @@ class Checkpoints:
         self.options = options
         self._busy = threading.Lock()  # one checkpoint at a time
         self._guard = threading.Lock()  # of what follows
-        self._pins: dict[int, VClock] = {}
+        self._pins: dict[int, frozenset[Path]] = {}
+        self._kept_since: dict[Path, float] = {}  # by a lease alone
         self._followers = self._load_followers()
         self._removals = 0
         self._oldest: tuple[int, VClock] = (-1, VClock())
@@ -163,13 +168,18 @@ class Checkpoints:
         log = self._log
         for file in files:
             failpoint("checkpoint.before_remove")
-            try:
-                log.filesystem.remove(file.path)
-                log.filesystem.sync_directory(log.path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise explain(error, str(file.path)) from error
+            with unleased(log.path, file.signature) as is_free:
+                if not is_free and not self._is_overdue(file.path):
+                    if file.suffix == "xlog":
+                        return  # it was taken since it was looked for
+                    continue
+                try:
+                    log.filesystem.remove(file.path)
+                    log.filesystem.sync_directory(log.path)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise explain(error, str(file.path)) from error
             yield file.path
 
     def _superfluous(self) -> list[LogFile]:
@@ -177,13 +187,31 @@ class Checkpoints:
         index = self._index()
         snaps = index.snaps
         kept = snaps[-self.options.count :]
-        pinned = list(self._pins.values())
-        kept_or_pinned = kept + [snap for snap in snaps if snap.vclock in pinned]
-        found: list[LogFile] = [snap for snap in snaps if snap not in kept_or_pinned]
-        if kept:
-            needed = min((snap.vclock for snap in kept_or_pinned), key=lambda v: v.signature)
-            found += _logs_before(index, [needed, *self._followers.values()])
-        return found
+        kept += [snap for snap in snaps if self._is_pinned(snap) and snap not in kept]
+        if not kept:
+            return []
+        needed = min((snap.vclock for snap in kept), key=lambda v: v.signature)
+        unneeded = [snap for snap in snaps if snap not in kept]
+        logs = _logs_before(index, [needed, *self._followers.values()])
+        logs = list(takewhile(lambda log: not self._is_pinned(log), logs))  # no gap in between
+        self._kept_since = {
+            file.path: self._kept_since.get(file.path, time.monotonic())
+            for file in [*unneeded, *logs]
+        }
+        free = [snap for snap in unneeded if not self._is_leased(snap)]
+        return free + list(takewhile(lambda log: not self._is_leased(log), logs))
+
+    def _is_pinned(self, file: LogFile) -> bool:
+        return any(file.path in pinned for pinned in self._pins.values())
+
+    def _is_leased(self, file: LogFile) -> bool:
+        if self._is_overdue(file.path):
+            return False
+        return is_leased(self._log.path, file.signature, file.signature)
+
+    def _is_overdue(self, path: Path) -> bool:
+        since = self._kept_since.get(path)
+        return since is not None and time.monotonic() - since > LEASE_SECONDS
 
     def pinned_bytes(self) -> dict[str, int]:
         """See `Log.pinned_bytes`."""
@@ -229,11 +257,11 @@ class Checkpoints:
             if newest is None:
                 text = "there is no snapshot to back up"
                 raise RequestError(ErrorCode.MISSING_SNAPSHOT, text)
+            files = [newest.path, *(log.path for log in index.xlogs_after(newest.vclock))]
             pin = max(self._pins, default=0) + 1
-            self._pins[pin] = newest.vclock
+            self._pins[pin] = frozenset(files)
         try:
-            logs = index.xlogs_after(newest.vclock)
-            yield [newest.path, *(log.path for log in logs)]
+            yield files
         finally:
             with self._guard:
                 del self._pins[pin]
@@ -300,6 +328,7 @@ class Checkpoints:
             "log_files": len(index.xlogs),
             "followers": followers,
             "backups": backups,
+            "leases": {str(pid): first for pid, first in holders(self._log.path).items()},
             "oldest_log_kept_by": oldest[0] if oldest else None,
         }
 

@@ -53,6 +53,7 @@ from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
+from logweir.wal.lease import Lease
 from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
@@ -645,7 +646,13 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                 start, self.oldest_position, self._vclock, hint="that position is not reached yet"
             )
         return LogCursor(
-            Follower(self.path, start, filesystem=self._filesystem, durable=lambda: self._durable)
+            Follower(
+                self.path,
+                start,
+                filesystem=self._filesystem,
+                durable=lambda: self._durable,
+                lease=Lease(self.path),
+            )
         )
 
     def rows(

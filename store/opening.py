@@ -43,6 +43,7 @@ from logweir.store.state import Position, State
 from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -50,7 +51,6 @@ from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
 __all__ = ["Opened", "bootstrap", "open_folder"]
 
-LOCK_NAME: Final = "logweir.lock"
 STATE_NAME: Final = "state"
 
 

@@ -17,6 +17,7 @@ from logweir.errors import ChainGap, WalError
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.lease import Lease
 from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.vclock import VClock
 
@@ -32,8 +33,9 @@ class Follower:
     `directory`: the folder; `after`: rows that `after` holds are not yielded; `durable`: tells a
     follower in the writer's own process the newest file that has synced rows and how many of its
     bytes are synced, and nothing behind that is yielded; `place`: a file and a byte in it from
-    which on all rows behind `after` stand, so that what is before need not be read. One thread at
-    a time.
+    which on all rows behind `after` stand, so that what is before need not be read; `lease`: keeps
+    what is still to be read from being removed, and is closed with the follower. One thread at a
+    time.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Follower:
         filesystem: FileSystem = OS,
         durable: Callable[[], tuple[Path, int]] | None = None,
         place: tuple[Path, int] | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        self._lease = lease
         self._place = place
         self._durable = durable
         self.directory = directory
@@ -63,6 +67,11 @@ class Follower:
 
     def close(self) -> None:
         """Close the file that is being read."""
+        self._leave()
+        if self._lease is not None:
+            self._lease.close()
+
+    def _leave(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -148,6 +157,8 @@ class Follower:
         if self._open_place():
             return True
         for _ in range(_ATTEMPTS):
+            if self._lease is not None:
+                self._lease.hold(0)  # nothing goes between the look and the opening
             index = self._index()
             index.check_start(self.vclock)
             files = index.xlogs_after(self.vclock)
@@ -204,7 +215,9 @@ class Follower:
 
     def _open(self, file: LogFile) -> bool:
         """Go on in `file`; False where it was removed since the folder was listed."""
-        self.close()
+        self._leave()
+        if self._lease is not None:
+            self._lease.hold(file.signature)
         try:
             self._reader = WalReader(file.path, filesystem=self._filesystem)
         except WalError as error:

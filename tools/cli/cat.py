@@ -23,6 +23,7 @@ from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_direct
 from logweir.wal.endmark import EndMark
 from logweir.wal.filesystem import OS
 from logweir.wal.follow import Follower
+from logweir.wal.lease import Lease, leased
 from logweir.wal.reader import Block, WalReader, read_meta
 from logweir.wal.render import row_line, value_json
 from logweir.wal.selection import Selection, parse_bound, parse_time, parse_type
@@ -126,10 +127,11 @@ def command(
         run.follow(paths)
     else:
         for path in paths:
-            if path.is_dir():
-                run.folder(path)
-            else:
-                run.file(path, SpaceNames.before(path))
+            with leased(path):
+                if path.is_dir():
+                    run.folder(path)
+                else:
+                    run.file(path, SpaceNames.before(path))
             if run.is_finished:
                 break
         run.warn_of_unknown(space or ())
@@ -267,7 +269,7 @@ class _Run:
             first = read_meta(path).vclock
         names = SpaceNames.before(index.xlogs[0].path) if index.xlogs else SpaceNames()
         after = self.selection.start if isinstance(self.selection.start, VClock) else first
-        with Follower(folder, after) as follower:
+        with Follower(folder, after, lease=Lease(folder)) as follower:
             current = None
             while True:
                 for block in follower.poll():

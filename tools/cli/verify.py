@@ -19,6 +19,7 @@ from logweir.tools.cli.common import PathArgument, existing, log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.wal.damage import Damage
 from logweir.wal.directory import no_store
+from logweir.wal.lease import leased
 
 
 def command(out: Output, path: PathArgument) -> int:
@@ -56,7 +57,7 @@ def command(out: Output, path: PathArgument) -> int:
 
 
 def _folder(out: Output, path: Path) -> int:
-    with out.progress("Checking", log_bytes(path)) as progress:
+    with out.progress("Checking", log_bytes(path)) as progress, leased(path):
         report = examine(path, progress=lambda done, _: progress(done))
     if report.is_empty:
         raise no_store(path)
