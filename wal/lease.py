@@ -71,20 +71,26 @@ class Lease:
 
 
 @contextlib.contextmanager
-def leased(path: Path) -> Iterator[None]:
-    """Keep the logs and snapshots that stand in a folder now; of a file: that one."""
-    name = path.name.partition(".")[0]
-    if name.isdecimal() and not path.is_dir():
-        with Lease(path.parent) as lease:
-            lease.hold(int(name), int(name))
-            yield
-        return
-    with Lease(path) as lease:
-        lease.hold(0)
-        with contextlib.suppress(OSError):
-            numbers = [name.partition(".")[0] for name in os.listdir(path)]
-            lease.hold(0, max((int(one) for one in numbers if one.isdecimal()), default=0))
+def leased(*paths: str | Path) -> Iterator[None]:
+    """Keep the logs and snapshots that stand in these folders now; of a file: that one."""
+    with contextlib.ExitStack() as stack:
+        for path in map(Path, paths):
+            stack.enter_context(_lease_of_now(path))
         yield
+
+
+def _lease_of_now(path: Path) -> Lease:
+    number = path.name.partition(".")[0]
+    if number.isdecimal() and not path.is_dir():
+        lease = Lease(path.parent)
+        lease.hold(int(number), int(number))
+        return lease
+    lease = Lease(path)
+    lease.hold(0)
+    with contextlib.suppress(OSError):
+        numbers = [name.partition(".")[0] for name in os.listdir(path)]
+        lease.hold(0, max((int(one) for one in numbers if one.isdecimal()), default=0))
+    return lease
 
 
 @contextlib.contextmanager
@@ -119,14 +125,15 @@ def holders(directory: Path) -> dict[int, int]:
     found: dict[int, int] = {}
     if not is_leased(directory, 0):
         return found
-    with contextlib.suppress(OSError):
+    try:
         lock = os.stat(directory / LOCK_NAME)
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                for fd in os.listdir(process / "fd"):
-                    at = os.stat(process / "fd" / fd)
-                    if (at.st_dev, at.st_ino) == (lock.st_dev, lock.st_ino):
-                        _add_holder(found, process, fd)
+    except OSError:
+        return found
+    for fd in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # of somebody else, or closed by now
+            at = os.stat(fd)
+            if (at.st_dev, at.st_ino) == (lock.st_dev, lock.st_ino):
+                _add_holder(found, fd.parent.parent, fd.name)
     return found
 
 

@@ -34,6 +34,7 @@ from logweir.pipeline.options import target_folder
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain
+from logweir.wal.lease import leased
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.vclock import VClock
@@ -103,7 +104,7 @@ def compact(
     """
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     target = _target(to)
-    with watched(spark, told):
+    with leased(*folders), watched(spark, told):
         prepared = prepare(
             looking(spark),
             folders,
