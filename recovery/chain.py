@@ -17,7 +17,15 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
-__all__ = ["FORCE_HINT", "border", "foreign_tail", "gap", "is_bad_tail", "missing_end", "own_mark"]
+__all__ = [
+    "FORCE_HINT",
+    "border",
+    "foreign_tail",
+    "is_bad_tail",
+    "missing_begin",
+    "missing_end",
+    "own_mark",
+]
 
 FORCE_HINT: Final = (
     "copy the folder first; then `logweir repair DIR --to NEW` keeps what is whole and says what "
@@ -114,6 +122,12 @@ def own_mark(
         text = f"{path} is of instance {found.instance}, the folder's is {index.instance}. "
         return None, text + "Whether the newest logs are there is not known."
     return found, ""
+
+
+def missing_begin(start: VClock, oldest: LogFile) -> Damage:
+    """The rows between a snapshot and the oldest log, which begins behind it."""
+    text = f"the oldest log begins at {oldest.vclock}, behind the snapshot at {start}: rows "
+    return gap(oldest.path, 0, start, oldest.vclock, text + "between them are not there.")
 
 
 def missing_end(mark: EndMark | None, index: DirectoryIndex, end: VClock) -> Damage | None:

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import DecodeError, WalError
-from logweir.recovery.chain import border, foreign_tail, gap, missing_end, own_mark
+from logweir.recovery.chain import border, foreign_tail, missing_begin, missing_end, own_mark
 from logweir.recovery.headerless import scan_headerless
 from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
@@ -283,10 +283,7 @@ class _Examination:
             if one.file.endswith(".xlog") and Path(one.file) not in self.adopted
         ]
         if needed and not start.covers(needed[0].log.vclock):
-            first = needed[0].log
-            text = f"the oldest log begins at {first.vclock}, behind the snapshot at {start}: rows "
-            text += "between them are not there."
-            blocking.append(gap(first.path, 0, start, first.vclock, text))
+            blocking.append(missing_begin(start, needed[0].log))
         skipped = len(self.logs) - len(needed)
         for number, scan in enumerate(needed, skipped):
             for one in scan.located:

@@ -14,7 +14,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from logweir.errors import LogweirError
-from logweir.recovery.chain import border, foreign_tail, is_bad_tail, missing_end, own_mark
+from logweir.recovery.chain import (
+    border,
+    foreign_tail,
+    is_bad_tail,
+    missing_begin,
+    missing_end,
+    own_mark,
+)
 from logweir.tools.cli.common import existing, show_damage, utc_text
 from logweir.tools.cli.output import Output
 from logweir.tools.hexdump import annotate_file, format_entry
@@ -164,6 +171,11 @@ class _Run:
         """Whether nothing more is to be printed."""
         return self.left <= 0 or self.selection.finished
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether the rows are wanted from the oldest on."""
+        return self.selection.start is None and self.selection.since is None
+
     def folder(self, path: Path) -> None:
         """All logs of a folder, in order."""
         index = scan_directory(path)
@@ -174,6 +186,9 @@ class _Run:
         self.report(*index.damage)
         files = self.selection.files(index.xlogs)
         names = SpaceNames.before(files[0].path) if files else SpaceNames()
+        newest = index.newest_snap()
+        if self.wants_all and files and newest and not index.xlogs_after(newest.vclock):
+            self.report(missing_begin(newest.vclock, files[0]))
         before: tuple[LogFile, VClock, int] | None = None
         for file in files:
             if before is not None and (found := border(*before, file)) is not None:
