@@ -202,6 +202,18 @@ def test_a_file_that_overlaps_the_next_is_doubted(folder: Path) -> None:
     assert newer[0].block.columns.lsn[newer[0].first] == 21
 
 
+@pytest.mark.parametrize("last", [20, 21, 24])
+def test_border_of_overlapping_logs_inside_a_block_takes_each_row_once(
+    folder: Path, last: int
+) -> None:
+    """With force the older log gives its rows up to the next one's begin, the last one too."""
+    blocks = [*singles(11, 15), b"".join(singles(16, last))]
+    write_raw(folder, VClock({1: 10}), blocks, prev=VClock())
+    assert lsns(folder, force=True) == list(range(1, 31))
+    reached = [batch.vclock.lsn(1) for batch in replay(plan(examine(folder), force=True))]
+    assert 20 in reached
+
+
 def test_a_log_behind_the_snapshot_only_is_a_gap(folder: Path) -> None:
     """Gap rule: the first log to read must not begin behind the snapshot."""
     (folder / name(0)).unlink()
