@@ -105,6 +105,12 @@ STATE_KEY_BYTES: Final = 511
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Largest group of requests that shares one sync; what is over goes into the next group."""
 
+END_MARK_BYTES: Final = 4096
+"""Largest `logweir.end` that is read; its longest form has about 1200 bytes."""
+
+LEASE_SECONDS: Final = 4 * 3600
+"""A file that only a reader's lease keeps stays so long after the first attempt to remove it."""
+
 LOG_FILES_OPEN: Final = 64
 """Log files that a store keeps open to read the large tuples that its state refers to."""
 

@@ -38,9 +38,10 @@ from logweir.wal.directory import DirectoryIndex, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, explain, give_up
 from logweir.wal.meta import Meta
+from logweir.wal.newfile import create_file
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
 __all__ = ["BATCH_KEY", "STAGE", "Target", "part_rows", "publish", "remove_stale_stages"]
 

@@ -36,6 +36,7 @@ from logweir.wal.columns import RowColumns
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.filesystem import FileSystem, ReadFile, explain
+from logweir.wal.lease import leased
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT
@@ -45,9 +46,10 @@ __all__ = ["batches", "groups", "scan"]
 
 def batches(options: ScanOptions) -> Iterator[pa.RecordBatch]:
     """All batches of a scan, in the order of the log, without Spark."""
-    planned = make_plan(options)
-    for split in planned.splits:
-        yield from scan(split, options, planned.spaces)
+    with leased(*options.paths):
+        planned = make_plan(options)
+        for split in planned.splits:
+            yield from scan(split, options, planned.spaces)
 
 
 def scan(

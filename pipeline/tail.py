@@ -246,16 +246,18 @@ class Tail:
     def _after_loss(self, start: VClock) -> VClock:
         """`start`, or, where its log is gone and that is allowed, where the logs begin."""
         index = scan_directory(self._directory, self._filesystem)
-        if not index.xlogs or any(start.covers(log.vclock) for log in index.xlogs):
-            return start
-        oldest = index.xlogs[0]
-        if self._options.fail_on_data_loss:
+        try:
+            index.check_start(start)
+        except PositionUnavailable as error:
+            oldest = index.xlogs[0]
+            if not self._options.fail_on_data_loss:
+                return start.merge(oldest.vclock)
             raise PositionUnavailable(
                 start,
-                oldest.vclock,
-                "the newest row",
+                error.oldest,
+                error.newest,
                 hint=f"{oldest.path} is the oldest log that is left, those before it were removed: "
                 "begin with a new checkpoint (and a snapshot), or set fail_on_data_loss=false to "
                 "go on without the missing rows",
-            )
-        return start.merge(oldest.vclock)
+            ) from error
+        return start

@@ -8,7 +8,8 @@ What is looked at, in this order:
 4. every border between two logs: `PrevVClock` of the newer is `VClock` of the older, **and** the
    vclock really reached at the end of the older is `VClock` of the newer. Comparing headers alone
    would miss rows that an older file lost at its end;
-5. from the newest whole snapshot: which logs must be read, and which damage stands in their way.
+5. from the newest whole snapshot: which logs must be read, and which damage stands in their way;
+6. whether that goes as far as the end mark (`wal.endmark`) says, where there is one.
 
 How a file may end without being damaged:
 
@@ -37,11 +38,13 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import DecodeError, WalError
+from logweir.recovery.chain import border, foreign_tail, missing_begin, missing_end, own_mark
 from logweir.recovery.headerless import scan_headerless
 from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
 from logweir.wal.damage import Damage, DamageKind, FileEnd
 from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, scan_directory
+from logweir.wal.endmark import EndMark
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
@@ -56,10 +59,6 @@ Scans = Callable[[Sequence[LogFile], Sequence[LogFile]], list[LogScan]]
 others: for whoever can read many files at a time."""
 
 _ATTEMPTS: Final = 5
-_FORCE_HINT: Final = (
-    "copy the folder first; then `logweir repair DIR --to NEW` keeps what is whole and says what "
-    "is lost, or open it with force_recovery"
-)
 
 
 def examine(
@@ -101,6 +100,7 @@ class _Examination:
     headerless: bool
     scans: Scans | None
     index: DirectoryIndex = field(init=False)
+    mark: EndMark | None = None
     snaps: list[LogScan] = field(default_factory=list)
     logs: list[LogScan] = field(default_factory=list)
     first_log: int = 0
@@ -114,6 +114,8 @@ class _Examination:
 
     def run(self) -> RecoveryReport:
         self.index = scan_directory(self.directory, self.filesystem)
+        self.mark, silent = own_mark(self.directory, self.filesystem, self.index)
+        self.warnings += [silent] if silent else []
         self._find_start()
         logs = self.index.xlogs[self.first_log :]
         snaps = self.index.snaps if self.since is None else []
@@ -186,38 +188,13 @@ class _Examination:
 
     def _border(self, older: LogScan, newer: LogScan) -> list[Damage]:
         """What is wrong between two neighbouring logs."""
-        reached, begin = older.reached, newer.log.vclock
-        previous = newer.log.meta.prev_vclock
-        order = reached.compare(begin)
-        missing_file = previous is not None and previous != older.log.vclock
-        known = order == "<" and Hole.before_log(newer.log.meta, reached) is not None
-        if (order == "=" or known) and not missing_file:
-            return []
-        name = newer.log.path
-        if order in (">", "!"):
-            text = (
-                f"begins at {begin}, but {older.log.path.name} already goes to {reached}: both "
-                "hold rows with the same lsns."
-            )
-            doubted = reached.signature - begin.signature if order == ">" else None
-            return [
-                Damage(DamageKind.ORDER, str(name), 0, 0, text, hint=_FORCE_HINT, rows_lost=doubted)
-            ]
-        lost = begin.signature - reached.signature
-        if missing_file:
-            text = (
-                f"a log is missing before this one: it follows the log that begins at {previous}; "
-                f"{older.log.path.name} begins at {older.log.vclock}. {lost} rows between "
-                f"{reached} and {begin} are not there."
-            )
-            return [_gap(name, 0, reached, begin, text)]
-        if older.located and older.located[-1].next_row is None:
-            return []  # the damage at its end explains it: see `_explain`
-        text = (
-            f"its end is missing: it holds rows up to {reached}, the next log "
-            f"{name.name} begins at {begin}; {lost} rows are lost."
+        found = border(older.log, older.reached, older.report.end_offset, newer.log)
+        is_end = (
+            found is not None and found.kind is DamageKind.GAP and found.file != str(newer.log.path)
         )
-        return [_gap(older.log.path, older.report.end_offset, reached, begin, text)]
+        if found is None or (is_end and older.is_damaged_at_end):
+            return []  # the damage at its end explains it: see `_explain`
+        return [found]
 
     def _judge_tails(self) -> None:
         """Decide for each log whether its ending is one; what is not becomes damage."""
@@ -232,10 +209,7 @@ class _Examination:
             elif scan.is_torn_in_order:
                 self.warnings.append(str(damage))
             else:
-                text = f"{damage.message} A program other than logweir wrote this log, so it is "
-                text += "taken for damage."
-                bad = replace(damage, message=text, hint=_FORCE_HINT)
-                located = (*scan.located, Located(bad))
+                located = (*scan.located, Located(foreign_tail(damage)))
                 self.logs[number] = scan = replace(scan, located=located)
             if begin is not None:
                 self.logs[number] = _explain(scan, begin)
@@ -251,6 +225,7 @@ class _Examination:
         end = start
         for scan in self._needed_logs(start):
             end = end.merge(scan.reached)
+        blocking += self._missing_end(end)
         damaged_snaps = self._damaged_snapshots(snapshot, end, bool(blocking))
         unforceable = [*damaged_snaps, *(one for one in blocking if self._is_final(one))]
         every = self._all_damage(damaged_snaps, blocking)
@@ -272,9 +247,18 @@ class _Examination:
             append_point=self._append_point(end),
             since=self.since,
             holes=tuple(holes),
+            end_mark=self.mark,
             others=tuple(self.index.others),
             filesystem=self.filesystem,
         )
+
+    def _missing_end(self, end: VClock) -> list[Damage]:
+        """What the end mark names and is not there, where no other damage accounts for it."""
+        found = missing_end(self.mark, self.index, end)
+        damaged = {Path(one.file).name for one in self.index.damage}
+        if found is None or (self.mark is not None and self.mark.file in damaged):
+            return []
+        return [] if self.logs and self.logs[-1].is_damaged_at_end else [found]
 
     def _newest_good_snapshot(self) -> LogFile | None:
         if self.since is not None:
@@ -299,10 +283,7 @@ class _Examination:
             if one.file.endswith(".xlog") and Path(one.file) not in self.adopted
         ]
         if needed and not start.covers(needed[0].log.vclock):
-            first = needed[0].log
-            text = f"the oldest log begins at {first.vclock}, behind the snapshot at {start}: rows "
-            text += "between them are not there."
-            blocking.append(_gap(first.path, 0, start, first.vclock, text))
+            blocking.append(missing_begin(start, needed[0].log))
         skipped = len(self.logs) - len(needed)
         for number, scan in enumerate(needed, skipped):
             for one in scan.located:
@@ -331,7 +312,7 @@ class _Examination:
                 bad += [one.damage for one in scan.located]
                 reached_all = reached_all and end.covers(scan.log.vclock)
         if chosen is None:
-            if not bad and (self.index.xlogs or self.index.damage):
+            if not bad and (self.index.xlogs or self.index.damage or is_blocked):
                 text = "there are logs but no snapshot to start from."
                 hint = "put the snapshot back, or take a copy of the folder that has one"
                 name = str(self.directory)
@@ -390,7 +371,7 @@ class _Examination:
         log, report = scan.log, scan.report
         before = self.index.xlogs[-2].vclock if len(self.index.xlogs) > 1 else None
         if not scan.located and report.is_ours and scan.reached == end:
-            return AppendPoint(end, log.vclock, log.path, report.end_offset)
+            return AppendPoint(end, log.vclock, log.path, report.end_offset, log.meta)
         if log.signature == end.signature:  # it holds no row, and its name is wanted
             return AppendPoint(end, before, replaces=log.path)
         return AppendPoint(end, log.vclock)
@@ -403,7 +384,7 @@ def _signature(path: Path) -> int:
 
 def _explain(scan: LogScan, begin: VClock) -> LogScan:
     """Say of damage at a log's end what the next log, which begins at `begin`, tells about it."""
-    if not scan.located or scan.located[-1].next_row is not None:
+    if not scan.is_damaged_at_end:
         return scan
     final = scan.located[-1]
     lost = max(begin.signature - scan.reached.signature, 0)
@@ -411,24 +392,6 @@ def _explain(scan: LogScan, begin: VClock) -> LogScan:
     after = None if replica_id is None else begin.lsn(replica_id) + 1
     damage = replace(final.damage, rows_lost=lost, lsn_after=after)
     return replace(scan, located=(*scan.located[:-1], Located(damage)))
-
-
-def _gap(path: Path, offset: int, reached: VClock, begin: VClock, text: str) -> Damage:
-    """Rows between two vclocks that are in no file."""
-    short = [i for i in begin if begin.lsn(i) > reached.lsn(i)]
-    replica_id = short[0] if len(short) == 1 else None
-    return Damage(
-        DamageKind.GAP,
-        str(path),
-        offset,
-        0,
-        text,
-        hint="put the missing file back, or restore from a copy. " + _FORCE_HINT,
-        replica_id=replica_id,
-        lsn_before=None if replica_id is None else reached.lsn(replica_id),
-        lsn_after=None if replica_id is None else begin.lsn(replica_id) + 1,
-        rows_lost=begin.signature - reached.signature,
-    )
 
 
 def _holes(logs: list[LogFile]) -> tuple[list[Hole], list[str]]:

@@ -18,6 +18,7 @@ from typing import Final
 
 from logweir.errors import CorruptFile, WalError
 from logweir.limits import DAMAGED_PLACES
+from logweir.recovery.chain import is_bad_tail
 from logweir.recovery.report import FileReport
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
@@ -57,10 +58,13 @@ class LogScan:
 
     @property
     def is_torn_in_order(self) -> bool:
-        """Whether the unfinished end, if there is one, may be what a crash leaves. Zeros may not in
-        a log of another program: a real Tarantool 2.6.0 refuses them (observed)."""
-        tail = self.tail
-        return tail is None or tail.kind is DamageKind.TORN_TAIL or self.report.is_ours
+        """Whether the unfinished end, if there is one, may be what a crash leaves."""
+        return self.tail is None or not is_bad_tail(self.tail, self.log.meta)
+
+    @property
+    def is_damaged_at_end(self) -> bool:
+        """Whether nothing that is readable follows its last damage."""
+        return bool(self.located) and self.located[-1].next_row is None
 
     @property
     def reached(self) -> VClock:
@@ -281,6 +285,7 @@ def _finish(
         end_offset=reader.end_offset,
         damage=tuple(one.damage for one in located),
         warnings=tuple(warnings),
+        tail=counts.tail,
     )
     row = None
     if counts.first is not None:

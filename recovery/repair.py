@@ -22,6 +22,7 @@ Not carried over: older snapshots and the logs before the one that was used.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +41,7 @@ from logweir.recovery.report import (
     vclock_json,
     words,
 )
-from logweir.recovery.rewrite import copy_file, make_target, names_in, rewrite, salvage_snapshot
+from logweir.recovery.rewrite import copy_file, names_in, new_target, rewrite, salvage_snapshot
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.filesystem import OS, FileSystem
@@ -120,7 +121,8 @@ def repair(
     """Save what is whole of `directory` into the new folder `to`.
 
     `dry_run`: only say what would be saved and lost; nothing is written. Raises `RecoveryRefused`
-    where there is nothing to start from, `ConfigError` where `to` is not empty, `WalError`.
+    where there is nothing to start from, `ConfigError` where `to` is not empty, `WalError`; then
+    nothing is left in `to`.
     """
     directory, to = Path(directory), Path(to)
     report = examine(directory, filesystem=filesystem, progress=progress, headerless=True)
@@ -130,13 +132,14 @@ def repair(
     if instance is None:
         raise _refusal(report, "no file names its instance")
     source = plan_from(report, snapshot.log_file, force=True)
-    if not dry_run:
-        make_target(to, filesystem)
     items = _items(source, _OwnNumber(str(instance), snapshot))
-    saved = rewrite(items, None if dry_run else to, instance, source.start, filesystem)
-    if not dry_run:
-        copy = salvage_snapshot if snapshot.damage else copy_file
-        copy(snapshot.path, to / snapshot.path.name, filesystem)
+    with ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(new_target(to, filesystem))
+        saved = rewrite(items, None if dry_run else to, instance, source.start, filesystem)
+        if not dry_run:
+            copy = salvage_snapshot if snapshot.damage else copy_file
+            copy(snapshot.path, to / snapshot.path.name, filesystem)
     used = {snapshot.path, *(log.path for log in source.xlogs)}
     lost = tuple(dict.fromkeys([*snapshot.damage, *report.blocking]))
     return RepairResult(
@@ -193,6 +196,11 @@ def _items(source: RecoveryPlan, own: _OwnNumber) -> Generator[Batch | Hole]:
         if lost_at_end and isinstance(item, Batch):
             own.learn(item.block.columns, range(item.first, item.last))
         yield item
+    mark = source.report.end_mark
+    if mark is not None and not vclock.covers(mark.vclock):
+        after = vclock.merge(mark.vclock)
+        yield Hole(vclock, after)
+        vclock = after
     if lost_at_end:
         yield _hole_at_end(vclock, own.number, source.report.lsn_reserve)
 

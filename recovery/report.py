@@ -6,7 +6,8 @@
      "transactions", "end", "end_offset"}, …],
      "damage": [{"kind", "file", "offset", "lsn_before", "lsn_after", "rows_lost", "message",
      "hint"}, …], "vclock": {"1": 115}, "warnings": ["…"],
-     "holes": [{"after", "before", "rows"}, …]}
+     "holes": [{"after", "before", "rows"}, …],
+     "unfinished": {"file", "offset", "size", "acknowledged"}}
 
 Keys are only ever added. A hole is a record, in the header of a log that a repair wrote, of rows
 that were lost before: the header item ``Hole: {1: 39} {1: 41}`` says that after the first vclock
@@ -25,6 +26,7 @@ from typing import Any, Final
 from logweir.errors import DecodeError
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.directory import LogFile, Suffix
+from logweir.wal.endmark import EndMark
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
@@ -108,7 +110,8 @@ class FileReport:
     """One file. `meta`: None where the header cannot be used; `first_vclock`, `last_vclock`: before
     the first and after the last row (of a snapshot: what it contains); `end`: None where nothing
     was read; `end_offset`: where the last whole block ends; `damage`: what is wrong inside;
-    `header_is_lost`: `meta` is not the file's own (`recovery.headerless`)."""
+    `tail`: its unfinished end, if it has one; `header_is_lost`: `meta` is not the file's own
+    (`recovery.headerless`)."""
 
     path: Path
     kind: Suffix
@@ -125,12 +128,18 @@ class FileReport:
     end_offset: int = 0
     damage: tuple[Damage, ...] = ()
     warnings: tuple[str, ...] = ()
+    tail: Damage | None = None
     header_is_lost: bool = False
 
     @property
     def is_ours(self) -> bool:
         """Whether logweir wrote it."""
-        return self.meta is not None and self.meta.program.startswith("logweir")
+        return self.meta is not None and self.meta.is_ours
+
+    @property
+    def is_tail_known(self) -> bool:
+        """Whether nothing of the unfinished end, if there is one, was ever acknowledged."""
+        return self.tail is None or (self.meta is not None and self.meta.is_synced)
 
     @property
     def log_file(self) -> LogFile | None:
@@ -165,7 +174,8 @@ class RecoveryReport:
     `force` does not pass either; `snapshot`: the newest whole one, None if there is none; `xlogs`:
     usable logs, oldest first; `vclock`: the end of the log, all rows counted; `append_point`: where
     a writer goes on; `since`: where reading began, None for the whole folder (then what is older
-    was not looked at); `holes`: rows that an earlier repair lost.
+    was not looked at); `holes`: rows that an earlier repair lost; `end_mark`: how far the log went,
+    by the mark beside it, where that is this log's.
     """
 
     directory: Path
@@ -181,6 +191,7 @@ class RecoveryReport:
     append_point: AppendPoint
     since: LogPosition | None = None
     holes: tuple[Hole, ...] = ()
+    end_mark: EndMark | None = None
     others: tuple[str, ...] = ()
     filesystem: FileSystem = field(default=OS, repr=False, compare=False)
 
@@ -193,6 +204,12 @@ class RecoveryReport:
     def is_empty(self) -> bool:
         """Whether there is no snapshot and no log, good or damaged: a fresh folder."""
         return self.snapshot is None and not self.xlogs and not self.damage
+
+    @property
+    def unfinished(self) -> FileReport | None:
+        """The newest log, if its end is an unfinished write; older ones lost nothing by theirs."""
+        newest = self.file(self.xlogs[-1].path) if self.xlogs else None
+        return newest if newest is not None and newest.tail is not None else None
 
     @property
     def lost(self) -> str:
@@ -248,7 +265,20 @@ class RecoveryReport:
             "vclock": vclock_json(self.vclock),
             "warnings": list(self.warnings),
             "holes": [hole.to_json() for hole in self.holes],
+            "unfinished": unfinished_json(self.unfinished),
         }
+
+
+def unfinished_json(file: FileReport | None) -> dict[str, Any] | None:
+    """The unfinished write at a file's end as a JSON object."""
+    if file is None or file.tail is None:
+        return None
+    return {
+        "file": file.path.name,
+        "offset": file.tail.offset,
+        "size": file.tail.size,
+        "acknowledged": False if file.is_tail_known else None,
+    }
 
 
 def words(count: int, noun: str) -> str:

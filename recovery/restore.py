@@ -25,8 +25,9 @@ from logweir.recovery.examine import Progress, examine
 from logweir.recovery.policy import RecoveryPlan, plan, plan_from
 from logweir.recovery.replay import Batch, walk
 from logweir.recovery.report import RecoveryReport
-from logweir.recovery.rewrite import copy_file, make_target, names_in, rewrite
+from logweir.recovery.rewrite import copy_file, names_in, new_target, rewrite, while_files_go
 from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
 
 __all__ = ["RestoreResult", "restore"]
@@ -68,19 +69,34 @@ def restore(
     `at`: a vclock, a time (aware `datetime`, or seconds since the epoch), or None for the end of
     the log. Raises `PositionUnavailable` where no snapshot is that old or the log does not go that
     far, `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing,
-    `ConfigError` where `to` is not empty, `WalError`.
+    `ConfigError` where `to` is not empty, `WalError`; then nothing is left in `to`.
+
+    In a folder that is written to meanwhile the files are leased; where that cannot be, and one is
+    removed, it begins again with the newer snapshot.
     """
-    report = examine(directory, filesystem=filesystem, progress=progress)
+    directory, to = Path(directory), Path(to)
     until = at.timestamp() if isinstance(at, datetime) else at
+    with leased(directory):
+        return while_files_go(lambda: _restored(directory, to, until, filesystem, progress))
+
+
+def _restored(
+    directory: Path,
+    to: Path,
+    until: VClock | float | None,
+    filesystem: FileSystem,
+    progress: Progress | None,
+) -> RestoreResult:
+    report = examine(directory, filesystem=filesystem, progress=progress)
     source = _source(report, until)
     snapshot = source.snapshot
     assert snapshot is not None
     instance = report.instance
     if instance is None:
         raise _no_start(report, "no file names its instance")
-    make_target(to, filesystem)
-    written = rewrite(walk(source, until=until), to, instance, snapshot.vclock, filesystem)
-    copy_file(snapshot.path, to / snapshot.path.name, filesystem)
+    with new_target(to, filesystem):
+        written = rewrite(walk(source, until=until), to, instance, snapshot.vclock, filesystem)
+        copy_file(snapshot.path, to / snapshot.path.name, filesystem)
     return RestoreResult(
         directory=directory,
         to=to,

@@ -12,32 +12,36 @@ whole for a real Tarantool, which opens it, and every later examination still na
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
-from logweir.errors import ConfigError
+from logweir.errors import ConfigError, WalError
 from logweir.limits import READ_WINDOW_BYTES
 from logweir.recovery.replay import Batch
 from logweir.recovery.report import HOLE_ITEM, Hole
 from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, create_file
+from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, WriterOptions
 
 __all__ = [
     "LogRewriter",
     "Rewritten",
     "copy_file",
-    "make_target",
     "names_in",
+    "new_target",
     "rewrite",
     "salvage_snapshot",
+    "while_files_go",
 ]
 
+T = TypeVar("T")
+_ATTEMPTS: Final = 5
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 _GROUP_BYTES: Final = 4 * 1024 * 1024
 
@@ -86,14 +90,36 @@ def rewrite(
     return Rewritten(vclock, rows, tuple(holes))
 
 
-def make_target(to: Path, filesystem: FileSystem) -> None:
-    """Make the new folder. Raises `ConfigError` if it holds anything, or `WalError`."""
+@contextmanager
+def new_target(to: Path, filesystem: FileSystem) -> Iterator[None]:
+    """Make the new folder, and empty it again where what is done in the context fails.
+
+    Raises `ConfigError` if it holds anything, or `WalError`.
+    """
     try:
         filesystem.make_directory(to)
     except OSError as error:
         raise explain(error, str(to)) from error
     if names_in(to, filesystem):
         raise ConfigError("to", f"{to} is not empty.", hint="name a folder that does not exist yet")
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, WalError):
+            for name in names_in(to, filesystem):
+                filesystem.remove(to / name)
+        raise
+
+
+def while_files_go(make: Callable[[], T]) -> T:
+    """What `make` returns; made again where a file went away that it had seen before."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return make()
+        except WalError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+    return make()
 
 
 def names_in(folder: Path, filesystem: FileSystem) -> tuple[str, ...]:
@@ -205,7 +231,10 @@ class LogRewriter:
         self._vclock = vclock
         self._begun = False
         at = AppendPoint(vclock, previous)
-        return WalWriter(self.directory, self._instance, at, filesystem=self._filesystem)
+        options = WriterOptions(is_synced=True)  # who is told that it is there finds it closed
+        return WalWriter(
+            self.directory, self._instance, at, options=options, filesystem=self._filesystem
+        )
 
     def _begin(self) -> None:
         self._writer.begin([(HOLE_ITEM, str(hole)) for hole in self._holes])

@@ -73,6 +73,7 @@ def open(
         log_bytes=checkpoint_wal_threshold,
     )
     options = WriterOptions(
+        is_synced=durability == "fsync",
         max_bytes=wal_max_size,
         compress_threshold_bytes=compress_threshold,
         compress_level=compress_level,

@@ -4,8 +4,9 @@ A checkpoint closes the current log, so that a log begins where the snapshot end
 snapshot from a read view while writers go on. It is due after `interval_seconds` or `log_bytes`;
 it is looked for after each commit, so an idle store makes none. After it, snapshots beyond the
 newest `count` are removed, and logs that neither the oldest snapshot kept, nor a follower, nor a
-backup under way still needs. Followers' positions are in the file `logweir.followers` (JSON,
-replaced as a whole), so a restart does not forget them.
+backup under way, nor a reader with a lease (`wal.lease`) still needs. A lease that keeps a file
+for longer than `LEASE_SECONDS` counts no more. Followers' positions are in the file
+`logweir.followers` (JSON, replaced as a whole), so a restart does not forget them.
 Source: Tarantool 2.6.0 (`checkpoint_count` 2, `checkpoint_interval` 3600 s, `gc.c`).
 """
 
@@ -17,19 +18,22 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.limits import LEASE_SECONDS
 from logweir.store.belonging import anchor
 from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
+from logweir.wal.lease import holders, is_leased, unleased
+from logweir.wal.newfile import replace_file
 from logweir.wal.place import Place
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import create_file
 
 if TYPE_CHECKING:
     from logweir.store.log import Log
@@ -65,7 +69,8 @@ class Checkpoints:
         self.options = options
         self._busy = threading.Lock()  # one checkpoint at a time
         self._guard = threading.Lock()  # of what follows
-        self._pins: dict[int, VClock] = {}
+        self._pins: dict[int, frozenset[Path]] = {}
+        self._kept_since: dict[Path, float] = {}  # by a lease alone
         self._followers = self._load_followers()
         self._newest: tuple[VClock, Place] | None = None  # the last snapshot and its end
         self._removals = 0
@@ -91,6 +96,7 @@ class Checkpoints:
             view = stack.enter_context(log.rotated_view())
             newest = self._index().newest_snap()
             if newest is not None and newest.vclock == view.vclock:
+                log.end_marks.put(newest.path, newest.size, view.vclock)
                 return newest.path
             writer = SnapshotWriter(
                 log.path,
@@ -108,6 +114,7 @@ class Checkpoints:
                 raise
             if writer.last_block is not None:
                 self._newest = (view.vclock, Place.written(writer.last_block))
+        log.end_marks.put(path, writer.size, view.vclock)
         self._bytes = 0
         self._last_time = time.monotonic()
         return path
@@ -168,13 +175,18 @@ class Checkpoints:
         log = self._log
         for file in files:
             failpoint("checkpoint.before_remove")
-            try:
-                log.filesystem.remove(file.path)
-                log.filesystem.sync_directory(log.path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise explain(error, str(file.path)) from error
+            with unleased(log.path, file.signature) as is_free:
+                if not is_free and not self._is_overdue(file.path):
+                    if file.suffix == "xlog":
+                        return  # it was taken since it was looked for
+                    continue
+                try:
+                    log.filesystem.remove(file.path)
+                    log.filesystem.sync_directory(log.path)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise explain(error, str(file.path)) from error
             yield file.path
 
     def _superfluous(self) -> list[LogFile]:
@@ -182,13 +194,31 @@ class Checkpoints:
         index = self._index()
         snaps = index.snaps
         kept = snaps[-self.options.count :]
-        pinned = list(self._pins.values())
-        kept_or_pinned = kept + [snap for snap in snaps if snap.vclock in pinned]
-        found: list[LogFile] = [snap for snap in snaps if snap not in kept_or_pinned]
-        if kept:
-            needed = min((snap.vclock for snap in kept_or_pinned), key=lambda v: v.signature)
-            found += _logs_before(index, [needed, *self._followers.values()])
-        return found
+        kept += [snap for snap in snaps if self._is_pinned(snap) and snap not in kept]
+        if not kept:
+            return []
+        needed = min((snap.vclock for snap in kept), key=lambda v: v.signature)
+        unneeded = [snap for snap in snaps if snap not in kept]
+        logs = _logs_before(index, [needed, *self._followers.values()])
+        logs = list(takewhile(lambda log: not self._is_pinned(log), logs))  # no gap in between
+        self._kept_since = {
+            file.path: self._kept_since.get(file.path, time.monotonic())
+            for file in [*unneeded, *logs]
+        }
+        free = [snap for snap in unneeded if not self._is_leased(snap)]
+        return free + list(takewhile(lambda log: not self._is_leased(log), logs))
+
+    def _is_pinned(self, file: LogFile) -> bool:
+        return any(file.path in pinned for pinned in self._pins.values())
+
+    def _is_leased(self, file: LogFile) -> bool:
+        if self._is_overdue(file.path):
+            return False
+        return is_leased(self._log.path, file.signature, file.signature)
+
+    def _is_overdue(self, path: Path) -> bool:
+        since = self._kept_since.get(path)
+        return since is not None and time.monotonic() - since > LEASE_SECONDS
 
     def pinned_bytes(self) -> dict[str, int]:
         """See `Log.pinned_bytes`."""
@@ -234,11 +264,11 @@ class Checkpoints:
             if newest is None:
                 text = "there is no snapshot to back up"
                 raise RequestError(ErrorCode.MISSING_SNAPSHOT, text)
+            files = [newest.path, *(log.path for log in index.xlogs_after(newest.vclock))]
             pin = max(self._pins, default=0) + 1
-            self._pins[pin] = newest.vclock
+            self._pins[pin] = frozenset(files)
         try:
-            logs = index.xlogs_after(newest.vclock)
-            yield [newest.path, *(log.path for log in logs)]
+            yield files
         finally:
             with self._guard:
                 del self._pins[pin]
@@ -281,20 +311,10 @@ class Checkpoints:
             file.close()
 
     def _save_followers(self, followers: dict[str, VClock]) -> None:
-        filesystem = self._log.filesystem
         path = self._log.path / FOLLOWERS_NAME
-        temporary = path.with_name(path.name + ".new")
         text = json.dumps({name: str(at) for name, at in sorted(followers.items())}, indent=1)
         try:
-            file = create_file(filesystem, temporary)
-            try:
-                file.write([text.encode()])
-                file.sync()
-            finally:
-                file.close()
-            failpoint("followers.before_rename")
-            filesystem.rename(temporary, path)
-            filesystem.sync_directory(self._log.path)
+            replace_file(self._log.filesystem, path, text.encode(), "followers.before_rename")
         except OSError as error:
             raise explain(error, str(path)) from error
         self._followers = followers
@@ -315,6 +335,7 @@ class Checkpoints:
             "log_files": len(index.xlogs),
             "followers": followers,
             "backups": backups,
+            "leases": {str(pid): first for pid, first in holders(self._log.path).items()},
             "oldest_log_kept_by": oldest[0] if oldest else None,
         }
 

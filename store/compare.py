@@ -13,17 +13,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from logweir.errors import WalError
 from logweir.recovery import Batch, examine, plan, replay, snapshot_blocks
+from logweir.recovery.rewrite import while_files_go
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Plans
 from logweir.store.loading import Source, load
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
+from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.lease import leased
 from logweir.wal.reader import Block, read_meta
 from logweir.wal.snapshot import read_snapshot
 
@@ -71,8 +74,8 @@ def compare_states(
             progress(loaded)
 
     with contextlib.ExitStack() as stack:
-        old, old_schema = _load(first, scratch / "first", filesystem, stack, told)
-        new, new_schema = _load(second, scratch / "second", filesystem, stack, told)
+        old, old_schema = _loaded(first, scratch / "first", filesystem, stack, told)
+        new, new_schema = _loaded(second, scratch / "second", filesystem, stack, told)
         old_spaces = {space.id: space for space in old_schema}
         new_spaces = {space.id: space for space in new_schema}
         for space_id in sorted({*old_spaces, *new_spaces}):
@@ -91,6 +94,24 @@ def compare_states(
                     yield Difference(space_id, name, kind, one, other)
 
 
+def _loaded(
+    path: Path,
+    scratch: Path,
+    filesystem: FileSystem,
+    stack: contextlib.ExitStack,
+    told: Callable[[int], None],
+) -> tuple[Txn, Schema]:
+    """`_load`, with the files of a live folder leased, and again where one goes nevertheless."""
+    numbers = count()
+
+    def load_once() -> tuple[Txn, Schema]:
+        place = scratch.with_name(f"{scratch.name}-{next(numbers)}")
+        return _load(path, place, filesystem, stack, told)
+
+    with leased(path):
+        return while_files_go(load_once)
+
+
 def _load(
     path: Path,
     scratch: Path,
@@ -104,11 +125,7 @@ def _load(
     if path.is_dir():
         report = examine(path, filesystem=filesystem)
         if report.is_empty:
-            raise WalError(
-                "there is no snapshot and no log in the folder.",
-                path=str(path),
-                hint="name the folder of a store, or a snapshot",
-            )
+            raise no_store(path)
         decided = plan(report)
         source = Source(
             blocks=lambda: _counted(snapshot_blocks(decided), told),

@@ -49,9 +49,11 @@ from logweir.store.syncer import Aside, Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import Here, ReadView
 from logweir.wal.block import Pieces
+from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
+from logweir.wal.lease import Lease
 from logweir.wal.mp import Value, unpack
 from logweir.wal.place import Place
 from logweir.wal.vclock import VClock
@@ -99,6 +101,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         self._vclock: VClock = opened.vclock
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
+        self.end_marks: EndMarks = opened.writer.end_marks
         self._lock_stack = opened.lock
         self._clock = clock
         self._exclusive = threading.Lock()  # held by whoever has the LMDB write transaction
@@ -645,7 +648,13 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                 start, self.oldest_position, self._vclock, hint="that position is not reached yet"
             )
         return LogCursor(
-            Follower(self.path, start, filesystem=self._filesystem, durable=lambda: self._durable)
+            Follower(
+                self.path,
+                start,
+                filesystem=self._filesystem,
+                durable=lambda: self._durable,
+                lease=Lease(self.path),
+            )
         )
 
     def rows(

@@ -42,8 +42,10 @@ from logweir.store.loading import Source, load
 from logweir.store.references import LogFiles
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
+from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.place import Place
 from logweir.wal.snapshot import SnapshotWriter
@@ -52,7 +54,6 @@ from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
 __all__ = ["Opened", "bootstrap", "open_folder"]
 
-LOCK_NAME: Final = "logweir.lock"
 STATE_NAME: Final = "state"
 
 
@@ -162,6 +163,8 @@ def _first_free(
     lsn = vclock.lsn(replica_id) + decided.lsn_reserve
     if given_up is not None:
         lsn = max(lsn, given_up.vclock.lsn(replica_id))
+    if (mark := decided.report.end_mark) is not None:
+        lsn = max(lsn, mark.vclock.lsn(replica_id))
     return vclock.with_lsn(replica_id, lsn)
 
 
@@ -191,15 +194,7 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
     except OSError as error:
         raise explain(error, str(path)) from error
     if not create and not any(name.endswith((".snap", ".xlog")) for name in names):
-        raise _no_store(path)  # before a lock file is left in a folder that is none of ours
-
-
-def _no_store(path: Path) -> WalError:
-    return WalError(
-        "there is no snapshot and no log in the folder.",
-        path=str(path),
-        hint="look at the path, or make a store there with `logweir init`",
-    )
+        raise no_store(path)  # before a lock file is left in a folder that is none of ours
 
 
 @contextlib.contextmanager
@@ -247,7 +242,7 @@ def _recovered(
         report = _examined(path, None if reason else kept, filesystem)
         if report.is_empty:
             if not create:
-                raise _no_store(path)
+                raise no_store(path)
             if kept is not None and not force:
                 raise kept.refusal(report)
             bootstrap(path, filesystem=filesystem, timestamp=clock())

@@ -92,6 +92,9 @@ class DamageKind(StrEnum):
     ORDER = "order"
     """Two files' vclocks do not follow one another, or an lsn comes twice."""
 
+    MISSING_END = "missing_end"
+    """The log ends before the place that the end mark names."""
+
     MISSING_SNAPSHOT = "missing_snapshot"
     """There is no snapshot to start from."""
 

@@ -13,16 +13,19 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from logweir.errors import CorruptFile, WalError
+from logweir.errors import CorruptFile, PositionUnavailable, WalError
 from logweir.wal.damage import Damage, DamageKind
 from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.meta import Meta
-from logweir.wal.reader import WalReader
+from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 
-__all__ = ["DirectoryIndex", "LogFile", "scan_directory"]
+if TYPE_CHECKING:
+    from logweir.wal.selection import Bound
+
+__all__ = ["DirectoryIndex", "LogFile", "no_store", "removed", "scan_directory"]
 
 Suffix = Literal["xlog", "snap", "vylog"]
 _NAME: Final = re.compile(r"([0-9]+)\.(xlog|snap|vylog)")
@@ -89,6 +92,54 @@ class DirectoryIndex:
             if vclock.covers(log.vclock):
                 first = i
         return [] if first is None else self.xlogs[first:]
+
+    def check_start(self, start: Bound) -> None:
+        """Raise `PositionUnavailable` where logs that hold rows from `start` on were removed."""
+        if not self.xlogs:
+            return
+        oldest = self.xlogs[0]
+        match start:
+            case int(signature):
+                is_there = signature > oldest.signature
+            case VClock() as vclock:
+                is_there = any(vclock.covers(log.vclock) for log in self.xlogs)
+            case bound:
+                is_there = bound.lsn > oldest.vclock.lsn(bound.replica_id)
+        if not is_there:
+            raise removed(start, oldest.vclock)
+
+    def check_since(self, time: float, filesystem: FileSystem = OS) -> None:
+        """The same for the rows from a time on, in seconds since the epoch."""
+        if not self.xlogs or not self.xlogs[0].vclock:
+            return  # the log is there from its very beginning
+        for log in self.xlogs:
+            with WalReader(log.path, filesystem=filesystem) as reader:
+                first = next(iter(reader.blocks()), None)
+            if isinstance(first, Block):
+                if time < first.columns.timestamp[0]:
+                    raise removed(time, first.columns.timestamp[0])
+                return
+            if isinstance(first, Damage):
+                return  # nobody knows, and reading names the damage
+
+
+def removed(wanted: Bound | float, oldest: VClock | float) -> PositionUnavailable:
+    """The error for a place before the oldest log that is left."""
+    return PositionUnavailable(
+        wanted,
+        oldest,
+        "the newest row",
+        hint="the older logs were removed: start from a snapshot instead",
+    )
+
+
+def no_store(path: Path) -> WalError:
+    """The error for a folder that holds neither a log nor a snapshot."""
+    return WalError(
+        "there is no snapshot and no log in the folder.",
+        path=str(path),
+        hint="look at the path, or make a store there with `logweir init`",
+    )
 
 
 def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:

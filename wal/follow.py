@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
-from logweir.errors import ChainGap, PositionUnavailable, WalError
+from logweir.errors import ChainGap, WalError
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
-from logweir.wal.directory import LogFile, scan_directory
+from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.lease import Lease
 from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.vclock import VClock
 
 __all__ = ["Follower"]
+
+_ATTEMPTS: Final = 5
+"""At opening a file that is removed just then."""
 
 
 class Follower:
@@ -28,8 +33,9 @@ class Follower:
     `directory`: the folder; `after`: rows that `after` holds are not yielded; `durable`: tells a
     follower in the writer's own process the newest file that has synced rows and how many of its
     bytes are synced, and nothing behind that is yielded; `place`: a file and a byte in it from
-    which on all rows behind `after` stand, so that what is before need not be read. One thread at
-    a time.
+    which on all rows behind `after` stand, so that what is before need not be read; `lease`: keeps
+    what is still to be read from being removed, and is closed with the follower. One thread at a
+    time.
     """
 
     def __init__(
@@ -40,7 +46,9 @@ class Follower:
         filesystem: FileSystem = OS,
         durable: Callable[[], tuple[Path, int]] | None = None,
         place: tuple[Path, int] | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        self._lease = lease
         self._place = place
         self._durable = durable
         self.directory = directory
@@ -59,6 +67,11 @@ class Follower:
 
     def close(self) -> None:
         """Close the file that is being read."""
+        self._leave()
+        if self._lease is not None:
+            self._lease.close()
+
+    def _leave(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -131,8 +144,8 @@ class Follower:
             return synced
         return 0 if name > newest.name else None
 
-    def _files(self) -> list[LogFile]:
-        return scan_directory(self.directory, self._filesystem).xlogs
+    def _index(self) -> DirectoryIndex:
+        return scan_directory(self.directory, self._filesystem)
 
     def _has_newer(self, name: str) -> bool:
         """Whether a later log is there, by names alone."""
@@ -143,19 +156,17 @@ class Follower:
         """Open the last log that is not after the position."""
         if self._open_place():
             return True
-        files = self._files()
-        chosen = [file for file in files if self.vclock.covers(file.vclock)]
-        if chosen:
-            self._open(chosen[-1])
-            return True
-        if files:
-            raise PositionUnavailable(
-                self.vclock,
-                files[0].vclock,
-                "the newest row",
-                hint="the older logs were removed: start from a snapshot instead",
-            )
-        return False
+        for _ in range(_ATTEMPTS):
+            if self._lease is not None:
+                self._lease.hold(0)  # nothing goes between the look and the opening
+            index = self._index()
+            index.check_start(self.vclock)
+            files = index.xlogs_after(self.vclock)
+            if not files:
+                return False
+            if self._open(files[0]):
+                return True
+        raise removed(self.vclock, files[0].vclock)
 
     def _open_place(self) -> bool:
         """Open the place that was given; it may be gone."""
@@ -178,7 +189,8 @@ class Follower:
         """Open the file after `reader`'s, if it is there and `reader`'s is finished."""
         if not self._has_newer(reader.path.name):
             return False
-        later = [file for file in self._files() if file.vclock.compare(reader.meta.vclock) == ">"]
+        files = self._index().xlogs
+        later = [file for file in files if file.vclock.compare(reader.meta.vclock) == ">"]
         if not later:
             return False
         following = later[0]
@@ -189,6 +201,8 @@ class Follower:
         if isinstance(ending, Damage) and ending.kind not in TAIL_KINDS:
             raise ending.to_error()
         if not reader.vclock.covers(following.vclock) and not self.vclock.covers(following.vclock):
+            if all(file.path.name != reader.path.name for file in files):
+                raise removed(self.vclock, following.vclock)  # the oldest go first, ours did
             raise ChainGap(
                 f"the next file begins at {following.vclock}, the log so far ends at "
                 f"{reader.vclock}.",
@@ -197,11 +211,19 @@ class Follower:
                 found=following.vclock,
                 hint="rows are missing: `logweir verify` shows where",
             )
-        self._open(following)
-        return True
+        return self._open(following) or self._open_first()
 
-    def _open(self, file: LogFile) -> None:
-        self.close()
-        self._reader = WalReader(file.path, filesystem=self._filesystem)
+    def _open(self, file: LogFile) -> bool:
+        """Go on in `file`; False where it was removed since the folder was listed."""
+        self._leave()
+        if self._lease is not None:
+            self._lease.hold(file.signature)
+        try:
+            self._reader = WalReader(file.path, filesystem=self._filesystem)
+        except WalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
         self._offset = self._reader.first_block
         self._safe_end = 0
+        return True

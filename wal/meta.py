@@ -6,7 +6,8 @@ Lines end with one LF. First the kind (`XLOG`, `SNAP`, `VYLOG`), then the format
 =============  =================================================================================
 key            meaning
 =============  =================================================================================
-`Version`      the program that wrote it; ignored by readers
+`Version`      the program that wrote it; ignored by readers. Of a log of logweir's it ends with
+               ` (fsync)` where each write was synced before it was acknowledged
 `Instance`     UUID of the instance, 36 letters, lower case; `Server` is a synonym (0.12 files)
 `VClock`       of an xlog: the state before its first row; of a snap: the state it contains
 `PrevVClock`   xlog only: `VClock` of the xlog before it, where the writer knew one
@@ -32,6 +33,8 @@ __all__ = ["FILE_KINDS", "FileKind", "Meta", "decode_meta"]
 
 FileKind = Literal["XLOG", "SNAP", "VYLOG"]
 FILE_KINDS: Final = ("XLOG", "SNAP", "VYLOG")
+SYNCED: Final = " (fsync)"
+"""At the end of `Version`: see `Meta.is_synced`."""
 VERSIONS: Final = ("0.12", "0.13")
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -48,6 +51,17 @@ class Meta:
     program: str = ""
     version: str = "0.13"
     unknown: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether logweir wrote the file."""
+        return self.program.startswith("logweir")
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether its writer surely synced each write before it answered, so that nobody was told
+        that an unfinished write is there."""
+        return self.is_ours and self.program.endswith(SYNCED)
 
     def encode(self) -> bytes:
         """The header's bytes, the empty line included."""

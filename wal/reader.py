@@ -52,6 +52,8 @@ __all__ = ["Block", "Taker", "WalReader", "read_meta"]
 
 _SECTOR_BYTES: Final = 512
 _NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
+_LOOKS: Final = 10
+"""How often a file that changes while it is read is looked at again before that is an error."""
 _PROBE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -114,6 +116,18 @@ def read_meta(path: Path, filesystem: FileSystem = OS) -> Meta:
         return reader.meta
 
 
+class _Cut(WalError):
+    """The file became shorter while it was read."""
+
+    def __init__(self, path: str, offset: int, got: str) -> None:
+        super().__init__(
+            f"the file became shorter while it was read: {got}.",
+            path=path,
+            offset=offset,
+            hint="another program cut it; read it again",
+        )
+
+
 class WalReader:
     """One log file or snapshot, open for reading.
 
@@ -172,6 +186,8 @@ class WalReader:
         """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
         self._lsns = array("Q", self.meta.vclock.lsns())
         self._newest: bytes | None = None  # rows of the block before
+        self._at = self.first_block
+        self._looks = _LOOKS
 
     def __enter__(self) -> WalReader:
         return self
@@ -210,10 +226,21 @@ class WalReader:
 
         Stops at the first damage unless `skip_damage`. Sets `end`.
         """
-        at = self.first_block if offset is None else offset
-        self.end_offset = at
+        self._at = self.end_offset = self.first_block if offset is None else offset
+        while True:
+            try:
+                yield from self._blocks(self._at)
+                return
+            except _Cut:
+                # Opening a folder cuts the unfinished end of its newest log, behind whole blocks.
+                if not self._is_changed() or self._at > self._size:
+                    raise
+
+    def _blocks(self, at: int) -> Iterator[Block | Damage]:
+        """`blocks` from `at` on; `_at` goes along."""
         self.end = None
         while True:
+            self._at = at
             end = self._ending(at)
             if end is not None:
                 if self.end is not FileEnd.TRAILING_BYTES:
@@ -234,6 +261,8 @@ class WalReader:
                 at = found.end
                 continue
             damage, resume = self._classify(at, found)
+            if damage.kind not in TAIL_KINDS and self._is_changed():
+                continue  # a part of what was looked at was replaced meanwhile
             following = None if resume is None else self._block_or_none(resume)
             yield self._with_neighbours(damage, following)
             if damage.kind in TAIL_KINDS:
@@ -250,6 +279,15 @@ class WalReader:
                 at = resume
             else:
                 return
+
+    def _is_changed(self) -> bool:
+        """Whether the file has another size than when it was looked at; it is looked at again."""
+        before = self._size
+        if not self._looks:
+            return False
+        self._looks -= 1
+        self.refresh()
+        return self._size != before
 
     def transactions(self) -> Iterator[Transaction | Damage]:
         """Transactions and damage in the order of the file. Sets `end`."""
@@ -532,14 +570,14 @@ class WalReader:
         return checksum(self._bytes(start, header.stored_bytes)) == header.crc
 
     def _tail(self, kind: DamageKind, at: int, text: str) -> Damage:
-        return Damage(
-            kind,
-            self._name,
-            at,
-            self._size - at,
-            f"{text}: an unfinished write.",
-            hint="the rows before it are whole; nothing that was acknowledged is missing",
-        )
+        count = self._size - at
+        hint = "the rows before it are whole; nothing that was acknowledged is missing"
+        if not self.meta.is_synced:
+            hint = (
+                f"whole up to byte {at}; an unfinished write of {count} bytes after it, which may "
+                "have been acknowledged: the log does not say that its writer synced first"
+            )
+        return Damage(kind, self._name, at, count, f"{text}: an unfinished write.", hint=hint)
 
     def _damage(self, kind: DamageKind, at: int, size: int, text: str) -> Damage:
         return Damage(
@@ -563,11 +601,6 @@ class WalReader:
         except OSError as error:
             raise explain(error, self._name, offset) from error
         if len(piece) < count:
-            raise WalError(
-                f"the file became shorter while it was read: {len(piece)} of {count} bytes.",
-                path=self._name,
-                offset=offset,
-                hint="another program cut it; read it again",
-            )
+            raise _Cut(self._name, offset, f"{len(piece)} of {count} bytes")
         self._window, self._window_offset = piece, offset
         return piece[:count]

@@ -42,6 +42,9 @@ class ReplicaBound:
     replica_id: int
     lsn: int
 
+    def __str__(self) -> str:
+        return f"{self.replica_id}:{self.lsn}"
+
 
 Bound = VClock | ReplicaBound | int
 """A place in the log; an int is a signature."""
@@ -124,9 +127,9 @@ class Selection:
         self._spaces = frozenset(spaces)
         self._types = frozenset(types)
         self._replicas = frozenset(replicas)
-        self._start = start
+        self.start = start
         self._stop = stop
-        self._since = since
+        self.since = since
         self._until = until
         self._has_bounds = start is not None or stop is not None
         self._wants_all = not (
@@ -140,15 +143,15 @@ class Selection:
 
     def files(self, logs: Sequence[LogFile]) -> list[LogFile]:
         """Those of `logs`, oldest first, that may hold wanted rows, by their headers alone."""
-        if self._start is None or isinstance(self._start, ReplicaBound):
+        if self.start is None or isinstance(self.start, ReplicaBound):
             return list(logs)
         wanted = []
         for number, log in enumerate(logs):
             following = logs[number + 1] if number + 1 < len(logs) else None
-            if isinstance(self._start, int):
-                is_before = following is not None and following.signature < self._start
+            if isinstance(self.start, int):
+                is_before = following is not None and following.signature < self.start
             else:
-                is_before = following is not None and self._start.covers(following.vclock)
+                is_before = following is not None and self.start.covers(following.vclock)
             if not is_before:
                 wanted.append(log)
         return wanted
@@ -175,9 +178,9 @@ class Selection:
         if self._replicas:
             replicas = columns.replica_id.tolist()
             chosen = [i for i in chosen if replicas[i] in self._replicas]
-        if self._since is not None or self._until is not None:
+        if self.since is not None or self._until is not None:
             times = columns.timestamp.tolist()
-            first = float("-inf") if self._since is None else self._since
+            first = float("-inf") if self.since is None else self.since
             last = float("inf") if self._until is None else self._until
             chosen = [i for i in chosen if first <= times[i] <= last]
         return chosen
@@ -203,7 +206,7 @@ class Selection:
     # Most blocks lie wholly on one side of a bound, which their last lsns tell.
 
     def _ends_before_start(self, last: Mapping[int, int], signature: int) -> bool:
-        match self._start:
+        match self.start:
             case int(wanted):
                 return signature < wanted
             case VClock() as vclock:
@@ -212,7 +215,7 @@ class Selection:
                 return False
 
     def _begins_behind_start(self, last: Mapping[int, int]) -> bool:
-        match self._start:
+        match self.start:
             case None:
                 return True
             case int(wanted):
@@ -246,7 +249,7 @@ class Selection:
         return chosen
 
     def _is_after_start(self, replica_id: int, lsn: int) -> bool:
-        match self._start:
+        match self.start:
             case None:
                 return True
             case int(signature):

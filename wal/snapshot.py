@@ -25,9 +25,10 @@ from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
+from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, Written, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, Written, file_name
 from logweir.wal.xrow import GROUP_LOCAL, RowType
 
 __all__ = ["SnapshotWriter", "insert_prefix", "read_snapshot"]
@@ -62,6 +63,8 @@ class SnapshotWriter:
         """Rows written so far."""
         self.last_block: Written | None = None
         """Its end: see `WalWriter.last_block`."""
+        self.size = 0
+        """Bytes of the complete file."""
         self._temporary = self.path.with_name(self.path.name + INPROGRESS)
         self._timestamp = timestamp
         self._level = compress_level
@@ -92,6 +95,7 @@ class SnapshotWriter:
         try:
             self._file.write([EOF_MARKER])
             self._file.sync()
+            self.size = self._file.size()
             self._file.close()
             failpoint("snapshot.before_rename")
             self._filesystem.rename(self._temporary, self.path)

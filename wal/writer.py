@@ -29,9 +29,11 @@ from typing import Final
 from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
+from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
-from logweir.wal.meta import Meta
+from logweir.wal.meta import SYNCED, Meta
+from logweir.wal.newfile import create_file
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -69,9 +71,12 @@ def file_name(vclock: VClock, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """`max_bytes`: rotate from this size on; `compress_threshold_bytes`: zstd from this size of a
+    """`is_synced`: each write is synced before it is acknowledged; the headers of new logs say so,
+    and a log that says so is not gone on with where it is not; `max_bytes`: rotate from this size
+    on; `compress_threshold_bytes`: zstd from this size of a
     block on, None never; `compress_level`: of zstd, 1 … 22."""
 
+    is_synced: bool = False
     max_bytes: int = WAL_MAX_SIZE_BYTES
     compress_threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES
     compress_level: int = 1
@@ -89,14 +94,15 @@ class AppendPoint:
 
     `vclock`: of the last row in the log; `prev_vclock`: the `VClock` of the newest xlog, None if
     there is none; `path` and `size`: that file, if the writer is to go on in it after cutting it to
-    `size` bytes (its torn tail or EOF marker go), else None; `replaces`: an xlog of another program
-    that holds no row and whose name the next file needs.
+    `size` bytes (its torn tail or EOF marker go), else None, and `meta`: its header; `replaces`: an
+    xlog of another program that holds no row and whose name the next file needs.
     """
 
     vclock: VClock
     prev_vclock: VClock | None = None
     path: Path | None = None
     size: int = 0
+    meta: Meta | None = None
     replaces: Path | None = None
 
 
@@ -146,10 +152,14 @@ class WalWriter:
         self._aside = threading.Lock()  # held by who syncs aside, or closes the file
         self._last_block: Written | None = None
         self._dense = 0  # how many blocks of pieces in a row could not be made smaller
+        self.end_marks = EndMarks(directory, instance, filesystem)
+        """Says beside the logs how far they went."""
         self.syncs = 0
         """How many times `sync` reached the disk."""
         if at.path is not None:
             self._reopen(at, at.path)
+            if at.meta is not None and at.meta.is_synced and not self.options.is_synced:
+                self._begin_weaker(at.meta)
 
     @property
     def vclock(self) -> VClock:
@@ -412,6 +422,16 @@ class WalWriter:
             raise explain(error, str(path), at.size) from error
         self._current = _Current(file, path, at.prev_vclock or VClock(), at.size)
 
+    def _begin_weaker(self, meta: Meta) -> None:
+        """Leave a log whose header promises more than what is written from now on will keep."""
+        current = self._current
+        assert current is not None
+        if current.start != self._vclock:
+            self.rotate()
+            return
+        self.abandon()  # it holds no row, and its name is wanted
+        self._prev_vclock, self._replaces = meta.prev_vclock, current.path
+
     def _file_for_write(self) -> _Current:
         current = self._current
         if current is not None and current.size >= self.options.max_bytes:
@@ -442,6 +462,7 @@ class WalWriter:
         except OSError as error:
             raise self._poisoned(error, "closing the log file failed") from error
         failpoint("wal.after_close")
+        self.end_marks.put(current.path, before, self._vclock)
 
     def _create(self) -> _Current:
         path = self.directory / file_name(self._vclock, "xlog")
@@ -451,7 +472,7 @@ class WalWriter:
             vclock=self._vclock,
             instance=self._instance,
             prev_vclock=self._prev_vclock,
-            program=PROGRAM,
+            program=PROGRAM + SYNCED if self.options.is_synced else PROGRAM,
             unknown=self._header_items,
         )
         file = create_file(self._filesystem, temporary)
@@ -473,12 +494,3 @@ class WalWriter:
                 raise self._poisoned(error, "a new log file's name could not be synced") from error
             raise
         return _Current(file, path, self._vclock, file.size())
-
-
-def create_file(filesystem: FileSystem, path: Path) -> AppendFile:
-    """A new file; a leftover of the same temporary name, which nobody reads, is replaced."""
-    try:
-        return filesystem.create(path)
-    except FileExistsError:
-        filesystem.remove(path)
-        return filesystem.create(path)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
 from logweir.pipeline.options import ScanOptions, absolute
-from logweir.pipeline.plan import Range, Source, plan, walk_blocks
+from logweir.pipeline.plan import Plan, Range, Source, plan, walk_blocks
 from logweir.pipeline.storage import open_storage
 from logweir.recovery.examine import examine
 from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
@@ -27,6 +27,7 @@ from logweir.recovery.report import RecoveryReport
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress
 from logweir.wal.crc32c import checksum
 from logweir.wal.directory import LogFile
+from logweir.wal.lease import leased
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,8 @@ def verify(spark: SparkSession, path: str | Path, *, told: Told | None = None) -
         found = {row[0]: pickle.loads(bytes(row[1])) for row in rows}  # noqa: S301
         return [found[number] for number in range(len(files))]
 
-    return examine(folder, filesystem=filesystem, scans=every)
+    with leased(absolute(str(path))):
+        return examine(folder, filesystem=filesystem, scans=every)
 
 
 def _nothing(count: int) -> None:
@@ -108,7 +110,13 @@ def quick_check(
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
     wanted = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), **given)
-    planned = plan(wanted)
+    with leased(*wanted.paths):
+        return _quickly_checked(spark, plan(wanted), unpack, told)
+
+
+def _quickly_checked(
+    spark: SparkSession, planned: Plan, unpack: bool, told: Told | None
+) -> list[Checked]:
     ranges = [one for split in planned.splits for one in split.ranges]
 
     def work(one: Range) -> Iterator[pa.RecordBatch]:

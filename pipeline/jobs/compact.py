@@ -34,9 +34,11 @@ from logweir.pipeline.options import target_folder
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain
+from logweir.wal.lease import leased
 from logweir.wal.meta import Meta
+from logweir.wal.newfile import create_file
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +104,7 @@ def compact(
     """
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     target = _target(to)
-    with watched(spark, told):
+    with leased(*folders), watched(spark, told):
         prepared = prepare(
             looking(spark),
             folders,

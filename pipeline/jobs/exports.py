@@ -34,6 +34,7 @@ from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, target_folder
 from logweir.store.definition import SpaceDef
 from logweir.wal.filesystem import explain
+from logweir.wal.lease import leased
 from logweir.wal.render import value_json
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def export(
     if what not in ("changes", "state"):
         raise ConfigError("what", f"{what!r} is not changes or state")
     target = _new_folder(to)
-    with watched(spark, told), typed_errors():
+    folders = [paths] if isinstance(paths, str | Path) else paths
+    with leased(*folders), watched(spark, told), typed_errors():
         if what == "state":
             frame = _state_frame(spark, paths, space, until, integers)
         else:

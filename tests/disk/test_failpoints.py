@@ -89,6 +89,7 @@ STEPS = [
     "store.after_state_commit",
     "checkpoint.before_remove",
     "followers.before_rename",
+    "endmark.before_rename",
 ]
 
 

@@ -39,7 +39,7 @@ def test_join_makes_a_folder_that_a_real_one_boots(tmp_path: Path) -> None:
         assert joined.vclock == VClock(vclock[0]).without_local()
         assert str(joined.replicaset) == vclock[1]
         names = sorted(os.listdir(tmp_path / "copy"))
-        assert [name.split(".")[1] for name in names] == ["snap", "xlog"]
+        assert [name.split(".")[1] for name in names] == ["snap", "xlog", "end"]
         with RealTarantool(tmp_path / "copy", listen=None) as copy:
             assert copy.eval(COUNT) == [3000, 2, 2]
             assert copy.eval("return box.info.vclock") == [dict(joined.vclock)]

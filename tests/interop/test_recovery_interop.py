@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from samples import DAMAGED, damaged, sample
 
+import logweir
 from interop.realtarantool import RealTarantool
 from logweir.recovery import Hole, RecoveryReport, examine, plan, repair, replay, restore
+from logweir.wal.endmark import END_MARK_NAME
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -142,3 +144,27 @@ def test_a_folder_that_a_forced_tarantool_cut_short_is_not_joined_to_its_old_row
         tuples += [columns.tuple_bytes(i) for i in range(batch.first, batch.last)]
     assert [unpack(one)[0] for one in tuples[-3:]] == [5001, 5002, 5003]
     assert len(tuples) == 43
+
+
+def test_a_tarantool_goes_on_beside_an_end_mark(tmp_path: Path) -> None:
+    """It boots, writes, takes snapshots and removes what it no longer needs; then we go on."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("kv", format=[("id", "unsigned")])
+        log.insert("kv", (1,))
+    mark = (tmp_path / END_MARK_NAME).read_bytes()
+    first = min(tmp_path.glob("*.xlog"))
+    with RealTarantool(tmp_path, listen=None) as box:
+        box.eval("box.cfg{checkpoint_count = 1}")
+        for key in (2, 3, 4):
+            box.eval(f"box.space.kv:insert{{{key}}} box.snapshot()")
+        box.eval("local f = require('fiber') for _ = 1, 100 do f.sleep(0.01) end")
+    assert not first.exists()
+    assert (tmp_path / END_MARK_NAME).read_bytes() == mark
+    assert examine(tmp_path).ok
+    shutil.rmtree(tmp_path / "state")  # it ends in a log that is gone now
+    with logweir.open(tmp_path) as log:
+        assert log.select("kv") == [(1,), (2,), (3,), (4,)]
+        log.insert("kv", (5,))
+    assert (tmp_path / END_MARK_NAME).read_bytes() != mark
+    with RealTarantool(tmp_path, listen=None) as box:
+        assert box.eval(IDS)[0] == [1, 2, 3, 4, 5]

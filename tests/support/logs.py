@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from logweir.wal.endmark import END_MARK_NAME
 from logweir.wal.mp import encode_uint, pack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -68,10 +69,14 @@ def write_log(
     max_bytes: int = 2**28,
     start: VClock | None = None,
 ) -> VClock:
-    """Write transactions, one block each, lsns from `start` on. Returns the vclock reached."""
+    """Write transactions, one block each, lsns from `start` on, as by durability `fsync`, without
+    an end mark beside them. Returns the vclock reached."""
     vclock = start or VClock()
     writer = WalWriter(
-        folder, INSTANCE, AppendPoint(vclock), options=WriterOptions(max_bytes=max_bytes)
+        folder,
+        INSTANCE,
+        AppendPoint(vclock),
+        options=WriterOptions(max_bytes=max_bytes, is_synced=True),
     )
     for changes in transactions:
         rows = transaction(vclock.lsn(1) + 1, changes)
@@ -82,7 +87,13 @@ def write_log(
         writer.close()
     else:
         writer.abandon()
+    forget_end(folder)
     return vclock
+
+
+def forget_end(folder: Path) -> None:
+    """Remove the end mark, as a copy of the logs alone does."""
+    (folder / END_MARK_NAME).unlink(missing_ok=True)
 
 
 def write_snapshot(

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.logs import ORDERS, write_log
+from support.logs import ORDERS, SPACE_ROW, write_log, write_snapshot
 from typer.testing import CliRunner
 
 from logweir import errors
@@ -145,6 +145,7 @@ def test_debug_adds_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [True, False])
 def test_global_options_stand_before_or_after_the_command(before: bool, tmp_path: Path) -> None:
     """--json means the same in both places."""
+    write_snapshot(tmp_path, {280: [SPACE_ROW]})
     write_log(tmp_path, ORDERS)
     done = run(*(["--json", "info"] if before else ["info", "--json"]), tmp_path)
     assert done.returncode == 0
@@ -181,6 +182,7 @@ def test_letters_that_the_terminal_cannot_show_do_not_end_the_program(tmp_path: 
     """Output in an encoding without the letter is escaped."""
     folder = tmp_path / "Wehr-Ü"
     folder.mkdir()
+    write_snapshot(folder, {280: [SPACE_ROW]})
     write_log(folder, ORDERS)
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([PROGRAM, "info", folder], capture_output=True, env=environment)

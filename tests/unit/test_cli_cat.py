@@ -16,6 +16,7 @@ import pytest
 from support.logs import INSTANCE, ORDERS, SPACE_ROW, insert, transaction, write_log, write_snapshot
 from typer.testing import CliRunner, Result
 
+import logweir
 from logweir.tools.cli.main import app
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
@@ -423,3 +424,63 @@ def test_interrupt_ends_following_with_130(folder: Path) -> None:
         process.stdout.read()
         assert process.stderr.read() == ""
         assert process.wait() == 130
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Path:
+    """A store whose oldest log that is left begins behind its first rows."""
+    with logweir.open(
+        tmp_path, checkpoint_count=1, checkpoint_interval=0, wal_max_size=2000
+    ) as log:
+        log.create_space("t", format=[("id", "unsigned"), ("text", "string")])
+        for number in range(100):
+            log.insert("t", (number, "x" * 50))
+        log.snapshot()
+        log.insert("t", (1000, "last"))
+    return tmp_path
+
+
+def oldest_left(folder: Path) -> int:
+    """The last lsn that no log holds any more."""
+    return int(min(folder.glob("*.xlog")).stem)
+
+
+@pytest.mark.parametrize("options", [[], ["-f"]], ids=["once", "follow"])
+@pytest.mark.parametrize("form", ["1:{0}", "{{1: {1}}}", "{0}", "{{}}", "1:5"])
+def test_start_before_the_oldest_log_is_refused(
+    form: str, options: list[str], collected: Path
+) -> None:
+    """In every form of a position: exit code 1, where the log begins, and not one row."""
+    at = oldest_left(collected)
+    assert at > 5
+    start = form.format(at, at - 1)
+    result = cat(collected, "--from", start, *options)
+    assert result.exit_code == 1
+    assert f"which holds {{1: {at}}} to the newest row" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("form", ["1:{1}", "{{1: {0}}}", "{1}"])
+def test_start_at_the_oldest_log_is_taken(form: str, collected: Path) -> None:
+    """From the first row on that is left, all are there."""
+    at = oldest_left(collected)
+    result = cat(collected, "--from", form.format(at, at + 1))
+    assert result.exit_code == 0
+    assert lsns(result) == list(range(at + 1, 105))
+
+
+def test_time_before_the_oldest_log_is_refused(collected: Path) -> None:
+    """Rows of that time may have been removed; from the oldest row's time on all are there."""
+    first = float(str(rows(cat(collected))[0]["timestamp"]))
+    result = cat(collected, "--since", str(first - 1))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert cat(collected, "--since", repr(first)).exit_code == 0
+    assert cat(collected, "-f", "--limit", "1", "--since", str(first - 1)).exit_code == 1
+
+
+def test_time_before_a_log_that_is_whole_from_its_beginning_is_taken(folder: Path) -> None:
+    """There is nothing before it."""
+    result = cat(folder, "--since", "2000-01-01")
+    assert result.exit_code == 0
+    assert len(rows(result)) == 6

@@ -104,7 +104,7 @@ def test_json_is_one_object_with_the_documented_keys(folder: Path, name: str) ->
     assert result.exit_code == 3
     report = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    assert set(report) == {"ok", "files", "damage", "vclock", "warnings", "holes"}
+    assert set(report) == {"ok", "files", "damage", "vclock", "warnings", "holes", "unfinished"}
     assert report["ok"] is False
     assert report["vclock"] == {"1": 6}
     (damage,) = report["damage"]
@@ -123,12 +123,18 @@ def test_json_is_one_object_with_the_documented_keys(folder: Path, name: str) ->
     }
 
 
-def test_empty_folder_is_said_to_be_empty(tmp_path: Path) -> None:
-    """A folder without any log is no error, and nothing is claimed about it."""
-    result = verify(tmp_path)
-    assert result.exit_code == 0
-    assert "neither logs nor snapshots" in result.stdout
-    assert "whole" not in result.stdout
+@pytest.mark.parametrize("command", ["verify", "info", "cat"])
+@pytest.mark.parametrize("others", [(), ("notes.txt", "vmlinuz")], ids=["empty", "foreign"])
+def test_folder_without_a_store_is_a_problem(
+    command: str, others: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A disk that is not mounted keeps no timer green: exit code 1, and a sentence."""
+    for name in others:
+        (tmp_path / name).write_text("x")
+    result = CliRunner().invoke(app, [command, str(tmp_path)])
+    assert result.exit_code == 1
+    assert "there is no snapshot and no log in the folder" in result.stderr
+    assert result.stdout == ""
 
 
 def test_vinyl_metadata_is_refused_by_name(tmp_path: Path) -> None:

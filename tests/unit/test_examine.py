@@ -17,6 +17,7 @@ from logweir.recovery import LogPosition, examine, plan, replay
 from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
 from logweir.wal.block import EOF_MARKER, MAGIC_PLAIN, encode_block
 from logweir.wal.damage import DamageKind, FileEnd
+from logweir.wal.endmark import END_MARK_NAME
 from logweir.wal.filesystem import OS
 from logweir.wal.meta import Meta
 from logweir.wal.snapshot import SnapshotWriter
@@ -201,6 +202,18 @@ def test_a_file_that_overlaps_the_next_is_doubted(folder: Path) -> None:
     assert newer[0].block.columns.lsn[newer[0].first] == 21
 
 
+@pytest.mark.parametrize("last", [20, 21, 24])
+def test_border_of_overlapping_logs_inside_a_block_takes_each_row_once(
+    folder: Path, last: int
+) -> None:
+    """With force the older log gives its rows up to the next one's begin, the last one too."""
+    blocks = [*singles(11, 15), b"".join(singles(16, last))]
+    write_raw(folder, VClock({1: 10}), blocks, prev=VClock())
+    assert lsns(folder, force=True) == list(range(1, 31))
+    reached = [batch.vclock.lsn(1) for batch in replay(plan(examine(folder), force=True))]
+    assert 20 in reached
+
+
 def test_a_log_behind_the_snapshot_only_is_a_gap(folder: Path) -> None:
     """Gap rule: the first log to read must not begin behind the snapshot."""
     (folder / name(0)).unlink()
@@ -360,7 +373,8 @@ def test_our_newest_log_is_continued_and_a_foreign_one_is_not(folder: Path) -> N
     )
     size = path.stat().st_size
     point = examine(folder).append_point
-    assert point == AppendPoint(VClock({1: 30}), VClock({1: 20}), path, size - 4)
+    meta = Meta("XLOG", VClock({1: 20}), INSTANCE, VClock({1: 10}), "logweir 0.1.0")
+    assert point == AppendPoint(VClock({1: 30}), VClock({1: 20}), path, size - 4, meta)
     path.write_bytes(path.read_bytes()[:-10])
     point = examine(folder).append_point
     assert point.vclock == {1: 29}
@@ -487,6 +501,7 @@ def test_a_place_that_the_disk_cannot_read_is_refused_even_with_force() -> None:
     writer.write([transaction(1, [insert(512, [1, "x" * 3_000_000])])], VClock({1: 1}))
     writer.write(singles(2, 9), VClock({1: 9}))
     writer.close()
+    disk.remove(folder / END_MARK_NAME)
     for at in range(1, 20):
         faulty = FaultyFileSystem(disk, Fault(at, {"read"}, errno.EIO))
         report = examine(folder, filesystem=faulty)

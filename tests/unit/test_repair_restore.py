@@ -8,7 +8,15 @@ from random import Random
 
 import pytest
 from samples import DAMAGED, GOOD, damaged, sample
-from support.logs import INSTANCE, SPACE_ROW, START, insert, transaction, write_snapshot
+from support.logs import (
+    INSTANCE,
+    SPACE_ROW,
+    START,
+    forget_end,
+    insert,
+    transaction,
+    write_snapshot,
+)
 
 from logweir.errors import (
     ChainGap,
@@ -48,6 +56,7 @@ def write_log_of(folder: Path, count: int, *, max_bytes: int = 700) -> None:
     for lsn in range(1, count + 1):
         writer.write([transaction(lsn, [insert(512, [lsn])])], VClock({1: lsn}))
     writer.close()
+    forget_end(folder)
 
 
 # --- repair ---
@@ -203,7 +212,8 @@ def test_writing_goes_on_behind_a_repair(tmp_path: Path) -> None:
     repair(damaged("v-gap").folder, tmp_path / "new")
     point = plan(examine(tmp_path / "new")).append_point
     assert point.vclock == {1: 115}
-    writer = WalWriter(tmp_path / "new", INSTANCE, point)
+    synced = WriterOptions(is_synced=True)
+    writer = WalWriter(tmp_path / "new", INSTANCE, point, options=synced)
     writer.write([transaction(116, [insert(512, [116])])], VClock({1: 116}))
     writer.close()
     report = examine(tmp_path / "new")

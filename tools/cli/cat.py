@@ -14,15 +14,26 @@ from typing import Annotated, Any, Final
 import typer
 
 from logweir.errors import LogweirError
+from logweir.recovery.chain import (
+    border,
+    foreign_tail,
+    is_bad_tail,
+    missing_begin,
+    missing_end,
+    own_mark,
+)
 from logweir.tools.cli.common import existing, show_damage, utc_text
 from logweir.tools.cli.output import Output
 from logweir.tools.hexdump import annotate_file, format_entry
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
-from logweir.wal.directory import scan_directory
+from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
+from logweir.wal.endmark import EndMark
+from logweir.wal.filesystem import OS
 from logweir.wal.follow import Follower
+from logweir.wal.lease import Lease, leased
 from logweir.wal.reader import Block, WalReader, read_meta
 from logweir.wal.render import row_line, value_json
-from logweir.wal.selection import Bound, Selection, parse_bound, parse_time, parse_type
+from logweir.wal.selection import Selection, parse_bound, parse_time, parse_type
 from logweir.wal.spacenames import SYSTEM_SPACES, SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -120,13 +131,14 @@ def command(
         style = Format.TABLE if out.is_terminal else Format.JSONL
     run = _Run(out, selection, style, raw=raw, limit=limit)
     if follow:
-        run.follow(paths, bounds[0])
+        run.follow(paths)
     else:
         for path in paths:
-            if path.is_dir():
-                run.folder(path)
-            else:
-                run.file(path, SpaceNames.before(path))
+            with leased(path):
+                if path.is_dir():
+                    run.folder(path)
+                else:
+                    run.file(path, SpaceNames.before(path))
             if run.is_finished:
                 break
         run.warn_of_unknown(space or ())
@@ -159,60 +171,90 @@ class _Run:
         """Whether nothing more is to be printed."""
         return self.left <= 0 or self.selection.finished
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether the rows are wanted from the oldest on."""
+        return self.selection.start is None and self.selection.since is None
+
     def folder(self, path: Path) -> None:
         """All logs of a folder, in order."""
         index = scan_directory(path)
+        mark, silent = own_mark(path, OS, index)
+        if not index.files and not index.damage and mark is None:
+            raise no_store(path)
+        self.check_start(index)
         self.report(*index.damage)
         files = self.selection.files(index.xlogs)
         names = SpaceNames.before(files[0].path) if files else SpaceNames()
-        reached: VClock | None = None
+        newest = index.newest_snap()
+        if self.wants_all and files and newest and not index.xlogs_after(newest.vclock):
+            self.report(missing_begin(newest.vclock, files[0]))
+        before: tuple[LogFile, VClock, int] | None = None
         for file in files:
-            if reached is not None and not reached.covers(file.vclock):
-                text = f"rows are missing before this file: it begins at {file.vclock}, "
-                text += f"the one before it ends at {reached}."
-                hint = "`logweir verify` on the folder shows what is lost"
-                self.report(Damage(DamageKind.GAP, str(file.path), 0, 0, text, hint=hint))
-            reached = self.file(file.path, names)
+            if before is not None and (found := border(*before, file)) is not None:
+                self.report(found)
+            before = (file, *self.file(file.path, names))
             if self.is_finished:
                 return
+        self.check_end(index, mark, silent, VClock() if before is None else before[1])
 
-    def file(self, path: Path, names: SpaceNames) -> VClock:
-        """One file. Returns the vclock reached."""
+    def check_start(self, index: DirectoryIndex) -> None:
+        """Raise `PositionUnavailable` where the rows from the start on are no longer all there."""
+        if self.selection.start is not None:
+            index.check_start(self.selection.start)
+        if self.selection.since is not None:
+            index.check_since(self.selection.since)
+
+    def check_end(
+        self, index: DirectoryIndex, mark: EndMark | None, silent: str, reached: VClock
+    ) -> None:
+        """Say what is missing behind the last row of the newest log."""
+        if silent:
+            self.out.flush()
+            self.out.message(f"note: {silent}")
+        for snap in index.snaps:
+            reached = reached.merge(snap.vclock)
+        if (found := missing_end(mark, index, reached)) is not None:
+            self.report(found)
+
+    def file(self, path: Path, names: SpaceNames) -> tuple[VClock, int]:
+        """One file. Returns the vclock reached and where the last whole block ends."""
         if self.style is Format.HEX:
             return self.dump(path, names)
         with WalReader(path, skip_damage=True) as reader:
             self.selection.begin(reader.meta)
             for item in reader.blocks():
                 if isinstance(item, Damage):
-                    self.report(item)
+                    self.report(item, is_bad=is_bad_tail(item, reader.meta))
                     continue
                 names.learn(item.columns)
                 self.block(item, names)
                 if self.is_finished:
                     break
             self.names.update(names.values())
-            return reader.vclock
+            return reader.vclock, reader.end_offset
 
-    def dump(self, path: Path, names: SpaceNames) -> VClock:
+    def dump(self, path: Path, names: SpaceNames) -> tuple[VClock, int]:
         """One file as annotated bytes."""
         meta = read_meta(path)
         self.selection.begin(meta)
-        reached = meta.vclock
+        reached, end = meta.vclock, 0
 
         def wanted(block: Block) -> list[int] | None:
-            nonlocal reached
+            nonlocal reached, end
             if self.is_finished:
                 return None
+            end = block.end
             reached = reached.merge(block.columns.last_lsns())
             return self.take(self.selection.rows(block.columns, names))
 
         for entry in annotate_file(path, names=names, wanted=wanted):
             if isinstance(entry, Damage):
-                self.report(entry)
+                self.report(entry, is_bad=is_bad_tail(entry, meta))
             else:
                 self.out.line(format_entry(entry, whole=self.raw))
         self.names.update(names.values())
-        return reached
+        return reached, end
 
     def warn_of_unknown(self, wanted: Sequence[str]) -> None:
         """Say which of the wanted spaces no file read so far has a name for, unless the reading
@@ -228,20 +270,21 @@ class _Run:
                     f"no space has the name {name!r} in what was read; it has: {known}"
                 )
 
-    def follow(self, paths: list[Path], start: Bound | None) -> None:
-        """The log of one folder, from `start`, until stopped."""
+    def follow(self, paths: list[Path]) -> None:
+        """The log of one folder, from the start of the selection, until stopped."""
         if len(paths) != 1 or self.style is Format.HEX:
             raise typer.BadParameter("takes one folder, and rows as rows", param_hint="--follow")
         path = paths[0]
         folder = path if path.is_dir() else path.parent
         index = scan_directory(folder)
         if path.is_dir():
+            self.check_start(index)
             first = index.xlogs[0].vclock if index.xlogs else VClock()
         else:
             first = read_meta(path).vclock
         names = SpaceNames.before(index.xlogs[0].path) if index.xlogs else SpaceNames()
-        after = start if isinstance(start, VClock) else first
-        with Follower(folder, after) as follower:
+        after = self.selection.start if isinstance(self.selection.start, VClock) else first
+        with Follower(folder, after, lease=Lease(folder)) as follower:
             current = None
             while True:
                 for block in follower.poll():
@@ -271,11 +314,12 @@ class _Run:
         self.left -= len(taken)
         return taken
 
-    def report(self, *damage: Damage) -> None:
-        """Say what is damaged, behind the rows printed so far."""
+    def report(self, *damage: Damage, is_bad: bool = False) -> None:
+        """Say what is damaged, behind the rows printed so far. `is_bad`: also as an end."""
         self.out.flush()
-        show_damage(self.out, damage)
-        if any(one.kind not in TAIL_KINDS for one in damage):
+        damage = tuple(map(foreign_tail, damage)) if is_bad else damage
+        show_damage(self.out, damage, is_bad=is_bad)
+        if is_bad or any(one.kind not in TAIL_KINDS for one in damage):
             self.is_damaged = True
 
 

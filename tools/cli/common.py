@@ -64,15 +64,16 @@ def utc_text(seconds: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def show_damage(out: Output, damage: Iterable[Damage]) -> None:
-    """Say on stderr what is damaged; an unfinished last write is a message, not a warning."""
+def show_damage(out: Output, damage: Iterable[Damage], *, is_bad: bool = False) -> None:
+    """Say on stderr what is damaged; an unfinished last write is a message, not a warning, but
+    where `is_bad` says that it is no ending."""
     for one in damage:
         place = f"{one.file} at byte {one.offset}"
         around = ""
         if one.lsn_before is not None and one.lsn_after is not None:
             around = f" between lsn {one.lsn_before} and {one.lsn_after}"
         text = f"{place}{around}: {one.kind.value}: {one.message} hint: {one.hint}"
-        if one.kind in TAIL_KINDS:
+        if one.kind in TAIL_KINDS and not is_bad:
             out.message(f"note: {text}")
         else:
             out.warning(text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from logweir.errors import CorruptFile
+from logweir.recovery.examine import examine
 from logweir.recovery.report import damage_json, vclock_json
 from logweir.tools.cli.common import (
     PathArgument,
@@ -16,7 +17,8 @@ from logweir.tools.cli.common import (
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal import kernel
 from logweir.wal.damage import Damage, FileEnd
-from logweir.wal.directory import DirectoryIndex, scan_directory
+from logweir.wal.directory import DirectoryIndex, no_store, scan_directory
+from logweir.wal.lease import holders, leased
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.summary import FileSummary, summarize_file
 from logweir.wal.vclock import VClock
@@ -36,10 +38,12 @@ _ENDS = {
 def command(out: Output, path: PathArgument) -> int:
     """Show what a file or folder holds: kind, instance, vclock, rows, blocks, sizes, spaces.
 
-    Reads everything once. Exit code 3 if something in it is damaged.
+    Exit code 3 if something in it is damaged, 1 if a folder holds neither a log nor a snapshot.
     """
     if existing(path).is_dir():
-        return _folder(out, path)
+        who = holders(path)
+        with leased(path):
+            return _folder(out, path, who)
     names = SpaceNames.before(path)
     with out.progress("Reading", path.stat().st_size) as progress:
         summary = summarize_file(path, names=names, progress=progress)
@@ -130,11 +134,15 @@ def _show_spaces(out: Output, summaries: list[FileSummary], names: SpaceNames) -
         out.table(("space", "name", "rows"), rows, right=("space", "rows"))
 
 
-def _folder(out: Output, path: Path) -> int:
+def _folder(out: Output, path: Path, who: dict[int, int]) -> int:
+    report = examine(path)
+    if report.is_empty:
+        raise no_store(path)
     index = scan_directory(path)
     names = SpaceNames()
     summaries: list[FileSummary] = []
-    damage = list(index.damage)
+    known = {(one.file, one.offset) for one in report.damage}
+    tails: list[Damage] = []
     done = 0
     total = sum(file.size for file in index.files)
     with out.progress("Reading", total) as progress:
@@ -146,16 +154,16 @@ def _folder(out: Output, path: Path) -> int:
             except CorruptFile:
                 continue  # it went away, or was damaged, since the folder was listed
             summaries.append(summary)
-            damage += summary.damage
+            tails += [one for one in summary.damage if (one.file, one.offset) not in known]
             done += summary.size_bytes
             progress(done)
     if out.as_json:
-        out.json(_folder_fields(index, summaries, names, damage))
+        out.json(_folder_fields(index, summaries, names, [*report.damage, *tails], who))
     else:
-        _show_folder(out, index, summaries, names)
-    show_damage(out, damage)
-    is_damaged = bool(index.damage) or any(summary.is_damaged for summary in summaries)
-    return 3 if is_damaged else 0
+        _show_folder(out, index, summaries, names, who)
+    show_damage(out, report.damage, is_bad=True)
+    show_damage(out, tails)
+    return 0 if report.ok else 3
 
 
 def _reached(summaries: list[FileSummary]) -> VClock:
@@ -170,7 +178,11 @@ def _kernels() -> str:
 
 
 def _folder_fields(
-    index: DirectoryIndex, summaries: list[FileSummary], names: SpaceNames, damage: list[Damage]
+    index: DirectoryIndex,
+    summaries: list[FileSummary],
+    names: SpaceNames,
+    damage: list[Damage],
+    who: dict[int, int],
 ) -> dict[str, Any]:
     return {
         "path": str(index.path),
@@ -180,6 +192,7 @@ def _folder_fields(
         "others": index.others,
         "spaces": _space_fields(_logs(summaries), names),
         "damage": [damage_json(one) for one in damage],
+        "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
     }
 
@@ -189,7 +202,11 @@ def _logs(summaries: list[FileSummary]) -> list[FileSummary]:
 
 
 def _show_folder(
-    out: Output, index: DirectoryIndex, summaries: list[FileSummary], names: SpaceNames
+    out: Output,
+    index: DirectoryIndex,
+    summaries: list[FileSummary],
+    names: SpaceNames,
+    who: dict[int, int],
 ) -> None:
     logs = _logs(summaries)
     newest = index.newest_snap()
@@ -204,6 +221,10 @@ def _show_folder(
         ("logs", f"{len(logs)}, {sum(log.rows for log in logs)} rows, {human_bytes(log_bytes)}"),
         ("vinyl", f"{vylogs} vylog files, which logweir does not read" if vylogs else None),
         ("others", ", ".join(index.others) or None),
+        (
+            "read by",
+            ", ".join(f"process {pid} from {at}" for pid, at in sorted(who.items())) or None,
+        ),
         ("kernels", _kernels()),
     ]
     out.fields(pairs)

@@ -16,6 +16,7 @@ from logweir.recovery.report import (
     RecoveryReport,
     count_of_rows,
     damage_json,
+    unfinished_json,
     vclock_json,
 )
 from logweir.recovery.single import examine_file
@@ -23,7 +24,9 @@ from logweir.tools.cli.common import PathArgument, existing, log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.tools.cli.verifystate import compare, show_state, state_json
 from logweir.wal.damage import Damage
+from logweir.wal.directory import no_store
 from logweir.wal.filesystem import unopened
+from logweir.wal.lease import leased
 
 
 def command(
@@ -39,9 +42,10 @@ def command(
 ) -> int:
     """Check everything: headers, checksums, rows, transactions, order, and what follows what.
 
-    Lists damage with file, byte and lsn. Never writes. Exit code 3 if anything is damaged.
-    With --state every entry of every index is compared with what snapshot and log say; this takes
-    as much room in the folder for temporary files (TMPDIR) as the state does.
+    Lists damage with file, byte and lsn. Never writes. Exit code 3 if anything is damaged, 1 if
+    there is neither a log nor a snapshot. With --state every entry of every index is compared with
+    what snapshot and log say; this takes as much room in the folder for temporary files (TMPDIR)
+    as the state does.
     """
     if existing(path).is_dir():
         with unopened(path) if state else contextlib.nullcontext():
@@ -66,23 +70,26 @@ def command(
                 "vclock": vclock_json(report.last_vclock),
                 "warnings": list(report.warnings),
                 "holes": [],
+                "unfinished": unfinished_json(report),
             }
         )
     else:
-        _show(out, [report], report.damage, report.warnings)
+        _show(out, [report], report.damage, report.warnings, report)
     return 3 if report.damage else 0
 
 
 def _folder(out: Output, path: Path, *, with_state: bool) -> int:
-    with out.progress("Checking", log_bytes(path)) as progress:
+    with out.progress("Checking", log_bytes(path)) as progress, leased(path):
         report = examine(path, progress=lambda done, _: progress(done))
+    if report.is_empty:
+        raise no_store(path)
     state = compare(out, report) if with_state else None
     ok = report.ok and (state is None or state.ok)
     if out.as_json:
         also = {} if state is None else {"state": state_json(state)}
         out.json({**report.to_json(), "ok": ok, **also})
     else:
-        _show(out, report.files, report.damage, report.warnings)
+        _show(out, report.files, report.damage, report.warnings, report.unfinished)
         _show_verdict(out, report)
         if state is not None:
             show_state(out, state)
@@ -90,7 +97,11 @@ def _folder(out: Output, path: Path, *, with_state: bool) -> int:
 
 
 def _show(
-    out: Output, files: Sequence[FileReport], damage: Sequence[Damage], warnings: Sequence[str]
+    out: Output,
+    files: Sequence[FileReport],
+    damage: Sequence[Damage],
+    warnings: Sequence[str],
+    last: FileReport | None,
 ) -> None:
     if files:
         columns = ("file", "size", "blocks", "rows", "from", "up to", "end", "damage")
@@ -115,14 +126,16 @@ def _show(
         out.message(f"note: {text}")
     if damage:
         out.line(f"{_count(len(damage), 'damaged place')}, {count_of_rows(tuple(damage))} lost")
+    elif last is not None and last.tail is not None and not last.is_tail_known:
+        tail = last.tail
+        text = f"whole up to byte {tail.offset} of {last.path.name}; an unfinished write of "
+        out.line(text + f"{tail.size} bytes after it, which may have been acknowledged")
     elif files:
         out.line("everything is whole")
 
 
 def _show_verdict(out: Output, report: RecoveryReport) -> None:
-    if report.is_empty:
-        out.line(f"{report.directory} holds neither logs nor snapshots")
-    elif report.blocking and all(one.rows_lost == 0 for one in report.blocking):
+    if report.blocking and all(one.rows_lost == 0 for one in report.blocking):
         out.line("the folder is not opened like that, though no row is lost: `repair` keeps them")
     elif report.blocking:
         lost = count_of_rows(report.blocking)
