@@ -240,6 +240,10 @@ SYNAPSE_LINE_BYTES: Final = 16384
 SYNAPSE_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Longest command in one Redis message; Synapse itself has no limit there."""
 
+SYNAPSE_ROW_BYTES: Final = TUPLE_BYTES - 1024
+"""Largest row, as MsgPack, so that its tuple fits `TUPLE_BYTES`; a larger one is left out, as a
+gap."""
+
 SYNAPSE_PENDING_BYTES: Final = 64 * 1024 * 1024
 """Rows of one upstream that are held back: an unfinished unit, or a D1 catch-up. A catch-up that
 is larger is written in pieces; a unit that is larger ends the connection."""

@@ -8,7 +8,7 @@ began anew; `place` counts the rows of one token from 0.
 A unit is one transaction. With a token above all that are stored it is inserted; otherwise what the
 token has already is compared: equal rows are left alone, missing ones are added, different ones
 replaced as a whole. So a unit that comes twice is stored once, whichever side crashed. The position
-(`logweir.replication.positions`, tokens ``last, resume, epoch, stopped``) is written with the last
+(`logweir.replication.positions`, tokens ``last, resume, epoch``) is written with the last
 unit of its stream in a batch, in its transaction; many new units that arrive together are appended
 at once, each a transaction. A write that a crash cut in two leaves units without their position,
 which are then compared when they come again.
@@ -98,9 +98,11 @@ class Intake:
         found = {}
         for row in self._log.select(positions.POSITION_SPACE, [self.source]):
             _, stream, instance, tokens, _ = row
-            found[str(stream), str(instance)] = Cursor(
-                tokens["last"], tokens["resume"], tokens.get("epoch", 1), tokens.get("stopped", "")
-            )
+            epoch = tokens.get("epoch", 1)
+            cursor = Cursor(tokens["last"], tokens["resume"], epoch)
+            if "stopped" in tokens:  # by earlier versions, where the tokens went back
+                cursor = Cursor(0, 0, epoch + 1)
+            found[str(stream), str(instance)] = cursor
         return found
 
     def store(self, changes: Sequence[Change]) -> int:
@@ -286,11 +288,9 @@ class Intake:
         return lambda group: positions.put_gap(group, noted)
 
     def _position(self, change: Unit | Units | Moved, cursor: Cursor) -> _Step:
-        tokens: dict[str, int | str] = {"last": cursor.last, "resume": cursor.resume}
+        tokens = {"last": cursor.last, "resume": cursor.resume}
         if cursor.epoch > 1:
             tokens["epoch"] = cursor.epoch
-        if cursor.stopped:
-            tokens["stopped"] = cursor.stopped
         where = (self.source, change.stream, change.instance)
         time_ms = self._time_ms()
         return lambda group: positions.put_position(group, *where, tokens, time_ms)
