@@ -534,11 +534,6 @@ def stream_of_space(name: str) -> str:
     return urllib.parse.quote(name, safe="").replace("~", "%7E")
 
 
-def space_of_stream(stream: str) -> str:
-    """The reverse of `stream_of_space`."""
-    return urllib.parse.unquote(stream)
-
-
 def instance_label(instance: str, epoch: int) -> str:
     """What an instance is called in stored rows: `name#2` after its tokens began anew once."""
     label = instance.replace("%", "%25").replace("#", "%23")

@@ -57,8 +57,14 @@ STREAM_FORMAT: Final = (
     ("place", "unsigned"),
     ("row", "any"),
 )
+SOURCE_PREFIX: Final = "synapse:"
 _Step = Callable[[Group], None]
 _KEY: Final = ("instance", "token", "place")
+
+
+def source_name(source: str) -> str:
+    """The name that was given for a source, of its id; "" for the only one."""
+    return source.partition("#")[2]
 
 
 def stream_space(stream: str, name: str = "") -> str:
@@ -80,18 +86,22 @@ class Intake:
         self._log = log
         self._name = name
         self._clock = clock
-        self.source = f"synapse:{server}" + (f"#{name}" if name else "")
+        self.source = SOURCE_PREFIX + server + (f"#{name}" if name else "")
         self._spaces: dict[str, int] = {}
         self._highest: dict[tuple[str, str], int] = {}
         positions.make_spaces(log)
         for row in log.select(positions.POSITION_SPACE):
-            other, _, other_name = str(row[0]).partition("#")
-            if other.startswith("synapse:") and other_name == name and row[0] != self.source:
-                raise SourceStopped(
-                    f"the spaces {stream_space('…', name)} hold the streams of {other}, not of "
-                    f"{server}",
-                    hint="give this source a name of its own with the option name=…",
-                )
+            if self._is_other(str(row[0])) and source_name(row[0]) == name:
+                raise self._meets("…", str(row[0]))
+
+    def _is_other(self, source: str) -> bool:
+        return source.startswith(SOURCE_PREFIX) and source != self.source
+
+    def _meets(self, stream: str, other: str) -> SourceStopped:
+        return SourceStopped(
+            f"{stream_space(stream, self._name)} holds what {other} sends, not {self.source}",
+            hint="give this source a name of its own with the option name=…",
+        )
 
     def cursors(self) -> dict[tuple[str, str], Cursor]:
         """What is stored of this upstream."""
@@ -174,8 +184,14 @@ class Intake:
     def _space(self, stream: str) -> int:
         space_id = self._spaces.get(stream)
         if space_id is None:
+            filled = stream_space(stream, self._name)
+            for row in self._log.select(positions.POSITION_SPACE):
+                other = str(row[0])
+                theirs = stream_space(str(row[1]), source_name(other))
+                if self._is_other(other) and theirs == filled:
+                    raise self._meets(stream, other)
             space_id = self._spaces[stream] = self._log.create_space(
-                stream_space(stream, self._name), STREAM_FORMAT, primary=_KEY, if_not_exists=True
+                filled, STREAM_FORMAT, primary=_KEY, if_not_exists=True
             )
         return space_id
 

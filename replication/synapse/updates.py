@@ -31,9 +31,11 @@ Source: Synapse 1.66.0 and its workers, observed; what becomes of spaces is ours
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import urllib.parse
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -309,11 +311,28 @@ class UpdatesConversation:
         self.session = HttpSession(link.time())
         self._service = service
         self._link = link
+        self._waiting: deque[Request] = deque()
+        self._is_answering = False
 
     def handle(self, events: Sequence[Request]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        for request in events:
-            self.session.answer(*self._service.respond(request))
+        self._waiting.extend(events)
+        if not self._is_answering:
+            self._is_answering = True
+            self._link.hold_reading()
+            self._link.spawn(self._answer())
+
+    async def _answer(self) -> None:
+        """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
+        try:
+            while self._waiting and self._link.is_open:
+                self.session.answer(*self._service.respond(self._waiting.popleft()))
+                self._link.flush()
+                await asyncio.sleep(0)
+                await self._link.drained()
+        finally:
+            self._is_answering = False
+            self._link.resume_reading()
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
