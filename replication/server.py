@@ -13,7 +13,7 @@ import gc
 import ssl
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
@@ -215,18 +215,7 @@ class Server:
                 }
                 for runner in self.runners
             ],
-            "gaps": [
-                {
-                    "source": gap.source,
-                    "stream": gap.stream,
-                    "instance": gap.instance,
-                    "start": gap.start,
-                    "end": gap.end,
-                    "reason": gap.reason,
-                    "time_ms": gap.time_ms,
-                }
-                for gap in positions.gaps(self.log)[-STATUS_GAPS:]
-            ],
+            "gaps": [asdict(gap) for gap in positions.gaps(self.log)[-STATUS_GAPS:]],
             "topics": [] if self.topics is None else self.topics.status(),
             "streams": [stream for service in self.tap for stream in service.status()],
             "replicas": [

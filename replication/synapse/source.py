@@ -43,6 +43,7 @@ from logweir.errors import (
 )
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.link import Link, dial
+from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.catchup import Page, Refused, Sources
 from logweir.replication.synapse.codec import Dialect
@@ -59,6 +60,8 @@ from logweir.replication.urls import Url
 from logweir.store import Log
 
 __all__ = ["SynapseRedisSource", "SynapseSource"]
+
+_log = get_logger("logweir.replication.synapse")
 
 WRONG_SERVER_SECONDS: Final = 30.0
 _SURVEY_SECONDS: Final = 5.0
@@ -135,6 +138,8 @@ class _Upstream:
 
         def note(problem: str) -> None:
             if problem:
+                if key not in self._waiting:
+                    _log.warning("synapse.waits", url=self.url, stream=key[0], reason=problem)
                 self._waiting[key] = problem
             tell(problem)
 
