@@ -244,6 +244,10 @@ SYNAPSE_ROW_BYTES: Final = TUPLE_BYTES - 1024
 """Largest row, as MsgPack, so that its tuple fits `TUPLE_BYTES`; a larger one is left out, as a
 gap."""
 
+SYNAPSE_ANEW_TOKENS: Final = 500_000
+"""A stream whose tokens went back to no more than this is fetched from the beginning. Up to 1.12
+servers have that limit themselves, in rows."""
+
 SYNAPSE_PENDING_BYTES: Final = 64 * 1024 * 1024
 """Rows of one upstream that are held back: an unfinished unit, or a D1 catch-up. A catch-up that
 is larger is written in pieces; a unit that is larger ends the connection."""

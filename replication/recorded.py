@@ -58,8 +58,10 @@ def read_folder(directory: Path) -> Recorded:
         reading.take(batch.block.columns, batch.first, batch.last)
         vclock = batch.vclock
     found = [
-        Position(*key, tokens, str(tokens.get("stopped", "")), time_ms)
-        for key, (*_, tokens, time_ms) in sorted(reading.kept[POSITION_SPACE].items())
+        Position(source, stream, instance, tokens, str(tokens.get("stopped", "")), time_ms)
+        for _, (source, stream, instance, tokens, time_ms) in sorted(
+            reading.kept[POSITION_SPACE].items()
+        )
     ]
     gaps = [Gap(*row) for _, row in sorted(reading.kept[GAP_SPACE].items())]
     return Recorded(vclock, found, gaps)

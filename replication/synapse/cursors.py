@@ -42,7 +42,8 @@ Behind: the tokens began anew, as those of streams in memory do at each restart 
 those of 1.12 on SQLite too (account_data, tag_account_data, public_rooms, observed), and the last
 tokens of a counter that two streams share (1.66.0: account_data, observed); or it is a server that
 was restored, or another one of the same name. A gap is recorded, the next epoch begins, and what
-there is is asked for from 0, since it cannot be told which rows are new.
+there is is asked for from 0, since it cannot be told which rows are new; from D2 on, where a server
+sets no bound, only up to `limits.SYNAPSE_ANEW_TOKENS`: above, the stream goes on at its position.
 
 A row that cannot be stored is left out of its unit, and a gap at its token tells so. So is one that
 the upstream cannot be made to give: a gap, and the stream goes on.
@@ -60,7 +61,12 @@ from enum import Enum
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
-from logweir.limits import SYNAPSE_NAME_BYTES, SYNAPSE_PENDING_BYTES, SYNAPSE_STREAMS
+from logweir.limits import (
+    SYNAPSE_ANEW_TOKENS,
+    SYNAPSE_NAME_BYTES,
+    SYNAPSE_PENDING_BYTES,
+    SYNAPSE_STREAMS,
+)
 from logweir.replication.synapse.codec import Dialect
 from logweir.replication.synapse.rows import Batch, Run
 
@@ -532,8 +538,12 @@ class Tracker:
         self._drop_unit(flow)
         last, epoch = flow.cursor.last, flow.cursor.epoch + 1
         reason = f"reset: the upstream's tokens went back from {last} to {token}"
+        start = 0
+        if self._dialect is not Dialect.D1 and token > SYNAPSE_ANEW_TOKENS:
+            start = token
+            reason += f"; rows up to {token} that are new are missing"
         self._changes.append(Gap(flow.stream, flow.instance, last, token, reason))
-        flow.cursor = Cursor(0, 0, epoch)
+        flow.cursor = Cursor(start, start, epoch)
         self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
         return flow.cursor
 

@@ -6,6 +6,7 @@ import pytest
 
 from interop.synapsemodel import Stored
 from logweir.errors import DecodeError, LimitExceeded
+from logweir.limits import SYNAPSE_ANEW_TOKENS
 from logweir.replication.synapse.codec import Dialect, encode_row
 from logweir.replication.synapse.cursors import (
     Ask,
@@ -250,6 +251,18 @@ def test_database_stream_that_went_back_in_d3_goes_on_in_an_epoch() -> None:
     flow.take()
     assert flow.rows(epoch=2) == [(11, "again"), (12, "another")]
     assert flow.cursor() == Cursor(12, 12, epoch=2)
+
+
+def test_long_stream_that_went_back_is_not_fetched_from_the_beginning() -> None:
+    """From D2 on nothing bounds what a server would send: the stream goes on where it stands."""
+    for token in (SYNAPSE_ANEW_TOKENS, SYNAPSE_ANEW_TOKENS + 1):
+        flow = Flow(Dialect.D3, 10**9)
+        flow.position(token, token)
+        fetches = token <= SYNAPSE_ANEW_TOKENS
+        assert flow.all_of(Fetch) == ([Fetch("s", MASTER, 0, token)] if fetches else [])
+        assert flow.cursor() == (Cursor(0, 0, 2) if fetches else Cursor(token, token, 2))
+        (gap,) = flow.all_of(Gap)
+        assert ("are missing" in gap.reason) != fetches  # type: ignore[union-attr]
 
 
 def test_row_that_cannot_be_stored_is_left_out_of_its_unit() -> None:
