@@ -299,6 +299,10 @@ SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024
 SYNAPSE_SHARED_WINDOWS: Final = 32
 """Windows of the log whose lines are kept for all followers."""
 
+SYNAPSE_TURN_COMMANDS: Final = 1000
+"""Questions and acknowledgements in one read of a follower after which the others have their turn
+before more of it is read."""
+
 SYNAPSE_PING_SECONDS: Final = 5.0
 """A PING goes out after so long without another command. Source: Synapse."""
 

@@ -58,6 +58,7 @@ from logweir.limits import (
     SYNAPSE_STALL_SECONDS,
     SYNAPSE_STEP_BYTES,
     SYNAPSE_STREAMS,
+    SYNAPSE_TURN_COMMANDS,
 )
 from logweir.replication.hub import Hub, Reader, Window
 from logweir.replication.link import Link
@@ -284,6 +285,9 @@ class Conversation:
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        if len(events) > SYNAPSE_TURN_COMMANDS:
+            self.link.hold_reading()
+            self.link.call_after_next_read(self.link.resume_reading)
         for event in events:
             if isinstance(event, Subscribe):
                 self._ask(event)
