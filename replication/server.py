@@ -40,7 +40,11 @@ from logweir.replication.runner import (
     Timing,
 )
 from logweir.replication.synapse.endpoint import SynapseService, read_options
-from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
+from logweir.replication.synapse.source import (
+    SynapseRedisSource,
+    SynapseSource,
+    refuse_same_names,
+)
 from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
@@ -142,6 +146,7 @@ class Server:
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         try:
+            refuse_same_names(self.options.follow)
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)

@@ -11,7 +11,7 @@ from support.synapseclient import Client
 
 import logweir
 from interop.serving import Serving
-from logweir.errors import SourceStopped
+from logweir.errors import ConfigError, SourceStopped
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.codec import encode_row
 from logweir.replication.synapse.cursors import Cursor, Unit
@@ -66,7 +66,10 @@ def test_relay_of_two_homeservers_tells_where_each_stands(tmp_path: Path) -> Non
             assert client.line() == f"POSITION two_events {last['two_events']}"
         with Client(relay.urls[1].port) as client:
             client.send("REPLICATE ")
-            told = {line.split(" ")[1]: line for line in client.until("POSITION two_events")}
+            told: dict[str, str] = {}
+            while not last.keys() <= told.keys():  # in the order in which the spaces were made
+                line = client.until("POSITION")[-1]
+                told[line.split(" ")[1]] = line
             for name, token in last.items():
                 assert told[name] == f"POSITION {name} master {token} {token}"
 
@@ -102,6 +105,20 @@ def test_space_and_followed_stream_of_one_name_are_told_apart(tmp_path: Path) ->
             copy.wait(lambda: status().state == SourceState.FOLLOWING)
             assert copy.log.select("synapse_events") == [("master", 38, 0, ["followed"])]
             assert copy.log.count("synapse_space%3Aevents") == 6
+
+
+def test_upstreams_of_one_name_are_refused_at_start(tmp_path: Path) -> None:
+    """Nothing is followed; over TCP and Redis alike. With a name for one of them both are."""
+    urls = [
+        parse_url("synapse://127.0.0.1:1"),
+        parse_url("synapse+redis://127.0.0.1:2/two.test"),
+    ]
+    with pytest.raises(ConfigError) as caught, Serving(tmp_path, follow=urls, listen=[]):
+        pass
+    assert "would fill the same spaces" in str(caught.value)
+    urls[1] = parse_url(f"{urls[1]}?name=two")
+    with Serving(tmp_path, follow=urls, listen=[]) as serving:
+        assert len(serving.server.runners) == 2
 
 
 def test_sources_whose_spaces_meet_are_refused_before_a_row_is_mixed(tmp_path: Path) -> None:
