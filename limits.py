@@ -250,6 +250,14 @@ SYNAPSE_LINE_BYTES: Final = 16384
 SYNAPSE_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Longest command in one Redis message; Synapse itself has no limit there."""
 
+SYNAPSE_ROW_BYTES: Final = TUPLE_BYTES - 1024
+"""Largest row, as MsgPack, so that its tuple fits `TUPLE_BYTES`; a larger one is left out, as a
+gap."""
+
+SYNAPSE_ANEW_TOKENS: Final = 500_000
+"""A stream whose tokens went back to no more than this is fetched from the beginning. Up to 1.12
+servers have that limit themselves, in rows."""
+
 SYNAPSE_PENDING_BYTES: Final = 64 * 1024 * 1024
 """Rows of one upstream that are held back: an unfinished unit, or a D1 catch-up. A catch-up that
 is larger is written in pieces; a unit that is larger ends the connection."""
@@ -300,6 +308,10 @@ SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024
 
 SYNAPSE_SHARED_WINDOWS: Final = 32
 """Windows of the log whose lines are kept for all followers."""
+
+SYNAPSE_TURN_COMMANDS: Final = 1000
+"""Questions and acknowledgements in one read of a follower after which the others have their turn
+before more of it is read."""
 
 SYNAPSE_PING_SECONDS: Final = 5.0
 """A PING goes out after so long without another command. Source: Synapse."""

@@ -27,6 +27,7 @@ __all__ = [
     "GAP_SPACE",
     "POSITION_SPACE",
     "Gap",
+    "forget",
     "gaps",
     "make_spaces",
     "position",
@@ -98,6 +99,13 @@ def put_gap(group: Group, gap: Gap) -> None:
     space = group.schema.space(GAP_SPACE)
     row = pack([gap.source, gap.stream, gap.instance, gap.start, gap.end, gap.reason, gap.time_ms])
     group.execute(Request(RowType.REPLACE, space.id, tuple=row))
+
+
+def forget(log: Log, gaps: Sequence[Gap]) -> None:
+    """Strike losses off the record."""
+    with log.transaction() as change:
+        for gap in gaps:
+            change.delete(GAP_SPACE, (gap.source, gap.stream, gap.instance, gap.start))
 
 
 def gaps(log: Log, source: str | None = None) -> Sequence[Gap]:

@@ -13,7 +13,7 @@ import gc
 import ssl
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
@@ -41,7 +41,11 @@ from logweir.replication.runner import (
     Timing,
 )
 from logweir.replication.synapse.endpoint import SynapseService, read_options
-from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
+from logweir.replication.synapse.source import (
+    SynapseRedisSource,
+    SynapseSource,
+    refuse_same_names,
+)
 from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
@@ -146,6 +150,7 @@ class Server:
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         try:
+            refuse_same_names(self.options.follow)
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
@@ -234,18 +239,7 @@ class Server:
                 }
                 for runner in self.runners
             ],
-            "gaps": [
-                {
-                    "source": gap.source,
-                    "stream": gap.stream,
-                    "instance": gap.instance,
-                    "start": gap.start,
-                    "end": gap.end,
-                    "reason": gap.reason,
-                    "time_ms": gap.time_ms,
-                }
-                for gap in positions.gaps(self.log)[-STATUS_GAPS:]
-            ],
+            "gaps": [asdict(gap) for gap in positions.gaps(self.log)[-STATUS_GAPS:]],
             "topics": [] if self.topics is None else self.topics.status(),
             "streams": [stream for service in self.tap for stream in service.status()],
             "replicas": [

@@ -75,6 +75,9 @@ OPTIONS: Final = frozenset(
         *("plain", "topics", "skip"),
     ]
 )
+WRITER_OPTION: Final = "http."
+"""Before the name of one of a homeserver's writers: that writer's own `http`."""
+
 _TAP_OPTIONS: Final = frozenset(("form", "value", "sweep", "noop", "sasl"))
 LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "tap": _TAP_OPTIONS,
@@ -157,6 +160,10 @@ def _scheme(text: str, origin: str, is_listener: bool) -> Scheme:
     return scheme
 
 
+def _is_option(key: str) -> bool:
+    return key in OPTIONS or (key.startswith(WRITER_OPTION) and key != WRITER_OPTION)
+
+
 def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
     scheme = _scheme(text, origin, is_listener)
     form = f"write {scheme.name}://host:{scheme.port}" + "".join(
@@ -182,7 +189,7 @@ def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
     least = 0 if is_listener else scheme.required
     if not least <= len(path) <= len(scheme.path_names) or "" in path:
         raise _refuse(text, origin, "its path does not fit", form)
-    unknown = sorted({key for key, _ in options} - OPTIONS)
+    unknown = sorted(key for key, _ in options if not _is_option(key))
     if unknown:
         known = ", ".join(sorted(OPTIONS))
         raise _refuse(text, origin, f"option {unknown[0]!r} is not known", f"known are {known}")

@@ -5,10 +5,14 @@ the writer's `replication` listener, with ``Authorization: Bearer <secret>`` whe
 secret. Answer: ``{"updates": [[token, row], …], "upto_token": …, "limited": …}``, the range
 exclusive below and inclusive above; `limited`: ask again from `upto_token`. The random part is new
 for every request, since answers are kept under it for half an hour. ``&instance_name=<writer>`` is
-added for a logweir, which answers for all writers; a homeserver ignores it.
+added for a logweir, which answers for all writers and says so: its answer names the writer. A
+homeserver's process ignores it, and answers 200 without rows for those of another writer: so only
+the writer's own address counts, and the main process's only where the answer names the writer.
 
-A connection that fails is tried again after 1, 2, 4, 8, 16 and 32 s, one that times out after 1 s.
-4xx means that this process does not give that stream; 401 and 403 that the secret is wrong.
+A connection that fails is tried again after 1, 2, 4, 8, 16, 32, 32, … s for as long as it takes:
+nobody has answered yet. What is answered wrongly (5xx, not in time, too long, no JSON) is asked for
+again after the same times, or after 1 s, and then given up. 4xx means that this process does not
+give that stream; 401 and 403 that the secret is wrong. A row that cannot be stored is left out.
 Source: Synapse 1.21.2, 1.66.0 and 1.163.2, observed; the waits read there.
 """
 
@@ -20,11 +24,12 @@ import secrets
 import ssl
 import urllib.parse
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Final
 
-from logweir.errors import ConfigError, DecodeError, LimitExceeded, SourceStopped, Unreachable
+from logweir.errors import ConfigError, DecodeError, LimitExceeded, SourceStopped
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_HTTP_BYTES
 from logweir.replication.synapse.codec import encode_value, read_json
 from logweir.replication.synapse.cursors import Fetch
@@ -39,11 +44,14 @@ _MASTER: Final = "master"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer. `rows`: (token, MsgPack)."""
+    """One answer. `rows`: (token, MsgPack); `lost`: (token, reason) of those that cannot be stored;
+    `writer`: whose rows they are, where the answer tells it."""
 
     rows: list[tuple[int, bytes]]
     upto: int
     limited: bool
+    lost: list[tuple[int, str]] = field(default_factory=list)
+    writer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,40 +93,59 @@ class Updates:
         self._secret = secret
         self._pause = pause
 
-    async def fetch(
-        self, stream: str, writer: str, after: int, upto: int, alive: Callable[[], None]
-    ) -> Page | Refused:
-        """One page. `alive`: called before each attempt. Raises `Unreachable`, `SourceStopped`."""
-        problem = ""
-        for wait in (*_WAITS, None):
-            alive()
+    async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
+        """One page. `tell`: called before each attempt, with what ended the one before, "" at
+        first. Raises `SourceStopped`."""
+        answers, problem = 0, ""
+        for wait in chain(_WAITS, repeat(_WAITS[-1])):
+            tell(problem)
             try:
-                status, body = await asyncio.to_thread(self._get, stream, writer, after, upto)
+                found = await asyncio.to_thread(self._get, wanted)
             except TimeoutError:
-                problem, wait = "no answer in time", wait and 1.0
-            except (OSError, http.client.HTTPException) as error:
-                problem = str(error) or type(error).__name__
-            else:
-                if status == 200:
-                    return _read(body)
-                text = body[:200].decode(errors="replace")
-                if status in (401, 403):
-                    raise SourceStopped(
-                        f"{self._url} refuses our secret: {status} {text}",
-                        hint="put worker_replication_secret into the file of auth_file=…",
-                    )
-                if 400 <= status < 500:
-                    return Refused(f"the upstream answered {status}: {text}")
-                problem = f"it answered {status}: {text}"
-            if wait is not None:
+                problem, wait = "no answer in time", 1.0
+            except OSError as error:
+                problem = f"{self._url}: {error.strerror or error}"
                 await self._pause(wait)
-        raise Unreachable(self._url, f"rows of {stream} cannot be fetched: {problem}")
+                continue
+            except (http.client.HTTPException, DecodeError, LimitExceeded) as error:
+                problem = f"the answer cannot be read: {error or type(error).__name__}"
+            else:
+                if not isinstance(found, str):
+                    return found
+                problem = found
+            answers += 1
+            if answers > len(_WAITS):
+                break
+            await self._pause(wait)
+        return Refused(f"asked {answers} times: {problem}")
 
-    def _get(self, stream: str, writer: str, after: int, upto: int) -> tuple[int, bytes]:
-        name = urllib.parse.quote(stream, safe="")
+    def _get(self, wanted: Fetch) -> Page | Refused | str:
+        """One request; text is an answer that may be another one later.
+
+        Raises `SourceStopped`, `DecodeError`, `LimitExceeded`, and what sockets raise.
+        """
+        status, body = self._request(wanted)
+        if status == 200:
+            return _read(body)
+        text = f"{status} {body[:200].decode(errors='replace')}"
+        if status in (401, 403):
+            raise SourceStopped(
+                f"{self._url} refuses our secret: {text}",
+                hint="put worker_replication_secret into the file of auth_file=…",
+            )
+        told = f"{self._url} answered {text}"
+        return Refused(told) if 400 <= status < 500 else told
+
+    def _request(self, wanted: Fetch) -> tuple[int, bytes]:
+        name = urllib.parse.quote(wanted.stream, safe="")
+        query = {
+            "from_token": wanted.after,
+            "upto_token": wanted.upto,
+            "instance_name": wanted.instance,
+        }
         path = (
             f"/_synapse/replication/get_repl_stream_updates/{name}/{secrets.token_hex(8)}"
-            f"?from_token={after}&upto_token={upto}&instance_name={urllib.parse.quote(writer)}"
+            f"?{urllib.parse.urlencode(query)}"
         )
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         connection = (
@@ -129,7 +156,10 @@ class Updates:
             )
         )
         try:
-            connection.connect()
+            try:
+                connection.connect()
+            except TimeoutError as error:
+                raise ConnectionError("no connection in time") from error
             connection.sock.settimeout(_ANSWER_SECONDS)
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
@@ -143,16 +173,23 @@ class Updates:
 
 def _read(body: bytes) -> Page:
     """The body of an answer. Raises `DecodeError`."""
+    rows: list[tuple[int, bytes]] = []
+    lost: list[tuple[int, str]] = []
     try:
         value = read_json(body.decode())
-        rows = [(token, encode_value(row)) for token, row in value["updates"]]
+        for token, row in value["updates"]:
+            try:
+                rows.append((token, encode_value(row)))
+            except DecodeError as error:
+                lost.append((token, error.reason))
         upto, limited = value["upto_token"], bool(value["limited"])
-    except (UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        writer = str(value.get("instance_name", ""))
+    except (UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DecodeError(f"the answer with missed rows cannot be read: {error!r:.200}") from error
-    numbers = [upto, *(token for token, _ in rows)]
+    numbers = [upto, *(token for token, _ in rows), *(token for token, _ in lost)]
     if not all(type(one) is int and -(2**63) <= one < 2**63 for one in numbers):
         raise DecodeError("the answer with missed rows holds a token that is no integer")
-    return Page(rows, upto, limited)
+    return Page(rows, upto, limited, lost, writer)
 
 
 class Sources:
@@ -160,21 +197,23 @@ class Sources:
 
     def __init__(self, url: Url) -> None:
         secret = read_secret(url)
-        self._url = str(url)
         self._updates = {
             key.partition(".")[2] or _MASTER: Updates(address, secret=secret)
             for key, address in url.options
             if key == "http" or key.startswith("http.")
         }
 
-    async def fetch(self, wanted: Fetch, alive: Callable[[], None]) -> Page | Refused:
-        """What was missed, or why it cannot be had. Raises `Unreachable`, `SourceStopped`."""
-        updates = self._updates.get(wanted.instance) or self._updates.get(_MASTER)
+    async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
+        """What was missed, or why it cannot be had. `tell`: see `Updates.fetch`; an address that
+        does not answer is asked for as long as it takes. Raises `SourceStopped`."""
+        writer = wanted.instance
+        option = "http" if writer == _MASTER else f"http.{writer}"
+        hint = f"{option}=HOST:PORT; http= where the upstream is a logweir"
+        no_address = Refused(f"no address for writer {writer} ({hint})")
+        own = self._updates.get(writer)
+        updates = own or self._updates.get(_MASTER)
         if updates is None:
-            return Refused("no address for missed rows is configured (http=…)")
-        try:
-            return await updates.fetch(
-                wanted.stream, wanted.instance, wanted.after, wanted.upto, alive
-            )
-        except DecodeError as error:
-            raise Unreachable(self._url, f"{wanted.stream}: {error.reason}") from error
+            return no_address
+        page = await updates.fetch(wanted, tell)
+        is_told = isinstance(page, Page) and page.writer == writer
+        return page if own is not None or is_told else no_address

@@ -328,7 +328,7 @@ class _Conversation:
 
     async def _fetch(self, wanted: Fetch) -> None:
         try:
-            page = await self._follower.sources.fetch(wanted, lambda: None)
+            page = await self._follower.sources.fetch(wanted, lambda problem: None)
         except SourceStopped as error:
             self._follower.fail(error)
             raise

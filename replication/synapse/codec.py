@@ -43,7 +43,8 @@ Of USER_IP only the user is kept when it is read: the rest is not for us.
 
 Rows are stored as MsgPack: arrays, objects, strings, numbers, booleans and null are what they were
 in JSON. A string with a lone surrogate keeps it (three bytes that are not UTF-8). A row with an
-integer out of 64 bits, or one nested deeper than `limits.MSGPACK_DEPTH`, cannot be stored. JSON is
+integer out of 64 bits, one nested deeper than `limits.MSGPACK_DEPTH`, or one of more than
+`limits.SYNAPSE_ROW_BYTES` cannot be stored. JSON is
 written with escapes for everything outside ASCII: with spaces behind `,` and `:` in D1, without
 from 1.19 on (D3 here). `NaN` and `Infinity` are no JSON.
 
@@ -63,7 +64,7 @@ from typing import Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
-from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES
+from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES, SYNAPSE_ROW_BYTES
 from logweir.wal.mp import Value
 from logweir.wal.render import to_json
 
@@ -496,9 +497,12 @@ def encode_value(value: Value) -> bytes:
     try:
         if _depth(value) > _DEPTH:
             raise ValueError(f"it is nested deeper than {_DEPTH}")
-        return _packer()(value)
+        packed = _packer()(value)
+        if len(packed) > SYNAPSE_ROW_BYTES:
+            raise ValueError(f"it has {len(packed)} bytes, {SYNAPSE_ROW_BYTES} are the most")
     except (ValueError, TypeError, OverflowError) as error:
         raise DecodeError(f"the row cannot be stored: {error}") from error
+    return packed
 
 
 def decode_row_value(packed: bytes) -> Value:
@@ -528,11 +532,6 @@ def row_json(value: Value) -> str:
 def stream_of_space(name: str) -> str:
     """The stream's name of a space: all but `A-Z a-z 0-9 _ - .` percent-encoded."""
     return urllib.parse.quote(name, safe="").replace("~", "%7E")
-
-
-def space_of_stream(stream: str) -> str:
-    """The reverse of `stream_of_space`."""
-    return urllib.parse.unquote(stream)
 
 
 def instance_label(instance: str, epoch: int) -> str:

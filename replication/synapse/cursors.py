@@ -4,7 +4,7 @@ A *unit* is the rows of one token: `batch` rows and the numbered row that ends t
 whole, as one transaction, with the cursor that it moves.
 
 Per (stream, instance) a `Cursor` is kept: `last`, the token of the last unit; `resume`, the token
-to ask from; `epoch`, how often the tokens began anew, from 1; `stopped`, why nothing more is taken.
+to ask from; `epoch`, how often the tokens began anew, from 1.
 Per connection each is in one of these places:
 
 ==========  =======================================================================================
@@ -15,7 +15,6 @@ LIVE        are stored
 WANTED      (D1) as ASKED; our REPLICATE waits for its turn
 ASKED       (D1) are collected, by token, until the POSITION that ends the catch-up
 FETCHING    (D2 on) wait until what was missed is fetched over HTTP
-STOPPED     are dropped
 ==========  =======================================================================================
 
 POSITION in D1, where one instance, `master`, writes everything:
@@ -39,12 +38,15 @@ POSITION from D2 on (`previous` is `token` in D2): unfinished units of the insta
 previous ≤ last ≤ token: nothing was missed. Below `last`: behind. Else (last, token] is fetched,
 page by page, and what arrives meanwhile waits. Units with a token not above `last` are dropped.
 
-Behind: a stream that the upstream keeps in memory only, or that is not known, begins anew with the
-next epoch: a gap is recorded, and what there is is asked for from 0. One that the upstream keeps in
-its database goes back when it is another server or one that was restored; from D2 on also at an
-ordinary restart, by the last tokens of a counter that two streams share (1.66.0: account_data,
-observed), which are then given out again. In D1 it is stopped until an operator removes its
-position; from D2 on a gap is recorded and the next epoch begins where the upstream stands.
+Behind: the tokens began anew, as those of streams in memory do at each restart of the upstream,
+those of 1.12 on SQLite too (account_data, tag_account_data, public_rooms, observed), and the last
+tokens of a counter that two streams share (1.66.0: account_data, observed); or it is a server that
+was restored, or another one of the same name. A gap is recorded, the next epoch begins, and what
+there is is asked for from 0, since it cannot be told which rows are new; from D2 on, where a server
+sets no bound, only up to `limits.SYNAPSE_ANEW_TOKENS`: above, the stream goes on at its position.
+
+A row that cannot be stored is left out of its unit, and a gap at its token tells so. So is one that
+the upstream cannot be made to give: a gap, and the stream goes on.
 
 Source: Synapse 1.12.4, 1.21.2, 1.66.0 and 1.163.2, observed and read; the treatment of gaps, of
 epochs and of streams that went back is ours.
@@ -58,8 +60,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from logweir.errors import LimitExceeded, RemoteProtocolError
-from logweir.limits import SYNAPSE_NAME_BYTES, SYNAPSE_PENDING_BYTES, SYNAPSE_STREAMS
+from logweir.errors import DecodeError, LimitExceeded
+from logweir.limits import (
+    SYNAPSE_ANEW_TOKENS,
+    SYNAPSE_NAME_BYTES,
+    SYNAPSE_PENDING_BYTES,
+    SYNAPSE_STREAMS,
+)
 from logweir.replication.synapse.codec import Dialect
 from logweir.replication.synapse.rows import Batch, Run
 
@@ -75,32 +82,6 @@ __all__ = [
     "Units",
     "size_of",
 ]
-
-DATABASE_STREAMS: Final = frozenset(
-    [
-        "events",
-        "backfill",
-        "presence",
-        "receipts",
-        "push_rules",
-        "pushers",
-        "public_rooms",
-        "device_lists",
-        "to_device",
-        "tag_account_data",
-        "account_data",
-        "groups",
-        "current_state_deltas",
-        "user_signature",
-        "un_partial_stated_room",
-        "un_partial_stated_event",
-        "thread_subscriptions",
-        "profile_updates",
-        "sticky_events",
-        "quarantined_media",
-    ]
-)
-"""Streams whose tokens are kept in Synapse's database and never go back."""
 
 REFUSALS_MAX: Final = 2
 """Refused catch-ups in a row after which a stream goes on with a gap."""
@@ -119,7 +100,6 @@ class Cursor:
     last: int
     resume: int
     epoch: int = 1
-    stopped: str = ""
 
 
 @dataclass(slots=True)
@@ -218,16 +198,17 @@ class _Place(Enum):
     WANTED = "wanted"
     ASKED = "asked"
     FETCHING = "fetching"
-    STOPPED = "stopped"
 
 
-_Queued = tuple[str, int | None, int, bytes]  # "row": token, 0, row; "position": previous, token
+_Queued = tuple[str, int | None, int, bytes]
+"""What waits: "row": token, 0, row; "torn": token, 0, reason; "position": previous, token."""
 
 
 class _Flow:
     """One (stream, instance)."""
 
     __slots__ = (
+        "began_anew",
         "collected",
         "cursor",
         "instance",
@@ -237,6 +218,7 @@ class _Flow:
         "queue",
         "stream",
         "target",
+        "torn",
         "written",
     )
 
@@ -249,9 +231,10 @@ class _Flow:
 
     def begin(self) -> None:
         """A new connection."""
-        stopped = self.cursor is not None and self.cursor.stopped
-        self.place = _Place.STOPPED if stopped else _Place.UNSEEN
+        self.place = _Place.UNSEEN
+        self.began_anew = False  # in D1 a server does so when it starts: once in a connection
         self.pending: list[bytes] = []
+        self.torn = ""  # why the unit that is not finished lacks a row
         self.collected: dict[int, dict[bytes, None]] = {}
         self.written: set[int] = set()
         self.queue: deque[_Queued] = deque()
@@ -283,7 +266,7 @@ class Tracker:
         self.held_bytes = 0
         """Of rows that are held back: unfinished units, a catch-up, what waits for a fetch."""
         self.dropped_rows = 0
-        """Rows that were not taken: before a POSITION, repeated, or of a stopped stream."""
+        """Rows that were not taken: before a POSITION, or repeated."""
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -325,8 +308,7 @@ class Tracker:
     @property
     def has_none(self) -> bool:
         """Whether no stream is followed, or about to be."""
-        idle = (_Place.UNSEEN, _Place.STOPPED)
-        return all(flow.place in idle for flow in self._flows.values())
+        return all(flow.place is _Place.UNSEEN for flow in self._flows.values())
 
     @property
     def is_fetching(self) -> bool:
@@ -359,19 +341,37 @@ class Tracker:
             if token is None:
                 self._hold(row)
                 flow.pending.append(row)
-            elif flow.pending:
-                rows, flow.pending = [*flow.pending, row], []
-                self._release(rows[:-1])
-                self._unit(flow, token, rows)
+            elif flow.pending or flow.torn:
+                self._end_unit(flow, token, [row])
             else:
                 self._unit(flow, token, [row])
         elif place is _Place.FETCHING:
             self._hold(row)
             flow.queue.append(("row", token, 0, row))
-        elif place in (_Place.ASKED, _Place.WANTED):
-            self._collect(flow, token, row)
-        else:
+        elif place is _Place.UNSEEN:
             self.dropped_rows += 1
+        elif token is None:
+            self._hold(row)
+            flow.pending.append(row)
+        else:
+            self._collect(flow, token, [row])
+
+    def unreadable(self, stream: str, instance: str, token: int | None, reason: str) -> None:
+        """A row that cannot be stored: its unit is stored without it, and a gap tells so."""
+        flow = self._flows.get((stream, instance))
+        if flow is None or flow.place is _Place.UNSEEN:
+            self.dropped_rows += 1
+        elif flow.place is _Place.FETCHING:
+            self._hold(b"")
+            flow.queue.append(("torn", token, 0, reason.encode()))
+        else:
+            flow.torn = reason
+            if token is None:
+                return
+            if flow.place is _Place.LIVE:
+                self._end_unit(flow, token, [])
+            else:
+                self._collect(flow, token, [])
 
     def batch(self, batch: Batch) -> None:
         """Rows of many flows. There is no order between flows, so each gets its own at once.
@@ -387,7 +387,7 @@ class Tracker:
     def _take_run(self, flow: _Flow, batch: Batch, number: int) -> bool:
         """Take rows that are nothing but new units, if they are worth it."""
         cursor = flow.cursor
-        if flow.place is not _Place.LIVE or flow.pending or cursor is None:
+        if flow.place is not _Place.LIVE or flow.pending or flow.torn or cursor is None:
             return False
         lags = self._dialect is Dialect.D1
         run = batch.run(number, cursor.last, joins=lags)
@@ -405,7 +405,8 @@ class Tracker:
         return True
 
     def position(self, stream: str, instance: str, previous: int, token: int) -> None:
-        """A POSITION. Raises `LimitExceeded` for a flood of invented names."""
+        """A POSITION. Raises `LimitExceeded` for a flood of invented names, `DecodeError` where D1
+        cannot be meant."""
         flow = self._flows.get((stream, instance))
         if flow is None:
             if len(self._flows) >= SYNAPSE_STREAMS:
@@ -414,8 +415,6 @@ class Tracker:
             if size > SYNAPSE_NAME_BYTES:
                 raise LimitExceeded("SYNAPSE_NAME_BYTES", SYNAPSE_NAME_BYTES, size)
             flow = self._flows[stream, instance] = _Flow(stream, instance, None)
-        if flow.place is _Place.STOPPED:
-            return
         if self._dialect is Dialect.D1:
             self._position_d1(flow, token)
         elif flow.place is _Place.FETCHING:
@@ -431,38 +430,33 @@ class Tracker:
         upto: int,
         *,
         limited: bool,
+        lost: Iterable[tuple[int, str]] = (),
     ) -> None:
-        """The answer to a `Fetch`. `upto`: where it ends; `limited`: it is not all.
-
-        Raises `RemoteProtocolError` where the answer leads nowhere.
-        """
+        """The answer to a `Fetch`. `upto`: where it ends; `limited`: it is not all; `lost`: tokens
+        of rows that cannot be stored, and why."""
         flow = self._flows[stream, instance]
         cursor = flow.cursor
         if flow.place is not _Place.FETCHING or cursor is None:
             return
         if limited and upto <= cursor.last:
-            raise RemoteProtocolError(
-                f"{stream}: the rows behind {cursor.last} were answered up to {upto} only"
-            )
+            reason = f"the rows after {cursor.last} were answered up to {upto} only"
+            self.not_fetched(stream, instance, reason)
+            return
         units: dict[int, list[bytes]] = {}
         for token, row in rows:
             if token <= flow.target:
                 units.setdefault(token, []).append(row)
         for token in sorted(units):
             self._unit(flow, token, units[token])
+        for token, reason in lost:
+            if token <= flow.target:
+                self._lacks(flow, token, reason)
         end = min(upto, flow.target) if limited else flow.target
         self._move(flow, end)
         if end < flow.target:
             self._changes.append(Fetch(stream, instance, end, flow.target))
         else:
             self._go_live(flow)
-
-    def unreadable(self, stream: str, instance: str, token: int | None, reason: str) -> None:
-        """A row that was numbered cannot be stored, and will not come again."""
-        flow = self._flows.get((stream, instance))
-        if flow is not None and flow.place is _Place.LIVE and flow.cursor is not None:
-            after = flow.cursor.last
-            self._changes.append(Gap(stream, instance, after, token or after, reason))
 
     def not_fetched(self, stream: str, instance: str, reason: str) -> None:
         """What a `Fetch` asked for cannot be had: go on with a gap."""
@@ -485,6 +479,23 @@ class Tracker:
         for row in rows:
             self.held_bytes -= len(row) + _ROW_BYTES
 
+    def _lacks(self, flow: _Flow, token: int, reason: str) -> None:
+        self._changes.append(Gap(flow.stream, flow.instance, token - 1, token, reason))
+
+    def _drop_unit(self, flow: _Flow) -> None:
+        """Forget the unit that is not finished."""
+        self._release(flow.pending)
+        flow.pending, flow.torn = [], ""
+
+    def _end_unit(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
+        """The unit that was begun ends with `rows`; it may lack some, or all."""
+        assert flow.cursor is not None
+        rows, torn = flow.pending + rows, flow.torn
+        self._drop_unit(flow)
+        if torn and (self._dialect is Dialect.D1 or token > flow.cursor.last):
+            self._lacks(flow, token, torn)
+        self._unit(flow, token, rows)
+
     def _unit(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
         cursor = flow.cursor
         assert cursor is not None
@@ -492,6 +503,12 @@ class Tracker:
         if token > cursor.last:
             resume = cursor.last if self._dialect is Dialect.D1 else token
             made.cursor = flow.cursor = Cursor(token, resume, cursor.epoch)
+            if not rows:  # none of it can be stored
+                flow.open_unit = None
+                self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
+                return
+        elif not rows:
+            return
         elif self._dialect is not Dialect.D1:
             self.dropped_rows += len(rows)
             return
@@ -515,23 +532,20 @@ class Tracker:
         self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
         return flow.cursor
 
-    def _behind(self, flow: _Flow, token: int) -> None:
-        cursor = flow.cursor
-        assert cursor is not None
-        self._release(flow.pending)
-        flow.pending = []
-        kept = flow.stream in DATABASE_STREAMS
-        stops = kept and self._dialect is Dialect.D1
-        reason = "the upstream is behind us" if stops else "the upstream's tokens went back"
-        self._changes.append(Gap(flow.stream, flow.instance, cursor.last, token, reason))
-        if stops:
-            flow.cursor = replace(cursor, stopped=f"{reason}: it stands at {token}")
-            flow.place = _Place.STOPPED
-        elif kept:
-            flow.cursor = Cursor(token, token, cursor.epoch + 1)
-        else:
-            flow.cursor = Cursor(0, 0, cursor.epoch + 1)
+    def _behind(self, flow: _Flow, token: int) -> Cursor:
+        """The tokens began anew: the cursor does so too, in the next epoch."""
+        assert flow.cursor is not None
+        self._drop_unit(flow)
+        last, epoch = flow.cursor.last, flow.cursor.epoch + 1
+        reason = f"reset: the upstream's tokens went back from {last} to {token}"
+        start = 0
+        if self._dialect is not Dialect.D1 and token > SYNAPSE_ANEW_TOKENS:
+            start = token
+            reason += f"; rows up to {token} that are new are missing"
+        self._changes.append(Gap(flow.stream, flow.instance, last, token, reason))
+        flow.cursor = Cursor(start, start, epoch)
         self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
+        return flow.cursor
 
     # --- inside: D1 -------------------------------------------------------------------------------
 
@@ -545,9 +559,11 @@ class Tracker:
             self._asked = None
         if token < cursor.last:
             self._drop_collected(flow)
+            if flow.began_anew:
+                raise DecodeError(f"POSITION of {flow.stream} goes back again: {token}")
+            flow.began_anew = True
             self._behind(flow, token)
-            if flow.place is not _Place.STOPPED:
-                self._want(flow, token)
+            self._want(flow, token)
         elif flow.place is _Place.ASKED:
             self._end_catch_up(flow, token)
         elif cursor.last == cursor.resume == token:
@@ -580,17 +596,17 @@ class Tracker:
             flow.place = _Place.ASKED
             self._changes.append(Ask(flow.stream, flow.cursor.resume))
 
-    def _collect(self, flow: _Flow, token: int | None, row: bytes) -> None:
-        self._hold(row)
-        if token is None:
-            flow.pending.append(row)
-            return
+    def _collect(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
+        if flow.torn:
+            self._lacks(flow, token, flow.torn)
+        for row in rows:
+            self._hold(row)
         known = flow.collected.setdefault(token, {})
-        for one in (*flow.pending, row):
+        for one in (*flow.pending, *rows):
             if one in known:
                 self._release((one,))
             known[one] = None
-        flow.pending = []
+        flow.pending, flow.torn = [], ""
         if self.held_bytes > self._limit_bytes:
             self._write_collected(flow)
 
@@ -600,6 +616,8 @@ class Tracker:
         assert cursor is not None
         for token in sorted(flow.collected):
             rows = list(flow.collected[token])
+            if not rows:
+                continue
             self._release(rows)
             more = token in flow.written
             self._changes.append(
@@ -628,17 +646,12 @@ class Tracker:
     # --- inside: D2 on ----------------------------------------------------------------------------
 
     def _position(self, flow: _Flow, previous: int, token: int) -> None:
-        self._release(flow.pending)
-        flow.pending = []
+        self._drop_unit(flow)
         cursor = flow.cursor
         if cursor is None:
             cursor = self._begin_cursor(flow, 0 if self._start_all else token)
         if token < cursor.last:
-            self._behind(flow, token)
-            if flow.place is _Place.STOPPED:
-                return
-            cursor = flow.cursor
-            assert cursor is not None
+            cursor = self._behind(flow, token)
             previous = token
         if previous <= cursor.last <= token:
             self._move(flow, token)
@@ -657,6 +670,9 @@ class Tracker:
             if kind == "row":
                 self._release((row,))
                 self.rdata(flow.stream, flow.instance, first, row)
+            elif kind == "torn":
+                self._release((b"",))
+                self.unreadable(flow.stream, flow.instance, first, row.decode())
             else:
                 assert first is not None
                 self._position(flow, first, second)

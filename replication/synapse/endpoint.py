@@ -18,7 +18,11 @@ a space, below the oldest row kept    ERROR token too old; with 0 all that is in
 a stream that is not known            ERROR, close
 ALL (D1)                              the same for every stream
 ALL (D2 on)                           POSITION of every stream; rows come without being asked for
+a stream that there is only later     (after ALL) POSITION before its first row, and what comes
 ====================================  ==============================================================
+
+What waits for its turn is one question a stream: of several the lowest token. After each page, each
+answer and each step of the log the others have their turn.
 
 A row whose line is longer than `limits.SYNAPSE_LINE_BYTES` ends the connection with `ERROR row too
 long: <stream> <token>`, or with `on_long_row="skip"` its unit is left out and a POSITION past it is
@@ -27,7 +31,7 @@ sent; each is counted.
 With `keep`, FEDERATION_ACK of a follower that has said its NAME means that it has the log up to
 that signature: the files behind it are kept for it, over restarts of both, until it acknowledges
 more, or gives its place up with a token below 0. It is told as `synapse:<name>` among those who
-keep files.
+keep files. One acknowledgement is noted at a time, of each name the newest.
 
 Source: Synapse 1.12.4 and 1.66.0, observed, for what followers expect; tokens that are too old, the
 pace and long rows are ours.
@@ -37,8 +41,8 @@ from __future__ import annotations
 
 import asyncio
 import urllib.parse
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from logweir.errors import ConfigError, LimitExceeded, PositionUnavailable
@@ -53,6 +57,8 @@ from logweir.limits import (
     SYNAPSE_SHARED_WINDOWS,
     SYNAPSE_STALL_SECONDS,
     SYNAPSE_STEP_BYTES,
+    SYNAPSE_STREAMS,
+    SYNAPSE_TURN_COMMANDS,
 )
 from logweir.replication.hub import Hub, Reader, Window
 from logweir.replication.link import Link
@@ -132,6 +138,7 @@ class SynapseService:
         self.hub = hub
         self.options = options or Options()
         self.streams = Streams(log, self.options.dialect)
+        self.streams.on_taken = self._taken
         self.long_rows = 0
         self.conversations: set[Conversation] = set()
         self._windows: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
@@ -140,6 +147,7 @@ class SynapseService:
             OrderedDict()
         )
         self._pages_bytes = 0
+        self._keeping = asyncio.Lock()
         hub.listen(self._committed)
 
     def companion(self) -> tuple[Url, UpdatesService] | None:
@@ -152,17 +160,18 @@ class SynapseService:
     async def keep(self, name: str, token: int) -> None:
         """A follower has everything up to `token`: keep the log behind it; below 0: no longer."""
         label = f"synapse:{name}"
-        if token < 0:
-            await asyncio.to_thread(self.log.release, label)
-            return
-        known = self.log.status()["followers"]
-        others = sum(one.startswith("synapse:") for one in known)
-        if label not in known and others >= SYNAPSE_ACKNOWLEDGERS:
-            _log.warning("synapse.not_kept", name=name, limit=SYNAPSE_ACKNOWLEDGERS)
-            return
-        position = self.streams.vclock_at(min(token, self.log.vclock.signature))
-        if known.get(label) != dict(position):
-            await asyncio.to_thread(self.log.retain, label, position)
+        async with self._keeping:
+            if token < 0:
+                await asyncio.to_thread(self.log.release, label)
+                return
+            known = self.log.status()["followers"]
+            others = sum(one.startswith("synapse:") for one in known)
+            if label not in known and others >= SYNAPSE_ACKNOWLEDGERS:
+                _log.warning("synapse.not_kept", name=name, limit=SYNAPSE_ACKNOWLEDGERS)
+                return
+            position = self.streams.vclock_at(min(token, self.log.vclock.signature))
+            if known.get(label) != dict(position):
+                await asyncio.to_thread(self.log.retain, label, position)
 
     def begin(self, link: Link) -> Conversation:
         """See `Service`."""
@@ -181,6 +190,11 @@ class SynapseService:
     def _committed(self) -> None:
         for conversation in self.conversations:
             conversation.wake()
+
+    def _taken(self, names: Set[str]) -> None:
+        """These streams are others than before: whoever follows one has to begin anew."""
+        for conversation in self.conversations:
+            conversation.stop_following(names)
 
     def shared(self, window: Window) -> _Shared:
         """The units of a window, made once for all followers that are there."""
@@ -238,7 +252,8 @@ class _Shared:
 
 @dataclass(slots=True)
 class _Live:
-    """A stream that is sent. `behind`: transactions up to that signature were; `epoch`: told."""
+    """A stream that is sent. `behind`: transactions up to that signature were; `epoch`: of each
+    writer whose POSITION was told."""
 
     behind: int
     epoch: dict[str, int]
@@ -257,26 +272,64 @@ class Conversation:
             server_name=service.server_name(),
             milliseconds=lambda: int(log.now() * 1000),
         )
-        self._asked: deque[Subscribe] = deque()
+        self._asked: dict[str, int | None] = {}
+        self._acknowledged: dict[str, int] = {}
         self._live: dict[str, _Live] = {}
         self._passed_on = 0  # commands since it could be sent anything
-        self._everything = service.options.dialect is not Dialect.D1
+        self._is_d1 = service.options.dialect is Dialect.D1
+        self._everything = not self._is_d1  # streams that nobody asked for are sent
+        self._is_told = False  # where every stream stands: another one is new
         self._news = asyncio.Event()
         self.wake = self._news.set
         link.spawn(self._run())
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        if len(events) > SYNAPSE_TURN_COMMANDS:
+            self.link.hold_reading()
+            self.link.call_after_next_read(self.link.resume_reading)
         for event in events:
             if isinstance(event, Subscribe):
-                self._asked.append(event)
-                self._news.set()
+                self._ask(event)
             elif isinstance(event, Acknowledged):
                 if self.service.options.keep and self.session.name:
-                    self.link.spawn(self.service.keep(self.session.name, event.token))
+                    self._acknowledge(self.session.name, event.token)
             elif isinstance(event, PeerUp) and self.service.options.relay_up:
                 for other in self.service.conversations - {self}:
                     other.pass_on(RemoteServerUp(event.server))
+
+    def _ask(self, event: Subscribe) -> None:
+        after = event.after
+        if event.stream in self._asked:
+            known = self._asked[event.stream]
+            after = known if after is None else after if known is None else min(known, after)
+        elif len(self._asked) >= SYNAPSE_STREAMS:
+            self._refuse("failed to handle replicate: too many streams are asked for")
+            return
+        self._asked[event.stream] = after
+        self._news.set()
+
+    def _acknowledge(self, name: str, token: int) -> None:
+        is_idle = not self._acknowledged
+        if name not in self._acknowledged and len(self._acknowledged) >= SYNAPSE_ACKNOWLEDGERS:
+            self._refuse(f"more than {SYNAPSE_ACKNOWLEDGERS} names acknowledge")
+            return
+        self._acknowledged[name] = token
+        if is_idle:
+            self.link.spawn(self._keep())
+
+    async def _keep(self) -> None:
+        """Have noted what was acknowledged, until nothing newer is there."""
+        while self._acknowledged:
+            name, token = next(iter(self._acknowledged.items()))
+            await self.service.keep(name, token)
+            if self._acknowledged[name] == token:
+                del self._acknowledged[name]
+
+    def stop_following(self, names: Set[str]) -> None:
+        """These streams are others than before."""
+        if taken := sorted(names & self._live.keys()):
+            self._refuse(f"stream {taken[0]} is another one now, follow it anew")
 
     def pass_on(self, command: RemoteServerUp) -> None:
         """Send what another follower said; nothing else is queued for one that takes nothing."""
@@ -302,13 +355,15 @@ class Conversation:
             while self.link.is_open:
                 await self._drained(reader)
                 self._news.clear()
-                if self._asked and not self._everything:
-                    await self._subscribe(self._asked.popleft())
+                if self._asked and self._is_d1:
+                    stream = next(iter(self._asked))
+                    await self._subscribe(stream, self._asked.pop(stream))
                     continue
                 window = reader.take()
                 if window is not None:
                     self._send_live(window)
                     del window  # it may be long until the next
+                    await asyncio.sleep(0)
                     continue
                 if self._asked:
                     self._send_positions(reader.vclock)  # else the commit to come is waited for
@@ -319,10 +374,12 @@ class Conversation:
             reader.close()
 
     async def _drained(self, reader: Reader | None = None) -> None:
-        """Wait until the follower has taken what it was sent; one that takes nothing is told.
+        """Let the others have their turn, and wait until the follower has taken what it was sent;
+        one that takes nothing is told.
 
         `reader`: what holds its place in the log, which gives its file back meanwhile.
         """
+        await asyncio.sleep(0)
         taken, waited = -1, 0.0
         each = min(SYNAPSE_PARK_SECONDS, self.service.options.stall_seconds)
         while not self.link.writable and self.link.is_open:
@@ -372,9 +429,13 @@ class Conversation:
             if live is None:
                 if not self._everything:
                     continue
-                live = self._live[unit.stream] = _Live(0, {unit.instance: unit.epoch})
+                live = self._live[unit.stream] = _Live(0, {})
             if unit.signature <= live.behind:
                 continue
+            if self._is_told and unit.instance not in live.epoch:
+                self._send_shared(shared, places)
+                places = []
+                self._send(self.service.streams.first_position(unit), 1)
             known = live.epoch.get(unit.instance, unit.epoch)
             if unit.epoch < known:
                 continue
@@ -416,27 +477,33 @@ class Conversation:
             streams.position_line(stream, instance, token) for stream, (instance, _, token) in heads
         ]
         self._send(b"".join(lines), len(lines))
+        self._live = {stream.name: _Live(reached.signature, {}) for stream, _ in heads}
+        for stream, (instance, epoch, _) in heads:
+            self._live[stream.name].epoch[instance] = epoch
+        self._is_told = True
         return True
 
     # --- catching up ------------------------------------------------------------------------------
 
-    async def _subscribe(self, asked: Subscribe) -> None:
+    async def _subscribe(self, name: str, after: int | None) -> None:
         streams = self.service.streams
-        if asked.stream == ALL:
+        if name == ALL:
             wanted: Sequence[Stream] = streams.all()
-        elif (one := streams.get(asked.stream)) is not None:
+            self._everything = self._is_told = True
+        elif (one := streams.get(name)) is not None:
             wanted = (one,)
         else:
-            self._refuse(f"failed to handle replicate: unknown stream {asked.stream}")
+            self._refuse(f"failed to handle replicate: unknown stream {name}")
             return
         for stream in wanted:
             self._live.pop(stream.name, None)
             if stream.relayed:
-                await self._catch_up_relayed(stream, asked.after)
+                await self._catch_up_relayed(stream, after)
             else:
-                await self._catch_up_space(stream, asked.after)
-            if self.session.close_reason:
+                await self._catch_up_space(stream, after)
+            if self.session.close_reason or not self.link.is_open:
                 return
+            await self._drained()
 
     async def _catch_up_relayed(self, stream: Stream, after: int | None) -> None:
         """Send what is stored behind `after`, then POSITION."""
@@ -456,8 +523,10 @@ class Conversation:
                     return
                 after = unit.token
             await self._drained()
-            if not units:
+            if not units or not self.link.is_open:
                 break
+        if not self.link.is_open:
+            return
         for instance, _, token in heads:
             if after is not None and after > token:
                 _log.info("synapse.ahead", peer=self.link.peer, stream=stream.name, token=after)
@@ -478,10 +547,10 @@ class Conversation:
                 target = await self._send_state(stream)
             else:
                 self._refuse(f"token too old: oldest is {oldest}")
-            if self.session.close_reason:
+            if self.session.close_reason or not self.link.is_open:
                 return
         self._send(streams.position_line(stream, OWN_INSTANCE, target), 1)
-        self._live[stream.name] = _Live(target, {})
+        self._live[stream.name] = _Live(target, {OWN_INSTANCE: 1})
 
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
         streams = self.service.streams
@@ -490,7 +559,7 @@ class Conversation:
         try:
             while (window := reader.take()) is not None:
                 if window.end.signature <= after:
-                    await asyncio.sleep(0)  # the others have their turn
+                    await asyncio.sleep(0)
                     continue
                 units = streams.deliveries(
                     window.start,

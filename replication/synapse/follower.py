@@ -12,7 +12,8 @@ FOLLOWING    RDATA, POSITION                                         `cursors.Tr
                                                                      events are its changes
 any          ERROR                                                   remembered; the peer closes
 any          blank line, word that is not known                      ignored, the latter counted
-any          a follower's command, bad arguments or JSON             `ERROR …`, close
+any          a row that is no JSON, or that cannot be stored         a gap
+any          a follower's command, bad arguments                     `ERROR …`, close
 any          a line that is too long                                 `ERROR Line length exceeded`,
                                                                      close
 any          a line that is not UTF-8                                close
@@ -45,6 +46,7 @@ from logweir.limits import (
     SYNAPSE_LINE_BYTES,
     SYNAPSE_MESSAGE_BYTES,
     SYNAPSE_PING_SECONDS,
+    SYNAPSE_ROW_BYTES,
     SYNAPSE_SILENCE_SECONDS,
     SYNAPSE_TIMEOUT_SECONDS,
 )
@@ -61,6 +63,7 @@ from logweir.replication.synapse.codec import (
     Other,
     Ping,
     Position,
+    Rdata,
     Replicate,
     Server,
     encode,
@@ -72,9 +75,11 @@ from logweir.replication.synapse.codec import (
 from logweir.replication.synapse.cursors import Ask, Change, Fetch, Tracker
 from logweir.replication.synapse.rows import Reader
 
-__all__ = ["FollowerSession", "Greeted", "RedisSession", "error_line"]
+__all__ = ["FollowerSession", "Greeted", "RedisSession", "error_line", "take_page"]
 
 _ERROR_CHARACTERS: Final = 300
+_GROWTH: Final = 3
+"""MsgPack of a JSON text is shorter than this many times the text."""
 _DIALECTS: Final = {2: Dialect.D1, 3: Dialect.D2, 4: Dialect.D3}
 _PASSING: Final = ("server shutting down", "ping timeout", "Failed to keep up")
 """ERROR texts that say nothing about a catch-up that is on its way."""
@@ -98,6 +103,26 @@ def error_line(text: str) -> bytes:
     """An ERROR line of one readable text."""
     clean = "".join(letter if letter >= " " else "?" for letter in text)
     return encode(ErrorText(clean[:_ERROR_CHARACTERS]), Dialect.D3)
+
+
+def take_page(tracker: Tracker, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
+    """Tell the tracker what a `Fetch` was answered; returns what is to be done."""
+    key = (wanted.stream, wanted.instance)
+    if isinstance(page, Refused):
+        tracker.not_fetched(*key, page.reason)
+    else:
+        tracker.fetched(*key, page.rows, page.upto, limited=page.limited, lost=page.lost)
+    return tracker.take()
+
+
+def _take_row(tracker: Tracker, found: Rdata) -> None:
+    """One row by the ordinary way. Where it cannot be stored the tracker is told."""
+    try:
+        row = encode_row(found.row)
+    except DecodeError as error:
+        tracker.unreadable(found.stream, found.instance, found.token, error.reason)
+    else:
+        tracker.rdata(found.stream, found.instance, found.token, row)
 
 
 class FollowerSession:
@@ -214,12 +239,7 @@ class FollowerSession:
     def take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Event]:
         """The answer to a `Fetch`; see `Tracker.fetched` and `Tracker.not_fetched`."""
         assert self._tracker is not None
-        key = (wanted.stream, wanted.instance)
-        if isinstance(page, Refused):
-            self._tracker.not_fetched(*key, page.reason)
-        else:
-            self._tracker.fetched(*key, page.rows, page.upto, limited=page.limited)
-        return self._tracker.take()
+        return take_page(self._tracker, wanted, page)
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -268,11 +288,10 @@ class FollowerSession:
             self._act(self._command(text), events)
         elif self.dialect is not None:
             found = parse_rdata(text[6:], self.dialect)
-            row = encode_row(found.row)
             if self._reader is not None:
                 self._reader.learn(found.stream, found.instance)
             if self._tracker is not None:
-                self._tracker.rdata(found.stream, found.instance, found.token, row)
+                _take_row(self._tracker, found)
 
     def _command(self, text: str) -> Command:
         word, _, rest = text.partition(" ")
@@ -321,7 +340,7 @@ class RedisSession:
         self._tracker = tracker
         self.dialect: Dialect | None = None
         self.unreadable = 0
-        self._reader = Reader(Dialect.D3, SYNAPSE_MESSAGE_BYTES)
+        self._reader = Reader(Dialect.D3, SYNAPSE_ROW_BYTES // _GROWTH)
         tracker.connected(Dialect.D3)
 
     def receive(self, messages: Sequence[bytes]) -> Sequence[Change]:
@@ -354,16 +373,8 @@ class RedisSession:
         except DecodeError:
             self.unreadable += 1
             return
-        try:
-            row = encode_row(found.row)
-        except DecodeError:
-            self.unreadable += 1
-            self._tracker.unreadable(
-                found.stream, found.instance, found.token, "a row was not JSON"
-            )
-            return
         self._reader.learn(found.stream, found.instance)
-        self._tracker.rdata(found.stream, found.instance, found.token, row)
+        _take_row(self._tracker, found)
 
     def _position(self, message: bytes) -> None:
         try:

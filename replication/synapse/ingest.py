@@ -8,7 +8,7 @@ began anew; `place` counts the rows of one token from 0.
 A unit is one transaction. With a token above all that are stored it is inserted; otherwise what the
 token has already is compared: equal rows are left alone, missing ones are added, different ones
 replaced as a whole. So a unit that comes twice is stored once, whichever side crashed. The position
-(`logweir.replication.positions`, tokens ``last, resume, epoch, stopped``) is written with the last
+(`logweir.replication.positions`, tokens ``last, resume, epoch``) is written with the last
 unit of its stream in a batch, in its transaction; many new units that arrive together are appended
 at once, each a transaction. A write that a crash cut in two leaves units without their position,
 which are then compared when they come again.
@@ -57,8 +57,14 @@ STREAM_FORMAT: Final = (
     ("place", "unsigned"),
     ("row", "any"),
 )
+SOURCE_PREFIX: Final = "synapse:"
 _Step = Callable[[Group], None]
 _KEY: Final = ("instance", "token", "place")
+
+
+def source_name(source: str) -> str:
+    """The name that was given for a source, of its id; "" for the only one."""
+    return source.partition("#")[2]
 
 
 def stream_space(stream: str, name: str = "") -> str:
@@ -80,27 +86,33 @@ class Intake:
         self._log = log
         self._name = name
         self._clock = clock
-        self.source = f"synapse:{server}" + (f"#{name}" if name else "")
+        self.source = SOURCE_PREFIX + server + (f"#{name}" if name else "")
         self._spaces: dict[str, int] = {}
         self._highest: dict[tuple[str, str], int] = {}
         positions.make_spaces(log)
         for row in log.select(positions.POSITION_SPACE):
-            other, _, other_name = str(row[0]).partition("#")
-            if other.startswith("synapse:") and other_name == name and row[0] != self.source:
-                raise SourceStopped(
-                    f"the spaces {stream_space('…', name)} hold the streams of {other}, not of "
-                    f"{server}",
-                    hint="give this source a name of its own with the option name=…",
-                )
+            if self._is_other(str(row[0])) and source_name(row[0]) == name:
+                raise self._meets("…", str(row[0]))
+
+    def _is_other(self, source: str) -> bool:
+        return source.startswith(SOURCE_PREFIX) and source != self.source
+
+    def _meets(self, stream: str, other: str) -> SourceStopped:
+        return SourceStopped(
+            f"{stream_space(stream, self._name)} holds what {other} sends, not {self.source}",
+            hint="give this source a name of its own with the option name=…",
+        )
 
     def cursors(self) -> dict[tuple[str, str], Cursor]:
         """What is stored of this upstream."""
         found = {}
         for row in self._log.select(positions.POSITION_SPACE, [self.source]):
             _, stream, instance, tokens, _ = row
-            found[str(stream), str(instance)] = Cursor(
-                tokens["last"], tokens["resume"], tokens.get("epoch", 1), tokens.get("stopped", "")
-            )
+            epoch = tokens.get("epoch", 1)
+            cursor = Cursor(tokens["last"], tokens["resume"], epoch)
+            if "stopped" in tokens:  # by earlier versions, where the tokens went back
+                cursor = Cursor(0, 0, epoch + 1)
+            found[str(stream), str(instance)] = cursor
         return found
 
     def store(self, changes: Sequence[Change]) -> int:
@@ -172,8 +184,14 @@ class Intake:
     def _space(self, stream: str) -> int:
         space_id = self._spaces.get(stream)
         if space_id is None:
+            filled = stream_space(stream, self._name)
+            for row in self._log.select(positions.POSITION_SPACE):
+                other = str(row[0])
+                theirs = stream_space(str(row[1]), source_name(other))
+                if self._is_other(other) and theirs == filled:
+                    raise self._meets(stream, other)
             space_id = self._spaces[stream] = self._log.create_space(
-                stream_space(stream, self._name), STREAM_FORMAT, primary=_KEY, if_not_exists=True
+                filled, STREAM_FORMAT, primary=_KEY, if_not_exists=True
             )
         return space_id
 
@@ -286,11 +304,9 @@ class Intake:
         return lambda group: positions.put_gap(group, noted)
 
     def _position(self, change: Unit | Units | Moved, cursor: Cursor) -> _Step:
-        tokens: dict[str, int | str] = {"last": cursor.last, "resume": cursor.resume}
+        tokens = {"last": cursor.last, "resume": cursor.resume}
         if cursor.epoch > 1:
             tokens["epoch"] = cursor.epoch
-        if cursor.stopped:
-            tokens["stopped"] = cursor.stopped
         where = (self.source, change.stream, change.instance)
         time_ms = self._time_ms()
         return lambda group: positions.put_position(group, *where, tokens, time_ms)

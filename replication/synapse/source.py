@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from logweir.errors import (
@@ -43,16 +43,25 @@ from logweir.errors import (
 )
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.link import Link, dial
+from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.catchup import Page, Refused, Sources
 from logweir.replication.synapse.codec import Dialect
 from logweir.replication.synapse.cursors import Change, Fetch, Tracker, size_of
-from logweir.replication.synapse.follower import Event, FollowerSession, Greeted, RedisSession
+from logweir.replication.synapse.follower import (
+    Event,
+    FollowerSession,
+    Greeted,
+    RedisSession,
+    take_page,
+)
 from logweir.replication.synapse.ingest import Intake
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["SynapseRedisSource", "SynapseSource"]
+__all__ = ["SynapseRedisSource", "SynapseSource", "refuse_same_names"]
+
+_log = get_logger("logweir.replication.synapse")
 
 WRONG_SERVER_SECONDS: Final = 30.0
 _SURVEY_SECONDS: Final = 5.0
@@ -62,6 +71,20 @@ _QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 10.0
 _REDIS_MESSAGES: Final = 1000
+
+
+def refuse_same_names(urls: Iterable[Url]) -> None:
+    """Raises `ConfigError` where two of these homeservers would fill the same spaces."""
+    named: dict[str, Url] = {}
+    for url in urls:
+        if url.scheme.startswith("synapse"):
+            other = named.setdefault(url.option("name"), url)
+            if other is not url:
+                raise ConfigError(
+                    "name",
+                    f"{other} and {url} would fill the same spaces",
+                    hint="give one of them a name of its own: name=…",
+                )
 
 
 class _Upstream:
@@ -76,6 +99,7 @@ class _Upstream:
         if start not in ("now", "all"):
             raise ConfigError("start", f"{start!r} is neither now nor all")
         self._start_all = start == "all"
+        self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
         self._tracker: Tracker | None = None
 
@@ -122,9 +146,21 @@ class _Upstream:
         """Read anew what is stored: not everything that was decided on was."""
         self._intake = self._tracker = None
 
-    async def fetch(self, wanted: Fetch, alive: Callable[[], None]) -> Page | Refused:
-        """What was missed, or why it cannot be had."""
-        return await self._sources.fetch(wanted, alive)
+    async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
+        """What was missed, or why it cannot be had. `tell`: see `Sources.fetch`."""
+        key = (wanted.stream, wanted.instance)
+
+        def note(problem: str) -> None:
+            if problem:
+                if key not in self._waiting:
+                    _log.warning("synapse.waits", url=self.url, stream=key[0], reason=problem)
+                self._waiting[key] = problem
+            tell(problem)
+
+        try:
+            return await self._sources.fetch(wanted, note)
+        finally:
+            self._waiting.pop(key, None)
 
     def has_caught_up(self, tracker: Tracker, now: float, began_at: float, heard: float) -> bool:
         """See the module. `began_at`: when the streams were asked for; `heard`: when the server
@@ -141,12 +177,13 @@ class _Upstream:
     def place(self) -> str:
         """Where the streams stand, for people."""
         assert self._tracker is not None
-        cursors = sorted(self._tracker.cursors.items())
-        stopped = [
-            f"{stream} STOPPED ({one.stopped})" for (stream, _), one in cursors if one.stopped
+        waiting = [
+            f"{stream}/{who} WAITS ({self._waiting[stream, who]})"
+            for stream, who in sorted(self._waiting)
         ]
+        cursors = sorted(self._tracker.cursors.items())
         shown = [f"{stream}/{who}:{one.last}" for (stream, who), one in cursors if one.last]
-        return ", ".join(stopped + shown[:12])
+        return ", ".join(waiting + shown[:12])
 
 
 class _Flow:
@@ -221,9 +258,15 @@ class _Flow:
             self.on_room()
         self._progress.applied(rows, self._upstream.place(), None)
 
+    def _tell(self, problem: str) -> None:
+        """An attempt to fetch begins, since `problem` ended the one before."""
+        self._progress.alive()
+        if problem:
+            self._progress.applied(0, self._upstream.place(), None)
+
     async def _fetch(self, wanted: Fetch) -> None:
         try:
-            page = await self._upstream.fetch(wanted, self._progress.alive)
+            page = await self._upstream.fetch(wanted, self._tell)
             self.add(self.on_page(wanted, page))
             self.on_room()
         except (LogweirError, OSError) as error:
@@ -432,12 +475,7 @@ class _RedisReader:
         return self._source.has_caught_up(self._tracker, now, self._began_at, self._heard)
 
     def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
-        key = (wanted.stream, wanted.instance)
-        if isinstance(page, Refused):
-            self._tracker.not_fetched(*key, page.reason)
-        else:
-            self._tracker.fetched(*key, page.rows, page.upto, limited=page.limited)
-        return self._tracker.take()
+        return take_page(self._tracker, wanted, page)
 
     async def _read(self) -> None:
         try:

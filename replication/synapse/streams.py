@@ -4,7 +4,8 @@ Two kinds of streams:
 
 * *relayed*: a stream that was ingested (`logweir.replication.synapse.ingest`), under its own name,
   with the writers, tokens and rows that it had. Its position is the one of the upstream.
-* *a space*: any other space of users, under its name, percent-encoded but for `A-Z a-z 0-9 _ - .`.
+* *a space*: any other space of users, under its name, percent-encoded but for `A-Z a-z 0-9 _ - .`;
+  where a relayed stream has that name, under `space:<name>`.
   The writer is `logweir`, the token of a transaction its signature (the sum of the vclock behind
   it), which rises row by row. A row is ``[op, key, tuple]``, for `update` and `upsert` ``[op, key,
   tuple or null, operations]``: `op` is `insert`, `replace`, `update`, `upsert` or `delete`; key and
@@ -19,12 +20,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from logweir.limits import SYNAPSE_CATCH_UP_BYTES, SYNAPSE_CATCH_UP_ROWS, SYNAPSE_LINE_BYTES
 from logweir.replication import positions
+from logweir.replication.logs import get_logger
 from logweir.replication.synapse.codec import (
     Dialect,
     Position,
@@ -35,10 +37,14 @@ from logweir.replication.synapse.codec import (
     read_label,
     row_json,
     row_text,
-    space_of_stream,
     stream_of_space,
 )
-from logweir.replication.synapse.ingest import STREAM_FORMAT
+from logweir.replication.synapse.ingest import (
+    SOURCE_PREFIX,
+    STREAM_FORMAT,
+    source_name,
+    stream_space,
+)
 from logweir.replication.synapse.rows import Writer, inserted, is_run, render
 from logweir.store import Log
 from logweir.store.definition import SpaceDef
@@ -54,11 +60,14 @@ from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
+_log = get_logger("logweir.replication.synapse")
+
 __all__ = ["MASTER", "OWN_INSTANCE", "Delivery", "Stream", "Streams"]
 
 MASTER: Final = "master"
 OWN_INSTANCE: Final = "logweir"
 _PREFIX: Final = "synapse_"
+_ASIDE: Final = "space:"
 _FIRST_USER_SPACE: Final = 512
 _GREATER: Final = ITERATORS.index("GT")
 _OPS: Final = {
@@ -130,7 +139,12 @@ class Streams:
         self.dialect = dialect
         self._schema: Schema | None = None
         self._by_space: dict[int, Stream] = {}
+        self._by_name: dict[str, Stream] = {}
+        self._heads: dict[str, dict[str, tuple[int, int]]] = {}
+        self._heads_at = -1
         self._writer = Writer()
+        self.on_taken: Callable[[Set[str]], None] = lambda names: None
+        """Called with the names that mean another kind of stream than before."""
 
     def all(self) -> Sequence[Stream]:
         """Every stream now, those without rows too."""
@@ -138,25 +152,27 @@ class Streams:
 
     def get(self, name: str) -> Stream | None:
         """One stream by its name."""
-        for stream in self._table().values():
-            if stream.name == name:
-                return stream
-        return None
+        self._table()
+        return self._by_name.get(name)
 
     def server_name(self) -> str:
         """The name of the server whose streams are relayed; "" if it is none, or several."""
         if self._log.schema.get(positions.POSITION_SPACE) is None:
             return ""
         rows = self._log.select(positions.POSITION_SPACE)
-        names = {str(row[0])[8:].partition("#")[0] for row in rows if row[0][:8] == "synapse:"}
+        names = {
+            str(row[0]).removeprefix(SOURCE_PREFIX).partition("#")[0]
+            for row in rows
+            if str(row[0]).startswith(SOURCE_PREFIX)
+        }
         return names.pop() if len(names) == 1 else ""
 
     def _table(self) -> dict[int, Stream]:
         schema = self._log.schema
         if schema is not self._schema:
             self._schema = schema
-            self._by_space = {
-                space.id: _stream_of(space)
+            self._name(
+                space
                 for space in schema
                 if space.id >= _FIRST_USER_SPACE
                 and not space.is_temporary
@@ -164,8 +180,28 @@ class Streams:
                 and not space.is_view
                 and space.primary is not None
                 and space.name not in (positions.POSITION_SPACE, positions.GAP_SPACE)
-            }
+            )
         return self._by_space
+
+    def _name(self, spaces: Iterable[SpaceDef]) -> None:
+        """Give each its stream; a relayed one keeps its name, and a space makes way for it."""
+        found = [_stream_of(space) for space in spaces]
+        relayed = {stream.name for stream in found if stream.relayed}
+        before = self._by_name
+        for at, stream in enumerate(found):
+            if not stream.relayed and stream.name in relayed:
+                found[at] = replace(stream, name=_ASIDE + stream.name)
+                if found[at].name not in before:
+                    _log.warning("synapse.names_meet", stream=stream.name, space=found[at].name)
+        self._by_name = {stream.name: stream for stream in found}
+        self._by_space = {stream.space_id: stream for stream in found}
+        taken = {
+            name
+            for name in before.keys() & self._by_name.keys()
+            if before[name].relayed != self._by_name[name].relayed
+        }
+        if taken:
+            self.on_taken(taken)
 
     # --- where they stand -------------------------------------------------------------------------
 
@@ -173,18 +209,25 @@ class Streams:
         """(writer, epoch, token) of a stream as of a view; of a space its only writer."""
         if not stream.relayed:
             return [(OWN_INSTANCE, 1, view.vclock.signature)]
-        found: dict[str, tuple[int, int]] = {}
-        source_stream = space_of_stream(stream.name)
-        if view.engine.schema.get(positions.POSITION_SPACE) is not None:
-            space = view.engine.schema.space(positions.POSITION_SPACE)
-            for packed in view.tuples(space):
-                source, name, instance, tokens, _ = unpack(packed)
-                if name == source_stream and source.startswith("synapse:"):
-                    found[instance] = (tokens.get("epoch", 1), tokens["last"])
+        found = self._sources(view).get(view.engine.schema.space(stream.space_id).name, {})
         if self.dialect is Dialect.D1:
             epoch, token = found.get(MASTER, (1, 0))
             return [(MASTER, epoch, token)]
         return [(instance, *head) for instance, head in sorted(found.items())]
+
+    def _sources(self, view: ReadView) -> Mapping[str, Mapping[str, tuple[int, int]]]:
+        """Space → writer → (epoch, token) of all that is followed, as of a view."""
+        signature = view.vclock.signature
+        if signature != self._heads_at:
+            self._heads, self._heads_at = {}, signature
+            if view.engine.schema.get(positions.POSITION_SPACE) is not None:
+                for packed in view.tuples(view.engine.schema.space(positions.POSITION_SPACE)):
+                    source, stream, instance, tokens, _ = unpack(packed)
+                    if source.startswith(SOURCE_PREFIX):
+                        filled = stream_space(stream, source_name(source))
+                        head = (tokens.get("epoch", 1), tokens["last"])
+                        self._heads.setdefault(filled, {})[instance] = head
+        return self._heads
 
     def stored(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int
@@ -474,6 +517,12 @@ class Streams:
             longest,
             first_signature=signature,
         )
+
+    def first_position(self, unit: Delivery) -> bytes:
+        """POSITION of a writer that has written nothing before that unit."""
+        stream = self.get(unit.stream)
+        before = 0 if stream is None or stream.relayed else unit.first_signature - 1
+        return encode(Position(unit.stream, unit.instance, 0, before), self.dialect)
 
     def position_line(self, stream: Stream, instance: str, token: int) -> bytes:
         """POSITION of a stream."""

@@ -11,7 +11,8 @@ request                                     answer
 a range that ends before it begins          no rows
 a range beyond the present                  no rows, its end told back
 `&instance_name=<writer>`                   that writer's rows; without it those of the main
-                                            process, or of the only writer
+                                            process, or of the only writer. The answer names the
+                                            writer that was asked for, if its rows are here
 a space, `from_token=0`, rows are gone      all that is in it as `replace` rows of `upto_token`
 a space, another token whose rows are gone  400 `M_UNKNOWN`, token too old
 a stream that is not known                  400 `M_UNKNOWN`
@@ -30,10 +31,12 @@ Source: Synapse 1.66.0 and its workers, observed; what becomes of spaces is ours
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import urllib.parse
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +58,9 @@ __all__ = ["HttpSession", "Request", "UpdatesService"]
 _PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
 _READ_BYTES: Final = 8 * 1024 * 1024
 """Of the log in one request: the event loop waits for it."""
+
+_Found = tuple[list[tuple[int, str]], int, bool]
+"""(token, JSON) of rows, where they end, and whether there are more."""
 
 _REASONS: Final = {
     200: "OK",
@@ -227,32 +233,38 @@ class UpdatesService:
         if stream is None:
             return 400, error_body("M_UNKNOWN", "Unknown stream")
         if upto <= after:
-            return 200, _page([], upto, limited=False)
+            return 200, _page([], upto, False)
+        writer = query.get("instance_name", "")
+        with self.log.read_view() as view:
+            heads = {who: epoch for who, epoch, _ in self.streams.heads(view, stream)}
         try:
             if stream.relayed:
-                return 200, self._relayed(stream, query.get("instance_name", ""), after, upto)
-            return 200, self._space(stream, after, upto)
+                found = self._relayed(stream, writer, heads, after, upto)
+            else:
+                found = self._space(stream, after, upto)
+            return 200, _page(*found, writer=writer if writer in heads else "")
         except PositionUnavailable as error:
             return 400, error_body("M_UNKNOWN", f"token too old: {error.message}")
 
-    def _relayed(self, stream: Stream, writer: str, after: int, upto: int) -> bytes:
+    def _relayed(
+        self, stream: Stream, writer: str, heads: Mapping[str, int], after: int, upto: int
+    ) -> _Found:
+        if not writer:
+            writer = next(iter(heads)) if len(heads) == 1 else MASTER
         with self.log.read_view() as view:
-            heads = {who: epoch for who, epoch, _ in self.streams.heads(view, stream)}
-            if not writer:
-                writer = next(iter(heads)) if len(heads) == 1 else MASTER
             units, is_end = self.streams.stored_units(
                 view, stream, writer, heads.get(writer, 1), after, SYNAPSE_PAGE_ROWS
             )
         rows = [(token, text) for token, texts in units if token <= upto for text in texts]
         reached = units[-1][0] if units else upto
         is_all = is_end or reached >= upto
-        return _page(rows, upto if is_all else reached, limited=not is_all)
+        return rows, upto if is_all else reached, not is_all
 
-    def _space(self, stream: Stream, after: int, upto: int) -> bytes:
+    def _space(self, stream: Stream, after: int, upto: int) -> _Found:
         oldest = self.log.oldest_position.signature
         present = self.log.vclock.signature
         if after >= present:
-            return _page([], upto, limited=False)
+            return [], upto, False
         if after < oldest:
             if after > 0:
                 raise PositionUnavailable(after, oldest, present)
@@ -269,12 +281,12 @@ class UpdatesService:
                 read_bytes += window.size_bytes
                 enough = len(rows) >= SYNAPSE_PAGE_ROWS or read_bytes >= _READ_BYTES
                 if end >= upto or (enough and end > after):
-                    return _page(rows, min(end, upto), limited=end < upto)
+                    return rows, min(end, upto), end < upto
         finally:
             reader.close()
-        return _page(rows, upto, limited=False)
+        return rows, upto, False
 
-    def _state(self, stream: Stream, upto: int) -> bytes:
+    def _state(self, stream: Stream, upto: int) -> _Found:
         rows: list[tuple[int, str]] = []
         key: bytes | None = None
         size = 0
@@ -289,7 +301,7 @@ class UpdatesService:
                         0, oldest, self.log.vclock.signature, hint="the space is too large"
                     )
                 if key is None:
-                    return _page(rows, upto, limited=False)
+                    return rows, upto, False
 
 
 class UpdatesConversation:
@@ -299,11 +311,28 @@ class UpdatesConversation:
         self.session = HttpSession(link.time())
         self._service = service
         self._link = link
+        self._waiting: deque[Request] = deque()
+        self._is_answering = False
 
     def handle(self, events: Sequence[Request]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        for request in events:
-            self.session.answer(*self._service.respond(request))
+        self._waiting.extend(events)
+        if not self._is_answering:
+            self._is_answering = True
+            self._link.hold_reading()
+            self._link.spawn(self._answer())
+
+    async def _answer(self) -> None:
+        """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
+        try:
+            while self._waiting and self._link.is_open:
+                self.session.answer(*self._service.respond(self._waiting.popleft()))
+                self._link.flush()
+                await asyncio.sleep(0)
+                await self._link.drained()
+        finally:
+            self._is_answering = False
+            self._link.resume_reading()
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -321,7 +350,8 @@ def _integer(text: str) -> int:
     return value
 
 
-def _page(rows: Sequence[tuple[int, str]], upto: int, *, limited: bool) -> bytes:
+def _page(rows: Sequence[tuple[int, str]], upto: int, limited: bool, *, writer: str = "") -> bytes:
     listed = ",".join([f"[{token},{text}]" for token, text in rows])
     told = "true" if limited else "false"
-    return f'{{"updates":[{listed}],"upto_token":{upto},"limited":{told}}}'.encode()
+    whose = f',"instance_name":{json.dumps(writer)}' if writer else ""
+    return f'{{"updates":[{listed}],"upto_token":{upto},"limited":{told}{whose}}}'.encode()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.synapseclient import Client
 
 from interop.serving import Serving
 from logweir.errors import ConfigError, SourceStopped
@@ -183,8 +184,6 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_acknowledged_log_is_kept_until_it_is_given_up(tmp_path: Path) -> None:
     """FEDERATION_ACK of a named follower keeps the files behind it, where `keep` is on."""
-    from interop.test_synapse_endpoint import Client
-
     options = {"checkpoint_count": 1}
     with listening(tmp_path / "data", "?keep=1", open_options=options) as serving:
         make(serving)
@@ -195,7 +194,7 @@ def test_acknowledged_log_is_kept_until_it_is_given_up(tmp_path: Path) -> None:
             found: dict[str, Any] = serving.log.status()["followers"]
             return found
 
-        with Client(serving) as client:
+        with Client(serving.port) as client:
             client.send(f"FEDERATION_ACK {token}")  # nobody: it has no name
             client.send("NAME shop", f"FEDERATION_ACK {token}")
             serving.wait(lambda: "synapse:shop" in keepers())
@@ -204,7 +203,7 @@ def test_acknowledged_log_is_kept_until_it_is_given_up(tmp_path: Path) -> None:
             serving.log.insert("orders", [number])
             serving.log.snapshot()
         assert serving.log.oldest_position.signature <= token
-        with Client(serving) as client:
+        with Client(serving.port) as client:
             client.send(f"REPLICATE orders {token}")
             assert len(client.until("POSITION")) == 5
             client.send("NAME shop", "FEDERATION_ACK -1")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
+from support.synapseclient import Client
 
 import logweir
 from interop.serving import Serving
@@ -25,49 +24,6 @@ from logweir.replication.synapse.cursors import Change
 from logweir.replication.synapse.follower import Greeted
 from logweir.replication.synapse.ingest import Intake
 from logweir.replication.urls import parse_listen_url, parse_url
-
-
-class Client:
-    """A follower by hand, as with `nc`."""
-
-    def __init__(self, serving: Serving) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", serving.port), 20)
-        self._file = self._socket.makefile("rb")
-        self._socket.settimeout(30)
-        self.server = self._file.readline().decode().rstrip("\n")
-        assert self._file.readline().startswith(b"PING ")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-        self._socket.close()
-
-    def send(self, *lines: str) -> None:
-        """Lines."""
-        self._socket.sendall("".join(line + "\n" for line in lines).encode())
-
-    def line(self) -> str:
-        """The next line but for PING; "" at the end of the connection."""
-        for _ in range(8):  # a PING comes every five seconds: nothing else for so long is a failure
-            line = self._file.readline().decode().rstrip("\n")
-            if not line.startswith("PING "):
-                return line
-        raise AssertionError("nothing but PING for 40 seconds")
-
-    def until(self, start: str) -> list[str]:
-        """The next lines up to one that begins so, which is the last."""
-        found = [self.line()]
-        while not found[-1].startswith(start):
-            assert found[-1], f"the connection ended before {start!r}"
-            found.append(self.line())
-        return found
 
 
 def ingest(folder: Path, name: str) -> None:
@@ -95,7 +51,7 @@ def test_relayed_streams_have_the_upstream_s_rows_and_tokens(relay: Serving) -> 
     """Caught up from 0, stream by stream, byte for byte what the real server sent."""
     lines = lines_of("D1/live", "S")
     expected = [line for line in lines if line.startswith("RDATA")]
-    with Client(relay) as client:
+    with Client(relay.port) as client:
         assert client.server == "SERVER logweir.test"
         for stream in wire_rows(expected, Dialect.D1):
             client.send(f"REPLICATE {stream} 0")
@@ -107,7 +63,7 @@ def test_relayed_streams_have_the_upstream_s_rows_and_tokens(relay: Serving) -> 
 
 def test_catch_up_begins_behind_any_token(relay: Serving) -> None:
     """NOW, the present, the middle, ahead, below zero."""
-    with Client(relay) as client:
+    with Client(relay.port) as client:
         for asked, first in (
             ("NOW", None),
             ("now", None),
@@ -125,7 +81,7 @@ def test_catch_up_begins_behind_any_token(relay: Serving) -> None:
 
 def test_stream_without_rows_has_a_position_and_an_unknown_one_an_error(relay: Serving) -> None:
     """A real follower waits for the POSITION of every stream it asked for."""
-    with Client(relay) as client:
+    with Client(relay.port) as client:
         client.send("REPLICATE pushers 3", "REPLICATE nosuch 1")
         assert client.line() == "POSITION pushers 3"
         assert client.line().startswith("ERROR failed to handle replicate: unknown stream")
@@ -149,7 +105,7 @@ def test_any_space_is_a_stream(tmp_path: Path) -> None:
         start = serving.log.vclock.signature
         space(serving)
         end = serving.log.vclock.signature
-        with Client(serving) as client:
+        with Client(serving.port) as client:
             assert client.server == "SERVER logweir"
             client.send(f"REPLICATE my%20space {start}")
             head = "RDATA my%20space"
@@ -177,10 +133,10 @@ def test_token_older_than_the_log_is_refused_and_zero_gives_the_state(tmp_path: 
         serving.log.insert("my space", [9999, None])
         oldest = serving.log.oldest_position.signature
         assert oldest > 3
-        with Client(serving) as client:
+        with Client(serving.port) as client:
             client.send("REPLICATE my%20space 3")
             assert client.line() == f"ERROR token too old: oldest is {oldest}"
-        with Client(serving) as client:
+        with Client(serving.port) as client:
             client.send("REPLICATE my%20space 0")
             found = client.until("POSITION")
             end = serving.log.vclock.signature
@@ -196,7 +152,7 @@ def test_row_that_is_too_long_is_told_or_left_out(tmp_path: Path, policy: str) -
     listen = [parse_listen_url(f"synapse://:0?on_long_row={policy}")]
     with Serving(tmp_path, listen=listen) as serving:
         space(serving)
-        with Client(serving) as client:
+        with Client(serving.port) as client:
             client.send("REPLICATE my%20space NOW")
             client.until("POSITION")
             serving.log.insert("my space", [10, "x" * 20000])
@@ -218,7 +174,7 @@ def test_d3_sends_rows_unasked_and_positions_when_asked(tmp_path: Path) -> None:
     """Writers are named; REPLICATE takes no arguments."""
     ingest(tmp_path, "D3/live")
     listen = [parse_listen_url("synapse://:0?dialect=D3")]
-    with Serving(tmp_path, listen=listen) as serving, Client(serving) as client:
+    with Serving(tmp_path, listen=listen) as serving, Client(serving.port) as client:
         client.send("REPLICATE ")
         found = client.until("POSITION typing")
         assert "POSITION events master 31 31" in found
@@ -252,7 +208,7 @@ def test_many_followers_get_the_same_and_a_stuck_one_stops_nobody(tmp_path: Path
     """One reads nothing while others follow many rows; little is kept for it."""
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
         space(serving)
-        clients = [Client(serving) for _ in range(20)]
+        clients = [Client(serving.port) for _ in range(20)]
         stuck = clients.pop()
         for client in (stuck, *clients):
             client.send("REPLICATE my%20space NOW")
@@ -276,8 +232,8 @@ def test_remote_server_up_is_passed_on_where_that_is_wanted(tmp_path: Path) -> N
     listen = [parse_listen_url("synapse://:0?relay_up=1")]
     with (
         Serving(tmp_path, listen=listen) as serving,
-        Client(serving) as one,
-        Client(serving) as other,
+        Client(serving.port) as one,
+        Client(serving.port) as other,
     ):
         other.send("REPLICATE ALL NOW")
         one.send("REMOTE_SERVER_UP other.example")
@@ -298,7 +254,7 @@ def test_follower_that_takes_nothing_is_told_that_it_failed_to_keep_up(
     monkeypatch.setitem(serving.SERVICES, "synapse", impatient)
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
         space(server)
-        with Client(server) as stuck, Client(server) as other:
+        with Client(server.port) as stuck, Client(server.port) as other:
             for client in (stuck, other):
                 client.send("REPLICATE my%20space NOW")
                 client.until("POSITION")
@@ -322,7 +278,7 @@ def test_log_that_is_removed_under_a_follower_is_told_to_it(tmp_path: Path) -> N
     listen = [parse_listen_url("synapse://:0")]
     with Serving(tmp_path, listen=listen, open_options=options) as server:
         space(server)
-        with Client(server) as slow:
+        with Client(server.port) as slow:
             slow.send("REPLICATE my%20space NOW")
             slow.until("POSITION")
             for turn in range(12):
@@ -344,7 +300,11 @@ def test_log_that_is_removed_under_a_follower_is_told_to_it(tmp_path: Path) -> N
 def test_flood_of_other_followers_ends_one_that_takes_nothing(tmp_path: Path) -> None:
     """As with a real server: 10 000 commands wait, with one more it failed to keep up."""
     listen = [parse_listen_url("synapse://:0?relay_up=1")]
-    with Serving(tmp_path, listen=listen) as server, Client(server) as stuck, Client(server) as one:
+    with (
+        Serving(tmp_path, listen=listen) as server,
+        Client(server.port) as stuck,
+        Client(server.port) as one,
+    ):
         name = "x" * 1000
         for turn in range(40):
             one.send(*(f"REMOTE_SERVER_UP {name}.{turn}.{number}" for number in range(1000)))
@@ -361,7 +321,7 @@ def test_five_hundred_followers_that_read_nothing_cost_little(tmp_path: Path) ->
     listen = [parse_listen_url("synapse://:0")]
     with Serving(tmp_path, listen=listen) as server, ExitStack() as stack:
         space(server)
-        clients = [stack.enter_context(Client(server)) for _ in range(500)]
+        clients = [stack.enter_context(Client(server.port)) for _ in range(500)]
         for client in clients:
             client.send("REPLICATE my%20space NOW")
         for client in clients:
@@ -407,7 +367,7 @@ def test_first_follower_does_not_read_what_was_there(tmp_path: Path) -> None:
         place = server.server.places.before(server.log.vclock)
         assert place is not None
         assert (place.path, place.offset) == server.log.durable_end
-        with Client(server) as client:
+        with Client(server.port) as client:
             client.send("REPLICATE s NOW")
             client.until("POSITION")
             server.log.insert("s", [5000])

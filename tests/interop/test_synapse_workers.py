@@ -138,3 +138,46 @@ def test_rows_of_a_real_synapse_reach_a_tarantool_replica_and_a_tank_consumer(
                 raise AssertionError("the consumer ended")
 
             assert asyncio.run(consume()) == rows
+
+
+def test_restart_of_the_oldest_kept_synapse_loses_no_row(tmp_path: Path) -> None:
+    """1.12.4 on SQLite counts `account_data` and others from the beginning after a restart: what a
+    reference follower gets from then on is stored under the next epoch, and nothing is stopped."""
+    home = tmp_path / "home"
+    home.mkdir()
+    back = ("account_data", "tag_account_data")
+    with RealSynapse(home, "1.12.4") as synapse:
+        url = parse_url(f"synapse://127.0.0.1:{synapse.tcp_port}")
+        with Serving(tmp_path / "data", follow=[url]) as serving:
+            serving.wait(lambda: follows(serving))
+            for name in ("first", "second", "third"):
+                synapse.activity(name)
+            serving.wait(lambda: len(stored(serving.log).get("receipts", [])) == 3)
+            first = stored(serving.log)
+            synapse.stop()
+            synapse.start()
+            reference = ReferenceFollower(synapse.tcp_port)
+            reference.send("REPLICATE ALL NOW")
+            reference.read_until("POSITION events")
+            serving.wait(lambda: serving.server.runners[0].status.attempts > 1)
+            serving.wait(lambda: follows(serving), 60)
+            synapse.activity("fourth")
+            reference.read_activity()
+            live = wire_rows(reference.lines, Dialect.D1)
+            reference.close()
+
+            def later(stream: str) -> list[tuple[int, Any]]:
+                rows = serving.log.select(f"synapse_{stream}")
+                return [(row[1], row[3]) for row in rows if row[0] != "master"]
+
+            for stream in back:
+                serving.wait(
+                    lambda stream=stream: (
+                        set(map(str, live[stream])) <= set(map(str, later(stream)))
+                    )
+                )
+                assert stored(serving.log)[stream] == first[stream]
+            serving.wait(lambda: stored(serving.log)["events"][-1] == live["events"][-1])
+            gaps = positions.gaps(serving.log)
+            assert set(back) <= {gap.stream for gap in gaps}
+            assert all(gap.reason.startswith("reset: ") for gap in gaps)

@@ -27,6 +27,10 @@ from logweir.replication.urls import SCHEMES, Url, parse_listen_url, parse_url
         ("greenstack://h", Url("greenstack", "h", 11210)),
         ("synapse://h", Url("synapse", "h", 9092)),
         ("synapse+redis://h/matrix.org", Url("synapse+redis", "h", 6379, path=("matrix.org",))),
+        (
+            "synapse://h?http=a:1&http.p1=b:2",
+            Url("synapse", "h", 9092, options=(("http", "a:1"), ("http.p1", "b:2"))),
+        ),
         ("tarantool://h?anonymous=1", Url("tarantool", "h", 3301, options=(("anonymous", "1"),))),
     ],
 )
@@ -58,6 +62,7 @@ def test_path_with_a_space_is_quoted() -> None:
         "tarantool://h:0",
         "tarantool://h/path",
         "tarantool://h?what=1",
+        "synapse://h?http.=b:2",
         "tarantool://h#part",
         "tank://h/a/b/c",
         "tank://h//1",
@@ -89,6 +94,7 @@ def test_listener_is_on_loopback_unless_told() -> None:
         ("tank://h/topic", "no path", "write tank://h:11011"),
         ("tarantool://h?tls=1", "no option 'tls'", "--tls-certificate"),
         ("tank://h?value=2", "no option 'value'", "write tank://h:11011"),
+        ("synapse://h?http.p1=b:2", "no option 'http.p1'", "it has auth_file"),
         ("greenstack://h?value=2", "no option 'value'", "it has plain"),
         ("synapse+redis://h/s", "cannot be listened on", "tarantool, tank, tap, memcached"),
         ("127.0.0.1:3301", "does not begin with a scheme", "write tarantool://127.0.0.1:3301,"),

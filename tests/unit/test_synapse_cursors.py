@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from interop.synapsemodel import Stored
-from logweir.errors import LimitExceeded, RemoteProtocolError
+from logweir.errors import DecodeError, LimitExceeded
+from logweir.limits import SYNAPSE_ANEW_TOKENS
 from logweir.replication.synapse.codec import Dialect, encode_row
 from logweir.replication.synapse.cursors import (
     Ask,
@@ -161,18 +162,32 @@ def test_row_3_lost_connection_throws_an_open_batch_away() -> None:
     assert flow.rows() == [(6, "b")]
 
 
-def test_row_4_upstream_behind_stops_a_database_stream() -> None:
-    """D1, cursor 40, position 31: a gap, and nothing more is taken, after a reconnect neither."""
+def test_row_4_upstream_behind_begins_an_epoch_from_0() -> None:
+    """D1, cursor 40, position 31: a gap with both numbers, then all that there is now."""
     flow = Flow(Dialect.D1, 40, stream="events")
     flow.position(31)
-    assert flow.all_of(Gap) == [Gap("events", MASTER, 40, 31, "the upstream is behind us")]
-    assert flow.cursor().stopped
-    flow.rdata(32, "a")
-    flow.tracker.connected(Dialect.D1)
-    flow.position(50)
-    flow.rdata(51, "b")
+    reason = "reset: the upstream's tokens went back from 40 to 31"
+    assert flow.all_of(Gap) == [Gap("events", MASTER, 40, 31, reason)]
+    assert flow.all_of(Ask) == [Ask("events", 0)]
+    flow.rdata(30, "x")
+    flow.rdata(32, "live")
+    flow.position(32)
+    flow.rdata(33, "b")
+    assert flow.rows(epoch=2) == [(30, "x"), (32, "live"), (33, "b")]
     assert flow.rows() == []
-    assert flow.tracker.dropped_rows == 2
+    assert flow.cursor() == Cursor(33, 32, epoch=2)
+
+
+def test_position_that_goes_back_again_and_again_is_a_fault() -> None:
+    """D1: a server does so once in a connection, when it was restarted; each time is an epoch."""
+    flow = Flow(Dialect.D1, 40)
+    flow.position(31)
+    flow.position(31)
+    with pytest.raises(DecodeError):
+        flow.position(30)
+    flow.tracker.connected(Dialect.D1)
+    flow.position(30)
+    assert flow.cursor().epoch == 3
 
 
 def test_row_5_row_before_a_position_is_dropped() -> None:
@@ -224,15 +239,79 @@ def test_row_8_stream_in_memory_that_went_back_begins_an_epoch() -> None:
 
 
 def test_database_stream_that_went_back_in_d3_goes_on_in_an_epoch() -> None:
-    """A real server gives the last tokens of account_data out again after a restart."""
+    """A real server gives the last tokens of account_data out again after a restart: which rows
+    are new cannot be told, so all are fetched."""
     flow = Flow(Dialect.D3, 12, stream="account_data")
     flow.rdata(12, "dropped")
     flow.position(11, 11)
     assert [change.upto for change in flow.all_of(Gap)] == [11]  # type: ignore[union-attr]
-    assert flow.all_of(Fetch) == []
+    assert flow.all_of(Fetch) == [Fetch("account_data", MASTER, 0, 11)]
     flow.rdata(12, "another")
-    assert flow.rows(epoch=2) == [(12, "another")]
+    flow.tracker.fetched("account_data", MASTER, [(11, encode_row('["again"]'))], 11, limited=False)
+    flow.take()
+    assert flow.rows(epoch=2) == [(11, "again"), (12, "another")]
     assert flow.cursor() == Cursor(12, 12, epoch=2)
+
+
+def test_long_stream_that_went_back_is_not_fetched_from_the_beginning() -> None:
+    """From D2 on nothing bounds what a server would send: the stream goes on where it stands."""
+    for token in (SYNAPSE_ANEW_TOKENS, SYNAPSE_ANEW_TOKENS + 1):
+        flow = Flow(Dialect.D3, 10**9)
+        flow.position(token, token)
+        fetches = token <= SYNAPSE_ANEW_TOKENS
+        assert flow.all_of(Fetch) == ([Fetch("s", MASTER, 0, token)] if fetches else [])
+        assert flow.cursor() == (Cursor(0, 0, 2) if fetches else Cursor(token, token, 2))
+        (gap,) = flow.all_of(Gap)
+        assert ("are missing" in gap.reason) != fetches  # type: ignore[union-attr]
+
+
+def test_row_that_cannot_be_stored_is_left_out_of_its_unit() -> None:
+    """Numbered, in a batch, alone; in every place: the unit has its token and a gap tells."""
+    for dialect in (Dialect.D1, Dialect.D3):
+        flow = Flow(dialect, 4)
+        flow.live()
+        flow.rdata(None, "a")
+        flow.tracker.unreadable("s", MASTER, 5, "odd")
+        flow.tracker.unreadable("s", MASTER, None, "odder")
+        flow.rdata(6, "b")
+        flow.tracker.unreadable("s", MASTER, 7, "alone")
+        flow.rdata(8, "c")
+        assert flow.rows() == [(5, "a"), (6, "b"), (8, "c")]
+        assert flow.all_of(Gap) == [
+            Gap("s", MASTER, 4, 5, "odd"),
+            Gap("s", MASTER, 5, 6, "odder"),
+            Gap("s", MASTER, 6, 7, "alone"),
+        ]
+        assert flow.cursor() == Cursor(8, 7 if dialect is Dialect.D1 else 8)
+        assert flow.tracker.held_bytes == 0
+    flow.tracker.unreadable("s", MASTER, 7, "old")
+    flow.tracker.unreadable("unknown", MASTER, 7, "not followed")
+    flow.take()
+    assert len(flow.all_of(Gap)) == 3
+
+
+def test_row_that_cannot_be_stored_in_a_catch_up_or_while_one_waits() -> None:
+    """D1: among what is collected; D3: in the page, and in what waits for it."""
+    asked = Flow(Dialect.D1, 4)
+    asked.position(9)
+    asked.rdata(5, "a")
+    asked.tracker.unreadable("s", MASTER, 6, "odd")
+    asked.tracker.unreadable("s", MASTER, 5, "odd")
+    asked.position(9)
+    assert asked.rows() == [(5, "a")]
+    assert asked.all_of(Gap) == [Gap("s", MASTER, 5, 6, "odd"), Gap("s", MASTER, 4, 5, "odd")]
+    assert asked.cursor() == Cursor(9, 9)
+    waits = Flow(Dialect.D3, 4)
+    waits.position(9, 9)
+    waits.rdata(None, "b")
+    waits.tracker.unreadable("s", MASTER, 10, "live")
+    waits.rdata(11, "c")
+    lost = [(8, "page"), (12, "not asked for")]
+    waits.tracker.fetched("s", MASTER, [(7, encode_row('["p"]'))], 9, limited=False, lost=lost)
+    waits.take()
+    assert waits.rows() == [(7, "p"), (10, "b"), (11, "c")]
+    assert waits.all_of(Gap) == [Gap("s", MASTER, 7, 8, "page"), Gap("s", MASTER, 9, 10, "live")]
+    assert waits.tracker.held_bytes == 0
 
 
 def test_row_9_position_that_spans_the_cursor_needs_no_fetch() -> None:
@@ -345,14 +424,19 @@ def test_catch_up_refused_twice_goes_on_with_a_gap() -> None:
 
 
 def test_pages_are_fetched_until_the_end() -> None:
-    """A limited answer leads to the next request, one that does not move is an error."""
+    """A limited answer leads to the next request, one that does not move is a gap."""
     flow = Flow(Dialect.D3, 0)
     flow.position(200, 200)
     flow.tracker.fetched("s", MASTER, [(90, encode_row("[1]"))], 100, limited=True)
     flow.take()
     assert flow.done[-1] == Fetch("s", MASTER, 100, 200)
-    with pytest.raises(RemoteProtocolError):
-        flow.tracker.fetched("s", MASTER, [], 100, limited=True)
+    flow.tracker.fetched("s", MASTER, [], 100, limited=True)
+    flow.take()
+    reason = "the rows after 100 were answered up to 100 only"
+    assert flow.done[-2:] == [
+        Gap("s", MASTER, 100, 200, reason),
+        Moved("s", MASTER, Cursor(200, 200)),
+    ]
 
 
 def test_fetch_that_leads_nowhere_leaves_a_gap() -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from interop.synapsemodel import Peer, captures, lines_of, wire, wire_rows
+from logweir import limits
 from logweir.replication.synapse.catchup import Page
 from logweir.replication.synapse.codec import Dialect, decode_row_value, encode_row
 from logweir.replication.synapse.cursors import Cursor, Fetch, Gap, Tracker
@@ -83,13 +84,13 @@ def test_catch_up_of_d1_recording_is_stored_row_for_row() -> None:
 
 
 def test_server_that_is_ahead_of_nothing_gives_a_lower_position() -> None:
-    """The real answer to a token ahead of the server: the stream stops."""
+    """The real answer to a token ahead of the server: all that it has now is asked for."""
     assert "POSITION events 31" in lines_of("D1/catchup", "S")
     peer = Peer(Tracker({("events", "master"): Cursor(999999, 999999)}))
     peer.greet()
-    peer.lines("POSITION events 31")
+    assert peer.lines("POSITION events 31") == ["REPLICATE events 0"]
     assert any(isinstance(change, Gap) for change in peer.stored.other)
-    assert peer.tracker.cursors["events", "master"].stopped
+    assert peer.tracker.cursors["events", "master"] == Cursor(0, 0, epoch=2)
 
 
 def test_d3_worker_recording_gives_what_the_worker_took() -> None:
@@ -164,12 +165,8 @@ def test_shutdown_in_a_catch_up_is_no_refusal() -> None:
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("RDATA typing master 30 [{", "ERROR failed to parse line"),
         ("RDATA typing master x []", "ERROR failed to parse line"),
         ("RDATA typing master", "ERROR failed to parse line"),
-        ("RDATA typing master 30 [NaN]", "ERROR failed to parse line"),
-        ("RDATA typing master 30 [99999999999999999999999]", "ERROR failed to parse line"),
-        ("RDATA typing master 30 " + "[" * 5000, "ERROR failed to parse line"),
         ("POSITION typing master x x", "ERROR failed to parse line"),
         ("POSITION typing master 1 99999999999999999999", "ERROR failed to parse line"),
         ("POSITION typing 3", "ERROR failed to parse line"),
@@ -205,12 +202,32 @@ def test_what_a_server_may_and_may_not_send(line: str, answer: str | None) -> No
         assert peer.session.close_reason
 
 
+@pytest.mark.parametrize("dialect", [Dialect.D1, Dialect.D3])
+@pytest.mark.parametrize(
+    "row", ["[{", "[NaN]", "[99999999999999999999999]", "[" * 5000, "[" * 600 + "]" * 600]
+)
+def test_row_that_cannot_be_stored_holds_nothing_up(dialect: Dialect, row: str) -> None:
+    """A gap at its token, no answer, and the rows after it as ever."""
+    peer = Peer(dialect=dialect)
+    peer.greet()
+    who = "" if dialect is Dialect.D1 else "master "
+    tokens = "4" if dialect is Dialect.D1 else "4 4"
+    peer.lines(f"POSITION typing {who}{tokens}", f"RDATA typing {who}5 [1]")
+    sent = peer.lines(f"RDATA typing {who}6 {row}", f"RDATA typing {who}7 [2]")
+    assert sent == []
+    assert not peer.session.close_reason
+    assert peer.stored.rows("typing") == [(5, [1]), (7, [2])]
+    (gap,) = [change for change in peer.stored.other if isinstance(change, Gap)]
+    assert (gap.stream, gap.after, gap.upto) == ("typing", 5, 6)
+    assert gap.reason
+
+
 def test_rows_before_a_fault_in_the_same_read_are_kept() -> None:
     """A unit that was whole is stored, the broken one and those behind it are not."""
     peer = Peer()
     peer.greet()
     peer.feed(
-        b"POSITION t master 4 4\nRDATA t master 5 [1]\nRDATA t master 6 [,\nRDATA t master 7 []\n"
+        b"POSITION t master 4 4\nRDATA t master 5 [1]\nRDATA t master x []\nRDATA t master 7 []\n"
     )
     assert peer.stored.rows("t") == [(5, [1])]
     assert peer.answer()[0].startswith("ERROR ")
@@ -318,7 +335,8 @@ def test_redis_message_that_cannot_be_read_is_passed_over_and_told() -> None:
                 b"POSITION t master 4 4",
                 b"RDATA t master 5 [",
                 b"RDATA t master x []",
-                b"RDATA t master 6 [6]",
+                b'RDATA t master 6 ["' + b"x" * limits.SYNAPSE_ROW_BYTES + b'"]',
+                b"RDATA t master 7 [7]",
                 b"RDATA \xff",
                 b"POSITION t",
                 b"",
@@ -327,9 +345,12 @@ def test_redis_message_that_cannot_be_read_is_passed_over_and_told() -> None:
             ]
         )
     )
-    assert peer.stored.rows("t") == [(6, [6])]
-    assert session.unreadable == 4
-    assert Gap("t", "master", 4, 5, "a row was not JSON") in peer.stored.other
+    assert peer.stored.rows("t") == [(7, [7])]
+    assert session.unreadable == 3
+    gaps = [change for change in peer.stored.other if isinstance(change, Gap)]
+    assert [(gap.after, gap.upto) for gap in gaps] == [(4, 5), (5, 6)]
+    assert "it is not JSON" in gaps[0].reason
+    assert f"{limits.SYNAPSE_ROW_BYTES} are the most" in gaps[1].reason
 
 
 def test_fetched_pages_of_a_real_server_are_stored() -> None:

@@ -13,7 +13,7 @@ from interop.synapsemodel import lines_of, wire, wire_rows
 from logweir.errors import SourceStopped
 from logweir.replication import positions
 from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.cursors import Change, Cursor, Gap, Moved, Tracker, Unit
+from logweir.replication.synapse.cursors import Change, Cursor, Gap, Tracker, Unit
 from logweir.replication.synapse.follower import FollowerSession, Greeted
 from logweir.replication.synapse.ingest import Intake
 from logweir.store import Log
@@ -105,16 +105,20 @@ def test_epochs_do_not_meet(log: Log) -> None:
     assert Intake(log, "x").cursors() == {("s", "master"): Cursor(3, 3, 2)}
 
 
-def test_gaps_and_stops_are_kept(log: Log) -> None:
-    """They are there for the operator, and for the next start."""
-    halted = Cursor(40, 40, 1, "the upstream is behind us")
-    Intake(log, "x", clock=lambda: 2.0).store(
-        [Gap("s", "master", 40, 31, "behind"), Moved("s", "master", halted)]
-    )
+def test_gaps_are_kept(log: Log) -> None:
+    """They are there for the operator."""
+    Intake(log, "x", clock=lambda: 2.0).store([Gap("s", "master", 40, 31, "behind")])
     assert positions.gaps(log) == [
         positions.Gap("synapse:x", "s", "master", 32, 40, "behind", 2000)
     ]
-    assert Intake(log, "x").cursors() == {("s", "master"): halted}
+
+
+def test_stream_that_an_earlier_version_stopped_goes_on_in_the_next_epoch(log: Log) -> None:
+    """Its position says that the tokens had gone back; all that there is now is to be asked for."""
+    Intake(log, "x")
+    tokens = {"last": 40, "resume": 39, "stopped": "the upstream is behind us: it stands at 31"}
+    log.insert(positions.POSITION_SPACE, ["synapse:x", "s", "master", tokens, 0])
+    assert Intake(log, "x").cursors() == {("s", "master"): Cursor(0, 0, 2)}
 
 
 def test_negative_tokens_and_odd_names_are_stored(log: Log) -> None:

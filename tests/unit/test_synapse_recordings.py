@@ -96,7 +96,7 @@ TO_WORKERS = [
     if "/client_" in name and "cmds" not in name and "http" not in name and "normal" not in name
 ]
 
-TOLERATED = ("blank_line", "one_word", "unknown_command")
+TOLERATED = ("blank_line", "one_word", "unknown_command", "bad_json")
 """What real workers drop a server for and we pass over."""
 
 

@@ -170,7 +170,22 @@ def test_each_writer_has_rows_of_its_own(log: Log) -> None:
     """Without a name the main process answers, as there."""
     ask = Asker(log)
     assert ask.rows("events", 800, 1000)["updates"] == []
-    assert ask.rows("events", 800, 1000, "&instance_name=w1")["updates"] == [[900, ["w"]]]
+    assert ask.rows("events", 800, 1000, "&instance_name=w1") == {
+        "updates": [[900, ["w"]]],
+        "upto_token": 1000,
+        "limited": False,
+        "instance_name": "w1",
+    }
+
+
+def test_only_writers_whose_rows_are_here_are_named(log: Log) -> None:
+    """An answer for another one must not look as if that had written nothing."""
+    ask = Asker(log)
+    assert "instance_name" not in ask.rows("events", 800, 1000, "&instance_name=w2")
+    assert "instance_name" not in ask.rows("typing", 0, 1000, "&instance_name=w1")
+    log.create_space("s", [("id", "unsigned")], primary=["id"])
+    found = ask.rows("s", 1, 10**6, "&instance_name=logweir")
+    assert found["instance_name"] == "logweir"
 
 
 def test_what_cannot_be_answered_is_an_error_of_its_own(log: Log) -> None:

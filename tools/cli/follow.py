@@ -6,6 +6,7 @@ import asyncio
 import signal
 import uuid
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +14,15 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
+from logweir.replication import positions
 from logweir.replication import server as serving
 from logweir.replication.iproto.join import join
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import Url, parse_url
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory
+
+_SHOWN_GAPS = 20
 
 
 def command(
@@ -36,8 +40,9 @@ def command(
 
     Of a Tarantool everything is copied the first time (JOIN); later the copy goes on where it
     stopped. Other upstreams are followed into any store; one is made if need be. Exit code 1 if
-    following ended with an error that needs attention, or a part of the upstream (a stream, a
-    topic, a partition) could not be followed.
+    following ended with an error that needs attention, a part of the upstream (a topic, say)
+    could not be followed, or rows are missing of what it took meanwhile: `logweir gaps DIR` lists
+    them.
     """
     source = parse_url(url, origin="argument")
     if rejoin and source.scheme != "tarantool":
@@ -73,6 +78,7 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
+    known = set(positions.gaps(log))
     server = serving.Server(log, serving.ServerOptions(follow=[source], once=once))
     await server.start()
     try:
@@ -84,16 +90,23 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
     finally:
         await server.stop()
     status = server.runners[0].status
+    missing = [gap for gap in positions.gaps(log) if gap not in known]
     if out.as_json:
-        out.json({"state": str(status.state), "rows": status.rows, "vclock": dict(log.vclock)})
+        told = {"state": str(status.state), "rows": status.rows, "vclock": dict(log.vclock)}
+        out.json({**told, "gaps": [asdict(gap) for gap in missing]})
     else:
         out.message(f"{status.state}: {status.rows} rows, now at {log.vclock}")
     for part, reason in status.stopped_parts.items():
         out.warning(f"{part} was not followed any more: {reason}")
+    for gap in missing[:_SHOWN_GAPS]:
+        where = f"{gap.stream}/{gap.instance}" if gap.instance else gap.stream
+        out.warning(f"missing: {where} {gap.start} to {gap.end}: {gap.reason}")
+    if len(missing) > _SHOWN_GAPS:
+        out.warning(f"and {len(missing) - _SHOWN_GAPS} more: `logweir gaps` lists them")
     if status.state == SourceState.STOPPED and status.last_error:
         out.warning(status.last_error)
         return 1
-    return 1 if status.stopped_parts else 0
+    return 1 if missing or status.stopped_parts else 0
 
 
 async def _watch(server: serving.Server, out: Output, once: bool) -> None:

@@ -1,34 +1,47 @@
-"""`logweir status`: what a running server does."""
+"""`logweir status`: what a running server does, or what a folder says about its upstreams."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from logweir.errors import ConfigError
+from logweir.recovery.report import vclock_json
 from logweir.replication import server as serving
 from logweir.replication.iproto.status import fetch_checksums, fetch_status
+from logweir.replication.recorded import Recorded, read_folder
 from logweir.replication.urls import parse_url
+from logweir.tools.cli.common import existing, utc_text
+from logweir.tools.cli.gaps import show_gaps
 from logweir.tools.cli.output import Output
 
 
 def command(
     out: Output,
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server: tarantool://…")],
+    where: Annotated[
+        str,
+        typer.Argument(metavar="WHERE", help="The server: tarantool://…, or a store's folder."),
+    ],
     checksums: Annotated[
         bool,
-        typer.Option("--checksums", help="Also read every tuple: a checksum of each space."),
+        typer.Option("--checksums", help="Of a server: read every tuple for a checksum per space."),
     ] = False,
 ) -> int:
-    """Show what a running server does: positions, followers, upstreams, lag.
+    """Show what a running server does: positions, followers, upstreams, lag; or, of a folder, how
+    far its upstreams were read and what of them is missing.
 
     Any Tarantool tells its vclock; a logweir tells the rest to users who may execute everything.
-    Exit code 1 if one of its upstreams, or a part of one, has stopped.
+    A folder may be in use. Exit code 1 if an upstream or one of its streams has stopped, or, of a
+    folder, if losses are on record (`logweir gaps --forget` strikes them off).
     """
-    target = parse_url(url, origin="argument")
+    if "://" not in where:
+        return _folder(out, read_folder(existing(Path(where))))
+    target = parse_url(where, origin="argument")
     if target.scheme != "tarantool":
-        raise ConfigError("URL", f"{target.scheme} does not tell its status", origin="argument")
+        raise ConfigError("WHERE", f"{target.scheme} does not tell its status", origin="argument")
     status = serving.run(fetch_status(target))
     if checksums:
         told = serving.run(fetch_checksums(target))
@@ -55,3 +68,37 @@ def _show(out: Output, status: dict[str, Any]) -> None:
             out.line("")
             columns = tuple(rows[0])
             out.table(columns, [tuple(row.values()) for row in rows])
+
+
+def _folder(out: Output, recorded: Recorded) -> int:
+    stopped = [one for one in recorded.positions if one.stopped]
+    if out.as_json:
+        out.json(
+            {
+                "vclock": vclock_json(recorded.vclock),
+                "positions": [asdict(one) for one in recorded.positions],
+                "gaps": [asdict(one) for one in recorded.gaps],
+            }
+        )
+    else:
+        out.fields([("vclock", recorded.vclock), ("streams", len(recorded.positions))])
+        rows = [
+            (
+                one.source,
+                one.stream,
+                one.instance,
+                " ".join(
+                    f"{name}={value}" for name, value in one.tokens.items() if name != "stopped"
+                ),
+                utc_text(one.time_ms / 1000),
+                f"STOPPED: {one.stopped}" if one.stopped else "",
+            )
+            for one in recorded.positions
+        ]
+        if rows:
+            out.line("")
+            out.table(("source", "stream", "instance", "tokens", "time", "state"), rows)
+        if recorded.gaps:
+            out.line("")
+            show_gaps(out, recorded.gaps)
+    return 1 if stopped or recorded.gaps else 0

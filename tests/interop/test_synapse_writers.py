@@ -1,0 +1,239 @@
+"""Homeservers with several writers: where their missed rows come from, and what one that cannot
+give them costs the others. Over Redis, with processes of HTTP that keep a real one's rules."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from interop.realsynapse import RedisServer
+from interop.serving import Serving
+from logweir.replication import positions
+from logweir.replication.runner import SourceState
+from logweir.replication.synapse import catchup
+from logweir.replication.urls import Url, parse_listen_url, parse_url
+
+CHANNEL = "logweir.test"
+Rows = dict[int, list[Any]]
+Answer = Callable[[str, str, int, int], tuple[int, bytes]]
+
+
+def updates(rows: Rows, after: int, upto: int, **more: Any) -> tuple[int, bytes]:
+    """The answer of a process that has these rows: those of others are not its business."""
+    found = [[token, row] for token, row in sorted(rows.items()) if after < token <= upto]
+    body = {"updates": found, "upto_token": upto, "limited": False, **more}
+    return 200, json.dumps(body).encode()
+
+
+@contextmanager
+def process(answer: Answer) -> Iterator[str]:
+    """A `replication` listener. `answer`: of stream, writer, range; gives its address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urllib.parse.urlsplit(self.path)
+            asked = dict(urllib.parse.parse_qsl(parts.query))
+            after, upto = int(asked["from_token"]), int(asked["upto_token"])
+            stream = parts.path.split("/")[-2]
+            status, data = answer(stream, asked["instance_name"], after, upto)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            del format, args
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Upstream:
+    """What a homeserver publishes, and a store of ours that follows it."""
+
+    def __init__(
+        self, broker: RedisServer, stack: ExitStack, folder: Path, options: str, *listen: Url
+    ) -> None:
+        self._redis = stack.enter_context(redis.Redis(port=broker.port))
+        url = parse_url(f"synapse+redis://127.0.0.1:{broker.port}/{CHANNEL}?{options}")
+        self.serving = stack.enter_context(Serving(folder, follow=[url], listen=listen))
+        self.log = self.serving.log
+        self.serving.wait(lambda: self._redis.pubsub_numsub(CHANNEL)[0][1] == 1)
+
+    def publish(self, *lines: str) -> None:
+        """Lines, in this order."""
+        for line in lines:
+            self._redis.publish(CHANNEL, line)
+
+    def rows(self, stream: str) -> list[tuple[str, int, Any]]:
+        """(writer, token, row)."""
+        if self.log.schema.get(f"synapse_{stream}") is None:
+            return []
+        return [(row[0], row[1], row[3]) for row in self.log.select(f"synapse_{stream}")]
+
+    def gaps(self) -> list[tuple[str, str, int, int]]:
+        """Without their reasons."""
+        return [(one.stream, one.instance, one.start, one.end) for one in positions.gaps(self.log)]
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
+    """What is closed at the end; a fetch that failed is made again at once."""
+    monkeypatch.setattr(catchup, "_WAITS", (0.01, 0.02))
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis."""
+    with RedisServer(tmp_path, Path(sys.executable)) as running:
+        yield running
+
+
+def test_each_writer_is_asked_at_its_own_address(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer
+) -> None:
+    """The main process answers 200 without rows for those of p1: its address would lose them."""
+    main = {1: ["m1"], 4: ["m4"]}
+    p1 = {2: ["p2"], 5: ["p5"]}
+    home = stack.enter_context(process(lambda _s, _w, after, upto: updates(main, after, upto)))
+    worker = stack.enter_context(process(lambda _s, _w, after, upto: updates(p1, after, upto)))
+    options = f"start=all&http={home}&http.p1={worker}"
+    upstream = Upstream(broker, stack, tmp_path / "data", options)
+    upstream.publish("POSITION events master 4 4", "POSITION events p1 5 5")
+    upstream.serving.wait(lambda: len(upstream.rows("events")) == 4)
+    assert upstream.rows("events") == [
+        ("master", 1, ["m1"]),
+        ("master", 4, ["m4"]),
+        ("p1", 2, ["p2"]),
+        ("p1", 5, ["p5"]),
+    ]
+    assert not upstream.gaps()
+
+
+@pytest.mark.parametrize("more", ["", "&http={home}"])
+def test_rows_of_a_writer_without_address_are_a_gap(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer, more: str
+) -> None:
+    """Whether the main process answers for it or nobody does: "nothing" is not believed."""
+    home = stack.enter_context(process(lambda _s, _w, after, upto: updates({}, after, upto)))
+    options = "start=all" + more.format(home=home)
+    upstream = Upstream(broker, stack, tmp_path / "data", options)
+    upstream.publish("POSITION events p1 5 5", 'RDATA events p1 6 ["live"]')
+    upstream.serving.wait(lambda: len(upstream.rows("events")) == 1)
+    assert upstream.rows("events") == [("p1", 6, ["live"])]
+    assert upstream.gaps() == [("events", "p1", 1, 5)]
+    (gap,) = positions.gaps(upstream.log)
+    assert "no address for writer p1 (http.p1=HOST:PORT" in gap.reason
+
+
+def test_logweir_answers_for_all_writers_at_one_address(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer
+) -> None:
+    """A relay names the writer in its answer, so its `http` is enough for each of them."""
+    p1 = {2: ["p2"], 5: ["p5"]}
+    worker = stack.enter_context(process(lambda _s, _w, after, upto: updates(p1, after, upto)))
+    options = f"start=all&http={worker}&http.p1={worker}"
+    listen = parse_listen_url("synapse://:0?dialect=D3&http=127.0.0.1:0")
+    upstream = Upstream(broker, stack, tmp_path / "data", options, listen)
+    upstream.publish("POSITION events master 5 5", "POSITION events p1 5 5")
+    upstream.serving.wait(lambda: len(upstream.rows("events")) == 4)
+    line, pages = upstream.serving.urls
+    relay = f"synapse://127.0.0.1:{line.port}?http=127.0.0.1:{pages.port}&start=all"
+    with Serving(tmp_path / "copy", follow=[parse_url(relay)], listen=[]) as copy:
+        has_all = lambda: copy.log.schema.get("synapse_events") and copy.log.count("synapse_events")  # noqa: E731
+        copy.wait(lambda: has_all() == 4)
+        assert copy.log.select("synapse_events") == upstream.log.select("synapse_events")
+        assert not [one for one in positions.gaps(copy.log) if one.stream == "events"]
+
+
+def test_stream_that_is_answered_with_500_takes_nothing_else_down(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer
+) -> None:
+    """It is asked for a few times, then a gap; other streams, its own live rows, and the
+    subscription go on."""
+
+    def answer(stream: str, _writer: str, after: int, upto: int) -> tuple[int, bytes]:
+        asked.append(stream)
+        if stream == "presence":
+            return 500, b"no id generator"
+        if stream == "caches":
+            return 200, b"{}"
+        return updates({3: ["e"]}, after, upto)
+
+    asked: list[str] = []
+    home = stack.enter_context(process(answer))
+    upstream = Upstream(broker, stack, tmp_path / "data", f"start=all&http={home}")
+    streams = ("presence", "caches", "events")
+    upstream.publish(*(f"POSITION {stream} master 3 3" for stream in streams))
+    upstream.publish(*(f'RDATA {stream} master 4 ["live"]' for stream in streams))
+    upstream.serving.wait(lambda: all(upstream.rows(stream) for stream in streams))
+    assert upstream.rows("events") == [("master", 3, ["e"]), ("master", 4, ["live"])]
+    assert upstream.rows("presence") == upstream.rows("caches") == [("master", 4, ["live"])]
+    assert upstream.gaps() == [("caches", "master", 1, 3), ("presence", "master", 1, 3)]
+    assert asked.count("presence") == 3
+    reasons = {one.stream: one.reason for one in positions.gaps(upstream.log)}
+    assert "500 no id generator" in reasons["presence"]
+    upstream.serving.wait(
+        lambda: upstream.serving.server.runners[0].status.state == SourceState.FOLLOWING
+    )
+    assert upstream.serving.server.runners[0].status.attempts == 1
+
+
+def test_writer_that_is_away_is_waited_for_and_told(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer
+) -> None:
+    """Nobody listens there: that is no answer, so no gap; the others go on meanwhile."""
+    with process(lambda _s, _w, after, upto: updates({}, after, upto)) as address:
+        pass
+    home = stack.enter_context(process(lambda _s, _w, after, upto: updates({}, after, upto)))
+    upstream = Upstream(
+        broker, stack, tmp_path / "data", f"start=all&http={home}&http.p1={address}"
+    )
+    upstream.publish("POSITION events p1 5 5", "POSITION typing master 3 3")
+    upstream.publish('RDATA events p1 6 ["waits"]', 'RDATA typing master 4 ["goes on"]')
+    upstream.serving.wait(lambda: upstream.rows("typing"))
+    status = lambda: upstream.serving.server.runners[0].status  # noqa: E731
+    upstream.serving.wait(lambda: "events/p1 WAITS (" in status().position)
+    assert address in status().position
+    assert status().state == SourceState.SYNCING
+    assert status().attempts == 1
+    assert not upstream.gaps()
+    assert not upstream.rows("events")
+
+
+def test_row_that_cannot_be_stored_is_a_gap_of_its_token(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer
+) -> None:
+    """In a page of missed rows and live; a number out of 64 bits, a row above a tuple's limit."""
+    big = 10**30
+    missed = {2: ["a"], 3: [big], 4: ["x" * (1 << 20)], 5: ["b"]}
+    home = stack.enter_context(process(lambda _s, _w, after, upto: updates(missed, after, upto)))
+    upstream = Upstream(broker, stack, tmp_path / "data", f"start=all&http={home}")
+    upstream.publish("POSITION events master 5 5")
+    upstream.publish(f"RDATA events master 6 [{big}]", 'RDATA events master batch ["c"]')
+    upstream.publish(f"RDATA events master 7 [{big}]")
+    upstream.publish(f'RDATA events master 8 ["{"x" * (1 << 20)}"]', 'RDATA events master 9 ["d"]')
+    upstream.serving.wait(lambda: len(upstream.rows("events")) == 4)
+    rows = [(token, row) for _, token, row in upstream.rows("events")]
+    assert rows == [(2, ["a"]), (5, ["b"]), (7, ["c"]), (9, ["d"])]
+    assert [gap[2:] for gap in upstream.gaps()] == [(n, n) for n in (3, 4, 6, 7, 8)]
+    assert upstream.serving.server.runners[0].status.attempts == 1
