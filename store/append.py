@@ -22,7 +22,7 @@ from logweir.store.engine import duplicate_key
 from logweir.store.group import Group
 from logweir.store.references import REFERENCE_KEY_BYTES, LargeTuple, entries
 from logweir.store.request import Request, packing
-from logweir.store.state import takes_length
+from logweir.store.tree import takes_length
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 

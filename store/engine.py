@@ -17,7 +17,8 @@ from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.keys import exact_key
 from logweir.store.request import Request
 from logweir.store.schema import Schema
-from logweir.store.state import Tree, Txn
+from logweir.store.state import Txn
+from logweir.store.tree import Tree
 from logweir.store.update import apply_update, apply_upsert, check_ops
 from logweir.store.values import go_to, read_array, skip
 from logweir.wal.mp import encode_array_header

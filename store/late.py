@@ -53,7 +53,8 @@ from logweir.store.group import run_blocks
 from logweir.store.references import LargeTuple, entries
 from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
-from logweir.store.state import Position, SortedPart, State
+from logweir.store.state import Position, State
+from logweir.store.tree import SortedPart
 from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock

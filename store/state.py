@@ -28,12 +28,10 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from operator import lt
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import lmdb
 
@@ -41,13 +39,13 @@ from logweir.errors import WalError, WriteFailed
 from logweir.limits import STATE_MAP_START_BYTES
 from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
-from logweir.store.longkeys import PIECE_BYTES, LongKeys
 from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
+from logweir.store.tree import SortedPart, Tree
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "SortedPart", "Spoiled", "State", "Tree", "Txn", "takes_length"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "Txn"]
 
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
@@ -60,20 +58,14 @@ _REFERENCES: Final = b"references"
 _PLACE: Final = struct.Struct(">QI")  # file, space
 _MOVED_BYTES: Final = 16 * 1024 * 1024
 _MOVED_ENTRIES: Final = 10_000
-_LONG_NAME: Final = b"/long"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _DISK_SECONDS: Final = 0.1
 _DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
-_STEP_VALUES: Final = 16
-_SMALL_BYTES: Final = 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full, or there are too many databases: abort the transaction, call
 `State.grow`, run it again."""
-
-SortedPart: TypeAlias = tuple[list[bytes], list[bytes]]
-"""Some keys, ascending, and the value of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,233 +548,3 @@ class Txn:
     def abort(self) -> None:
         """Forget it."""
         self.raw.abort()
-
-
-class Tree:
-    """The entries of one index in one transaction: ordered bytes → bytes."""
-
-    __slots__ = ("_name", "_raw", "_txn", "_undo", "handle")
-
-    def __init__(
-        self, txn: Txn, name: bytes, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]
-    ) -> None:
-        self._txn = txn
-        self._name = name
-        self._raw = txn.raw
-        self.handle = handle
-        self._undo = undo
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value under `key`."""
-        if len(key) < PIECE_BYTES:
-            value: bytes | None = self._raw.get(key, db=self.handle)
-            if value and value[0] == REFERENCE:
-                return self._txn.resolve(value)
-            return value
-        return self._long().get(key) if self._txn.has_long(self._name) else None
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set the value under `key`."""
-        if len(key) < PIECE_BYTES:
-            self._keep(self.handle, key)
-            self._raw.put(key, value, db=self.handle)
-        else:
-            self._txn.note_long(self._name)
-            self._long().put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        """Remove `key`, which is there."""
-        if len(key) < PIECE_BYTES:
-            self._keep(self.handle, key)
-            self._raw.delete(key, db=self.handle)
-        else:
-            self._long().delete(key)
-
-    def clear(self) -> None:
-        """Remove all entries. Not undone by `rollback`."""
-        self._raw.drop(self.handle, delete=False)
-        if self._txn.has_long(self._name):
-            self._long().clear()
-
-    def _keep(self, handle: Any, key: bytes) -> None:
-        """Note what is under `key`, for a rollback."""
-        self._undo.append((handle, key, self._raw.get(key, db=handle)))
-
-    def _long(self) -> LongKeys:
-        """The keys in pieces; a reader asks only where there are some."""
-        below = self._txn.database(self._name + _LONG_NAME)
-        return LongKeys(self._raw, self.handle, below, self._keep)
-
-    def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
-        keys = [key for key, _ in pairs]
-        if all(map(lt, keys, keys[1:])):
-            self.load_sorted([(keys, [value for _, value in pairs])], _longest(keys))
-            return
-        if not takes_length(_longest(keys)):
-            for key, value in pairs:
-                self.put(key, value)
-            return
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs)
-
-    def load_sorted(self, parts: Iterable[SortedPart], longest: int) -> None:
-        """`load` of keys that are ascending, none of them twice.
-
-        `parts`: keys, some at least, and the value of each; `longest`: no key has more bytes.
-        """
-        if not takes_length(longest):
-            for keys, values in parts:
-                for key, value in zip(keys, values, strict=True):
-                    self.put(key, value)
-            return
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            for keys, values in parts:
-                pairs = zip(keys, values, strict=True)
-                cursor.putmulti(pairs, append=last is None or keys[0] > last)
-
-    def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many short keys, fastest in ascending order. Undone as `add_new`."""
-        self._txn.spoil()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs)
-
-    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> bool:
-        """Add many entries, ascending; False, with some of them added, if a key is there already.
-
-        Only undone with the whole transaction.
-        """
-        self._txn.spoil()
-        if not takes_length(_longest([key for key, _ in pairs])):
-            for key, value in pairs:
-                if self.get(key) is not None:
-                    return False
-                self.put(key, value)
-            return True
-        with self._raw.cursor(self.handle) as cursor:
-            _, added = cursor.putmulti(pairs, overwrite=False)
-        return bool(added == len(pairs))
-
-    def append(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending and above all that are there. Undone as `add_new`."""
-        self._txn.spoil()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=True)
-
-    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending, none of which is there. Undone as `add_new`."""
-        self._txn.spoil()
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
-
-    def has_any(self, keys: Sequence[bytes]) -> bool:
-        """Whether one of these short keys, ascending, is there."""
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
-
-    def has_only(self, prefix: bytes) -> bool:
-        """Whether all keys begin with `prefix`, as short as a key that is stored as it is."""
-        with self._raw.cursor(self.handle) as cursor:
-            if not cursor.first():
-                return True
-            has_first: bool = cursor.key().startswith(prefix)
-            return has_first and cursor.last() and cursor.key().startswith(prefix)
-
-    def last_with(self, prefix: bytes) -> bytes | None:
-        """The greatest key, as stored, of those that begin with `prefix`, which is short."""
-        with self._raw.cursor(self.handle) as cursor:
-            found = cursor.set_range(prefix.ljust(PIECE_BYTES, b"\xff"))
-            if not (found and cursor.key().startswith(prefix)):
-                found = cursor.prev() if found else cursor.last()
-            is_such = found and cursor.key().startswith(prefix)
-            return bytes(cursor.key()) if is_such else None
-
-    def last_key(self) -> bytes | None:
-        """The greatest key as stored; None in an empty tree."""
-        with self._raw.cursor(self.handle) as cursor:
-            return bytes(cursor.key()) if cursor.last() else None
-
-    def count(self) -> int:
-        """How many entries there are."""
-        count: int = self._raw.stat(self.handle)["entries"]
-        if self._txn.has_long(self._name):
-            count += self._long().surplus()
-        return count
-
-    def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries from `start` on, in order of keys."""
-        with self._raw.cursor(self.handle) as cursor:
-            if not (cursor.set_range(start[:PIECE_BYTES]) if start else cursor.first()):
-                return
-            resolve = self._resolver()
-            for stored, value in cursor.iternext():
-                if len(stored) < PIECE_BYTES:
-                    yield stored, value if resolve is None else resolve(value)
-                else:
-                    yield from self._long().ascending(stored, value, start)
-
-    def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
-        """Values of entries from `start` on, in order of keys, and whether these were the last.
-
-        It stops at `limit_items`, or soon after `limit_bytes`.
-        """
-        found: list[bytes] = []
-        size = 0
-        if self._txn.has_long(self._name) or self._txn.is_referring(self._name):
-            for _, value in self.ascending(start):
-                found.append(value)
-                size += len(value)
-                if len(found) >= limit_items or size >= limit_bytes:
-                    return found, False
-            return found, True
-        with self._raw.cursor(self.handle) as cursor:
-            if not (cursor.set_range(start) if start else cursor.first()):
-                return found, True
-            ahead = cursor.iternext(keys=False)
-            wanted = _STEP_VALUES
-            while len(found) < limit_items and size < limit_bytes:
-                step = list(islice(ahead, wanted))
-                found += step
-                size += sum(map(len, step))
-                if len(step) < wanted:
-                    return found, True
-                if size < len(found) * _SMALL_BYTES:
-                    wanted = 16 * _STEP_VALUES
-        return found, False
-
-    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
-        with self._raw.cursor(self.handle) as cursor:
-            if stop is None:
-                found = cursor.last()
-            else:
-                bound = stop[:PIECE_BYTES]
-                found = cursor.set_range(bound)
-                if not found:
-                    found = cursor.last()
-                elif bytes(cursor.key()) != bound or len(stop) < PIECE_BYTES:
-                    found = cursor.prev()
-            if not found:
-                return
-            resolve = self._resolver()
-            for stored, value in cursor.iterprev():
-                if len(stored) < PIECE_BYTES:
-                    yield stored, value if resolve is None else resolve(value)
-                else:
-                    yield from self._long().descending(stored, value, stop)
-
-    def _resolver(self) -> Callable[[bytes], bytes] | None:
-        """What makes tuples of values, where they may be references."""
-        return self._txn.resolve if self._txn.is_referring(self._name) else None
-
-
-def takes_length(key_bytes: int) -> bool:
-    """Whether LMDB takes keys of that length, which is not negative, as they are."""
-    return 0 <= key_bytes < PIECE_BYTES
-
-
-def _longest(keys: list[bytes]) -> int:
-    return max(map(len, keys), default=0)
