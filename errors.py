@@ -13,6 +13,7 @@
     │  ├─ WriterPoisoned          first_cause             a sync failed: nothing more is taken
     │  └─ DirectoryLocked         pid                     another process owns the folder
     ├─ RequestError               code, name              a change or read that the store refuses
+    │  └─ UsedAfterFork                                   a child uses what its parent opened
     ├─ ProtocolError              (never raised itself)   a conversation with a peer
     │  ├─ LocalProtocolError                              we were asked to send what is not allowed
     │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
@@ -53,6 +54,7 @@ __all__ = [
     "RequestError",
     "SourceStopped",
     "Unreachable",
+    "UsedAfterFork",
     "WalError",
     "WriteFailed",
     "WriterPoisoned",
@@ -324,6 +326,18 @@ class RequestError(LogweirError):
         self.code = code
         self.name = code.name
         self.details = dict(details or {})
+
+
+class UsedAfterFork(RequestError):
+    """A child made by `fork` uses what its parent opened. Nothing was done, to neither of them."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            ErrorCode.SESSION_CLOSED,
+            f"{what} was opened before this process was forked: it belongs to the parent",
+            hint="open the folder in the process that uses it, once nobody else has it open; "
+            "`logweir.read` and `logweir cat` read it at any time",
+        )
 
 
 class ProtocolError(LogweirError):

@@ -25,6 +25,7 @@ from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
+from logweir.wal.process import OfProcess
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import create_file
@@ -55,7 +56,7 @@ class CheckpointOptions:
             raise ConfigError("checkpoint_wal_threshold", f"{self.log_bytes} is below 0")
 
 
-class Checkpoints:
+class Checkpoints(OfProcess):
     """Makes the checkpoints of one `Log` and removes old files. Thread-safe."""
 
     def __init__(self, log: Log, options: CheckpointOptions) -> None:
@@ -71,6 +72,10 @@ class Checkpoints:
         self._last_time = time.monotonic()
         self._thread: threading.Thread | None = None
         self.last_error: str | None = None
+        self._belong()
+
+    def _left_behind(self) -> None:
+        self._busy, self._guard = threading.Lock(), threading.Lock()
 
     # --- making -----------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
 from logweir.store.tree import SortedPart, Tree
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
+from logweir.wal.process import OfProcess, keep_for_ever
 from logweir.wal.vclock import VClock
 
 __all__ = ["MapFull", "Position", "Spoiled", "State", "Txn"]
@@ -97,8 +98,8 @@ class Spoiled(Exception):
     """A rollback would have to undo a drop or a bulk load: the whole transaction must go."""
 
 
-class State:
-    """LMDB of one store. One at a time in a process, not to be used across a fork.
+class State(OfProcess):
+    """LMDB of one store. One at a time in a process.
 
     `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
     beside it. `is_usable` tells before `open` whether what is there may be trusted; `open` makes an
@@ -158,6 +159,7 @@ class State:
                 self._env = self._open_environment()
             self._env.reader_check()
             self._open_databases()
+            self._belong()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
@@ -189,14 +191,16 @@ class State:
 
     def _open_databases(self) -> None:
         """Open all handles now: one that is opened in a reader's transaction ends with it."""
-        assert self._env is not None
-        with self._env.begin(write=True) as raw:
+        env = self._environment
+        with env.begin(write=True) as raw:
             with raw.cursor() as cursor:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
-            self._databases = {name: self._env.open_db(name, txn=raw) for name in names}
+            self._databases = {name: env.open_db(name, txn=raw) for name in names}
 
     def close(self, *, clean: bool) -> None:
         """Close; `clean`: sync first and note that the state can be trusted after a power cut."""
+        if self.is_foreign:
+            return
         self.files.close()
         if self._env is None:
             return
@@ -208,18 +212,35 @@ class State:
         if clean and self.directory.is_dir():  # it may be removed at any time
             self._write_epoch(clean=True)
 
+    @property
+    def _environment(self) -> lmdb.Environment:
+        """LMDB, which is open."""
+        if self._env is None:
+            self.check_process()
+        assert self._env is not None
+        return self._env
+
+    def _what(self) -> str:
+        return f"the state in {self.directory}"
+
+    def _left_behind(self) -> None:
+        # To close it would wait for threads that are not here, and give up its readers' slots.
+        keep_for_ever(self._env)
+        self._env = None
+        self._databases = {}
+
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
         transaction of this process may be open. Raises `WalError`."""
-        assert self._env is not None
+        env = self._environment
         if not (self._lacks_databases or self._wants_databases(len(self._databases))):
             self._map_bytes *= 2
-            self._env.set_mapsize(self._map_bytes)
+            env.set_mapsize(self._map_bytes)
             return
         self._databases_max *= 2
         self._lacks_databases = False
         self._databases.clear()
-        self._env.close()
+        env.close()
         try:
             self._env = self._open_environment()
             self._open_databases()
@@ -229,9 +250,9 @@ class State:
     @property
     def used_bytes(self) -> int:
         """Bytes of the map that hold something."""
-        assert self._env is not None
-        pages = int(self._env.info()["last_pgno"]) + 1
-        return pages * int(self._env.stat()["psize"])
+        env = self._environment
+        pages = int(env.info()["last_pgno"]) + 1
+        return pages * int(env.stat()["psize"])
 
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether a transaction that stores so much surely fits into the map."""
@@ -279,22 +300,34 @@ class State:
     @contextlib.contextmanager
     def read(self) -> Iterator[Txn]:
         """A consistent view of the last commit; writers go on. One thread, short or bounded."""
-        assert self._env is not None
-        with self._env.begin() as raw:
-            yield Txn(self, raw, write=False)
+        txn: Txn | None = None
+        try:
+            txn = self.begin(write=False)
+            yield txn
+        finally:
+            if txn is not None:
+                txn.abort()
 
-    def begin(self) -> Txn:
-        """A write transaction. One at a time; commit or abort it in the thread that began it."""
-        assert self._env is not None
-        return Txn(self, self._env.begin(write=True), write=True)
+    def begin(self, *, write: bool = True) -> Txn:
+        """A transaction, to be committed or aborted in the thread that began it. Of those that
+        write there is one at a time."""
+        raw: Any = None
+        try:
+            raw = self._environment.begin(write=write)
+            return Txn(self, raw, write=write)
+        except BaseException:  # an interrupt: who handles it may still hold all these frames
+            if raw is not None:
+                raw.abort()
+            raise
 
     def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
         """The handle of a named database; None where a reader finds none."""
         handle = self._databases.get(name)
+        if handle is None:
+            self.check_process()
         if handle is None and write:
-            assert self._env is not None
             try:
-                handle = self._env.open_db(name, txn=raw, create=True)
+                handle = self._environment.open_db(name, txn=raw, create=True)
             except lmdb.DbsFullError:
                 if self._databases_max >= _DATABASES_MAX:
                     raise
@@ -330,7 +363,7 @@ class Txn:
     """One transaction on the state. A write transaction can be rolled back to a mark."""
 
     def __init__(self, state: State, raw: Any, *, write: bool) -> None:
-        self._state = state
+        self.state = state
         self.raw = raw
         self.is_write = write
         self._opened: dict[bytes, Any] = {}
@@ -348,7 +381,7 @@ class Txn:
         """The handle of a database; None where a reader finds none."""
         handle = self._opened.get(name)
         if handle is None:
-            handle = self._state.database(name, self.raw, write=self.is_write)
+            handle = self.state.database(name, self.raw, write=self.is_write)
             if handle is not None and self.is_write:
                 self._opened[name] = handle
         return handle
@@ -480,7 +513,7 @@ class Txn:
 
     def resolve(self, value: bytes) -> bytes:
         """The tuple of an entry that may hold a reference to it."""
-        return self._state.files.read(value) if value[0] == REFERENCE else value
+        return self.state.files.read(value) if value[0] == REFERENCE else value
 
     def log_files(self) -> list[int]:
         """The numbers of the log files that references were made to."""
@@ -510,7 +543,7 @@ class Txn:
                     if len(places) == _MOVED_ENTRIES or size > _MOVED_BYTES:
                         self._forget(places)
                         return False
-                    self._state.files.hold(number)
+                    self.state.files.hold(number)
                     places.append(place)
                     size += self._move_one(number, space_id, place[_PLACE.size :])
         self._forget(places)
@@ -519,7 +552,7 @@ class Txn:
     @property
     def files(self) -> LogFiles:
         """The log files that references are about."""
-        return self._state.files
+        return self.state.files
 
     def _move_one(self, number: int, space_id: int, key: bytes) -> int:
         """Returns how many bytes were moved: none where the entry is another one by now."""
@@ -538,13 +571,15 @@ class Txn:
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""
+        self.state.check_process()
         try:
             self.raw.commit()
         except lmdb.Error:
             self.raw.abort()
             raise
-        self._state.remember(self._opened)
+        self.state.remember(self._opened)
 
     def abort(self) -> None:
         """Forget it."""
-        self.raw.abort()
+        if not self.state.is_foreign:
+            self.raw.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -37,15 +38,20 @@ class Transaction(Statements):
         self._log = log
         self._group: Group | None = None
         self._done: list[Request] = []
+        self._turn: contextlib.AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Transaction:
-        self._log.enter_exclusive()
+        turn = self._log.exclusive()
         try:
+            turn.__enter__()
+            self._turn = turn
             self._group = self._log.begin_group()
+            return self
         except BaseException:
-            self._log.leave_exclusive()
+            if self._turn is turn:
+                self._end()
+            turn.__exit__(None, None, None)
             raise
-        return self
 
     def __exit__(
         self,
@@ -54,13 +60,26 @@ class Transaction(Statements):
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and self._group is not None:
+            if kind is None and self._group is not None and not self._log.is_foreign:
                 self._commit()
-            else:
-                self.rollback()
         finally:
-            self._group = None
-            self._log.leave_exclusive()
+            try:
+                self._end()
+            finally:
+                self._end()  # an interrupt may have stopped the first
+
+    def _end(self) -> None:
+        """Undo what is not committed, and let others have their turn. Twice does no harm."""
+        try:
+            self._undo()
+        finally:
+            if self._turn is not None:
+                self._turn.__exit__(None, None, None)
+
+    def _undo(self) -> None:
+        if self._group is not None:
+            self._group.engine.txn.abort()
+        self._group = None
 
     @property
     def schema(self) -> Schema:
@@ -70,13 +89,13 @@ class Transaction(Statements):
     @property
     def known_schema(self) -> Schema:
         """The same for another thread, which may only look."""
+        self._log.check_process()
         return self._log.schema if self._group is None else self._group.schema
 
     def rollback(self) -> None:
         """Undo everything. Further statements raise NO_TRANSACTION."""
-        if self._group is not None:
-            self._group.engine.txn.abort()
-            self._group = None
+        self._log.check_process()
+        self._undo()
 
     def execute(self, request: Request) -> bytes | None:
         """One change given in MsgPack bytes, seen by the following statements. See
@@ -109,6 +128,7 @@ class Transaction(Statements):
 
     def _open(self) -> Group:
         if self._group is None or self._log.exclusive_owner != threading.get_ident():
+            self._log.check_process()
             raise RequestError(
                 ErrorCode.NO_TRANSACTION,
                 "No active transaction",

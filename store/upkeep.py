@@ -25,6 +25,9 @@ class Upkeep(ABC):
     @abstractmethod
     def _check_not_inside(self) -> None: ...
 
+    @abstractmethod
+    def check_process(self) -> None: ...
+
     def snapshot(self) -> Path:
         """Write a snapshot of now, then remove what is no longer needed. Returns its path.
 
@@ -50,16 +53,20 @@ class Upkeep(ABC):
     def pinned_bytes(self) -> dict[str, int]:
         """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
         it has not read."""
+        self.check_process()
         return self._checkpoints.pinned_bytes()
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
+        self.check_process()
         self._checkpoints.retain({name: position_of(position)})
 
     def retain_all(self, positions: Mapping[str, VClock]) -> None:
         """`retain` for several followers, with one write."""
+        self.check_process()
         self._checkpoints.retain(positions)
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""
+        self.check_process()
         self._checkpoints.release(name)

@@ -26,12 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
+from logweir.errors import ConfigError, UsedAfterFork, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
+from logweir.wal.process import OfProcess
 from logweir.wal.vclock import VClock
 
 __all__ = ["INPROGRESS", "PROGRAM", "AppendPoint", "WalWriter", "WriterOptions", "file_name"]
@@ -106,7 +107,7 @@ class _Current:
         self.number = int(self.path.stem)
 
 
-class WalWriter:
+class WalWriter(OfProcess):
     """Appends blocks to the log of one folder. For one thread at a time.
 
     `directory`: the folder; `instance`: UUID for new files; `at`: from recovery. Opening cuts the
@@ -138,6 +139,7 @@ class WalWriter:
         """How many times `sync` reached the disk."""
         if at.path is not None:
             self._reopen(at, at.path)
+        self._belong()
 
     @property
     def vclock(self) -> VClock:
@@ -231,6 +233,8 @@ class WalWriter:
     def append(self, parts: Sequence[Buffer], vclock: VClock) -> tuple[Path, int]:
         """`write` of blocks that were framed for `place`. Returns `end`. Raises `WriteFailed`."""
         current = self._current
+        if current is None:
+            self._check()
         assert current is not None
         failpoint("wal.before_write")
         try:
@@ -332,7 +336,16 @@ class WalWriter:
         self._dense = self._dense + 1 if rows.checksums else 0
         return block
 
+    def _what(self) -> str:
+        return f"the log in {self.directory}"
+
+    def _left_behind(self) -> None:
+        self._aside = threading.Lock()
+        self._current = None  # its file closes itself
+        self._poison = UsedAfterFork(self._what())
+
     def _check(self) -> None:
+        self.check_process()
         if self._poison is not None:
             raise WriterPoisoned(
                 f"the log takes nothing more since a sync failed: {self._poison}.",
