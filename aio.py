@@ -145,7 +145,7 @@ class AsyncLog(_AsyncStatements):
 
     @property
     def vclock(self) -> VClock:
-        """The position: everything up to it is durable and applied."""
+        """As `Log.vclock`."""
         return self.sync.vclock
 
     async def close(self) -> None:

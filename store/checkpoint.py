@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
 from logweir.store.references import move_in
+from logweir.store.state import StateError
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
@@ -136,7 +137,7 @@ class Checkpoints(OfProcess):
         try:
             self.make()
             self.last_error = None
-        except LogweirError as error:
+        except (LogweirError, OSError, StateError) as error:
             self.last_error = str(error)
 
     def close(self) -> None:

@@ -70,6 +70,7 @@ class CommitsLate(ABC):
     _queue: CommitQueue
     _schema: Schema
     _state: State
+    _taking: OnError
     _syncer: Syncer
     _vclock: VClock
     _view_guard: threading.Lock
@@ -307,5 +308,5 @@ class CommitsLate(ABC):
 
     def _take_late(self) -> None:
         if self._late.waits:
-            with self._logged:
+            with self._taking:
                 self._late.apply()

@@ -27,8 +27,6 @@ from logweir.errors import (
     PositionUnavailable,
     RequestError,
     UsedAfterFork,
-    WalError,
-    WriteFailed,
     WriterPoisoned,
 )
 from logweir.limits import SYNC_ASIDE_BYTES
@@ -38,6 +36,7 @@ from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
 from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
+from logweir.store.failing import Fails
 from logweir.store.group import Group
 from logweir.store.late import Late
 from logweir.store.latecommit import CommitsLate
@@ -45,7 +44,16 @@ from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.state import MapFull, Position, Spoiled, State, Txn
+from logweir.store.state import (
+    MapFull,
+    Position,
+    Spoiled,
+    State,
+    StateError,
+    Txn,
+    explained,
+    typed,
+)
 from logweir.store.syncer import Aside, Syncer
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
@@ -70,14 +78,16 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, TakesJobs):
+class Log(
+    Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, TakesJobs
+):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
     Every method that changes something returns only when the change is durable as `durability`
-    says, and raises `RequestError` (refused), `WriteFailed` (the disk refused: nothing happened)
-    or `WriterPoisoned` (open the folder again). In a child of `fork` everything raises
-    `UsedAfterFork`, and `close` does nothing.
+    says, and raises `RequestError` (refused), `WriteFailed` (the disk refused: nothing happened),
+    or `WriterPoisoned`, `StateFailed`, `LogStopped` (open the folder again; reads go on). In a
+    child of `fork` everything raises `UsedAfterFork`, and `close` does nothing.
     """
 
     def __init__(
@@ -114,10 +124,12 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
         )
         self._lanes = {}
         self._syncer = Syncer()
-        self._aside = Aside(self._writer.sync_aside)
+        self._aside = Aside(self._sync_aside)
+        self._unsynced: WriterPoisoned | None = None
         self._failure: LogweirError | None = None
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
+        self._taking = OnError(self._fail_taking)
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
         self._viewers = Viewers(self._state)
@@ -156,29 +168,43 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
 
     def close(self) -> None:
         """Finish what is under way, close the log in order and give the folder free. Twice:
-        nothing."""
+        nothing.
+
+        Raises `WalError` and its kinds for the first step that failed; all are tried, and the
+        folder is free after it. `WriterPoisoned`: also where a sync in the background had failed.
+        """
         if self._closed:
             return
         self._check_not_inside()
         self._queue.close()
         self._checkpoints.close()
+        failed: list[Exception] = []
         if self._failure is None and self.durability == "none":
-            self._checkpoints.make()  # there is no log to find the changes in
+            self._try(self._checkpoints.make, failed)  # no log to find the changes in
         self._late.close()
         with self._exclusive:
             self._closed = True
-            try:
-                try:
-                    self._writer.close()
-                finally:
-                    is_clean = self._failure is None and not self._writer.is_poisoned
-                    self._state.close(clean=is_clean)
-            finally:
-                self._syncer.close()
-                self._aside.close()
-                self._lock_stack.close()
+            self._try(self._writer.close, failed)
+            self._aside.close()
+            is_clean = not (failed or self._failure or self._writer.is_poisoned)
+            self._try(lambda: self._state.close(clean=is_clean), failed)
+            self._syncer.close()
+            self._try(self._lock_stack.close, failed)
         self._viewers.close()
         self._wake_followers()
+        if self._unsynced is not None:
+            raise self._unsynced
+        if failed:
+            with typed(self.path):
+                raise failed[0]
+
+    @staticmethod
+    def _try(step: Callable[[], object], failed: list[Exception]) -> None:
+        """One step of an end that has to come: what it raises is noted."""
+        try:
+            step()
+        except (LogweirError, OSError, StateError) as error:
+            failed.append(error)
 
     def abandon(self) -> None:
         """Leave everything as a killed process does: for tests of what a crash leaves behind."""
@@ -221,7 +247,8 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
 
     @property
     def vclock(self) -> VClock:
-        """The position: everything up to it is durable and applied."""
+        """The position: everything up to it was acknowledged, as durable as `durability` says, and
+        is what readers see."""
         self.check_process()
         return self._vclock
 
@@ -233,7 +260,9 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
 
     @property
     def durable_end(self) -> tuple[Path, int]:
-        """The newest log file that followers may read, and how many of its bytes."""
+        """How far followers may read: the newest log file, and how many of its bytes. They are
+        synced with durability "fsync"; with "write" they are only written, and with "none" they are
+        those that were logged before."""
         self.check_process()
         return self._durable
 
@@ -372,9 +401,9 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
                     return
             except Refused as refused:
                 left = [job for job in left if job is not refused.job]
-            except LogweirError as error:
+            except (LogweirError, StateError) as error:
                 for job in left:
-                    job.error = job.error or error
+                    job.error = job.error or self._explained(error)
                 return
 
     def _commit_here(self, jobs: Sequence[Job]) -> bool:
@@ -389,9 +418,9 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
             self._commit_once(jobs)
         except (MapFull, Refused):
             return False
-        except LogweirError as error:
+        except (LogweirError, StateError) as error:
             for job in jobs:
-                job.error = job.error or error
+                job.error = job.error or self._explained(error)
         return True
 
     def _commit_once(self, jobs: Sequence[Job]) -> None:
@@ -418,7 +447,7 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
         except MapFull:
             raise
         except Exception as error:
-            job.error = error
+            job.error = self._explained(error)
             try:
                 group.rollback(mark)
             except Spoiled:
@@ -433,18 +462,20 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
         txn = group.engine.txn
         blocks = group.blocks()
         vclock = self._vclock
+        logging = self._unlogged  # what changes temporary spaces only is in no log
         if group.touched and not self._state.has_room(group.deferred_bytes):
             raise MapFull("the memory map of the state is nearly full")
         if blocks:
             self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
             vclock = group.vclock
             unlogged = self.durability == "none"
+            logging = self._unlogged if unlogged else self._logged
             if unlogged:
                 group.run_deferred()
             else:
                 self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
             path = self._writer.path
-            with self._unlogged if unlogged else self._logged:
+            with logging:
                 txn.set_position(
                     Position(vclock, path.name if path else "", self._writer.size, unlogged)
                 )
@@ -452,7 +483,7 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
         if not group.touched:
             txn.abort()
             return
-        with self._logged, self._view_guard:
+        with logging, self._view_guard:
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
@@ -484,29 +515,6 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
                     self._syncer.wait()
             else:
                 self._writer.sync()
-
-    def _fail(self, error: BaseException) -> None:
-        """What came between the write and the end of a commit was stopped, maybe by an interrupt:
-        rows may be in the log that are not in the state. Their lsns are taken, so only opening
-        again goes on."""
-        if isinstance(error, WriteFailed):
-            return
-        if isinstance(error, WriterPoisoned):
-            self._failure = error
-            return
-        self._failure = WalError(
-            "writing was stopped before log and state were alike: "
-            f"{str(error) or type(error).__name__}.",
-            path=str(self.path),
-            hint="open the folder again: what is in the log is applied then",
-        )
-        if isinstance(error, Exception):
-            raise self._failure from error
-
-    def _fail_unlogged(self, error: BaseException) -> None:
-        """The same where nothing is logged: what did not fit can be tried again."""
-        if not isinstance(error, MapFull):
-            self._fail(error)
 
     def _publish(self, logged_bytes: int) -> None:
         if self.durability == "write" and self._writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
@@ -570,9 +578,13 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
                     self._check_not_closed()
                     self._late.disturb()
                     self._take_late()
+                    if self._late.is_refused:
+                        self._check_open()
                     txn = self._state.begin(write=False)
                     schema, vclock = self._schema, self._vclock
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
+            except StateError as error:
+                raise explained(error, self._state.directory) from error
             finally:
                 if txn is not None:
                     txn.abort()
@@ -641,8 +653,10 @@ class Log(OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, Commi
         """Transactions of the log behind a position, oldest first.
 
         `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
-        instead of stopping, until the log is closed or `stop` is set. Only durable rows are given.
-        Raises `PositionUnavailable` where the log no longer holds that position.
+        instead of stopping, until the log is closed or `stop` is set. Only rows that were
+        acknowledged are given: with durability "write" a power cut may still take them back, and
+        with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
+        holds that position, and following it what stopped a log that has failed.
         """
         with self.cursor(after) as cursor:
             while not (follow and self.is_closed):

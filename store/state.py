@@ -46,7 +46,7 @@ from logweir.wal.mp import pack, unpack
 from logweir.wal.process import OfProcess, keep_for_ever
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "Txn"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "StateError", "Txn", "explained", "typed"]
 
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
@@ -67,6 +67,19 @@ _DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write
 MapFull = lmdb.MapFullError
 """The memory map is full, or there are too many databases: abort the transaction, call
 `State.grow`, run it again."""
+
+
+StateError = lmdb.Error
+"""What LMDB raises. `explained` makes an error of ours of it."""
+
+
+def explained(error: lmdb.Error, path: Path) -> WalError:
+    """The typed error for what LMDB said about the state in the folder `path`."""
+    return WalError(
+        f"the state failed: {error}.",
+        path=str(path),
+        hint="look at the disk, then open the folder again: the state is brought up to the log",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,20 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+@contextlib.contextmanager
+def typed(path: Path) -> Iterator[None]:
+    """Around what touches the disk: what the system or LMDB says becomes an error of ours.
+
+    `path`: of the store.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, str(error.filename or path)) from error
+    except StateError as error:
+        raise explained(error, path / "state") from error
 
 
 class Spoiled(Exception):
@@ -315,6 +342,8 @@ class State(OfProcess):
         try:
             raw = self._environment.begin(write=write)
             return Txn(self, raw, write=write)
+        except StateError as error:
+            raise explained(error, self.directory) from error
         except BaseException:  # an interrupt: who handles it may still hold all these frames
             if raw is not None:
                 raw.abort()

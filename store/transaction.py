@@ -14,7 +14,7 @@ from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.state import MapFull, Spoiled
+from logweir.store.state import MapFull, Spoiled, StateError, explained
 from logweir.store.statements import Statements, result_of
 from logweir.store.view import get
 from logweir.wal.mp import Value, unpack
@@ -67,6 +67,8 @@ class Transaction(Statements):
                 self._end()
             finally:
                 self._end()  # an interrupt may have stopped the first
+        if isinstance(error, StateError):
+            raise explained(error, self._log.path / "state") from error
 
     def _end(self) -> None:
         """Undo what is not committed, and let others have their turn. Twice does no harm."""

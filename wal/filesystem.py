@@ -66,6 +66,12 @@ def give_up(file: ReadFile | AppendFile) -> None:
         file.close()
 
 
+def _give_back(fd: int) -> None:
+    """Close a descriptor through which nothing was written that matters: so do errors of it."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
 class ReadFile(Protocol):
     """A file open for reading at any place. Safe to use from several threads."""
 
@@ -162,8 +168,8 @@ class _OsReadFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            _give_back(fd)
 
 
 class _OsAppendFile(OfProcess):
@@ -281,12 +287,13 @@ class OsFileSystem:
                 del shares
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
-                # A child that is being forked may have copies, which alone would keep it locked.
-                fcntl.flock(folder, fcntl.LOCK_UN)
+                with contextlib.suppress(OSError):
+                    # A child that is being forked may have copies, which would keep it locked.
+                    fcntl.flock(folder, fcntl.LOCK_UN)
             finally:
-                os.close(fd)
+                _give_back(fd)
         finally:
-            os.close(folder)
+            _give_back(folder)
 
 
 class _Shares(OfProcess):

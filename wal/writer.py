@@ -280,7 +280,7 @@ class WalWriter(OfProcess):
 
     def sync_aside(self) -> None:
         """Sync what is written by now, in another thread than the one that goes on writing: so that
-        closing the file does not take long. What fails poisons the writer."""
+        closing the file does not take long. Raises `WriterPoisoned`."""
         with self._aside:
             current = self._current
             if current is None or self._poison is not None:
@@ -290,8 +290,7 @@ class WalWriter(OfProcess):
             try:
                 current.file.sync()
             except OSError as error:
-                self._poison = error
-                return
+                raise self._poisoned(error, "a sync of the log failed") from error
             current.synced = max(current.synced, size)
 
     def rotate(self) -> None:
