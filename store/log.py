@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -332,9 +332,9 @@ class Log(
         result: int = self._run(apply)
         return result
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Wait until nobody commits and keep it so, for this thread."""
+    def turn(self) -> Generator[None, None, None]:
+        """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
+        `close`, which does no harm before it, and none when it is repeated."""
         self._check_open()
         self._check_not_inside()
         waiting: set[object] = set()
@@ -350,6 +350,9 @@ class Log(
                     self._owner = None
         finally:
             self._viewers.end_waiting(waiting)
+
+    exclusive = contextlib.contextmanager(turn)
+    """`turn` as a context manager."""
 
     @property
     def exclusive_owner(self) -> int | None:

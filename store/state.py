@@ -261,8 +261,11 @@ class State(OfProcess):
         transaction of this process may be open. Raises `WalError`."""
         env = self._environment
         if not (self._lacks_databases or self._wants_databases(len(self._databases))):
+            try:
+                env.set_mapsize(2 * self._map_bytes)
+            except StateError as error:
+                raise explained(error, self.directory) from error
             self._map_bytes *= 2
-            env.set_mapsize(self._map_bytes)
             return
         self._databases_max *= 2
         self._lacks_databases = False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +37,19 @@ class Transaction(Statements):
         self._log = log
         self._group: Group | None = None
         self._done: list[Request] = []
-        self._turn: contextlib.AbstractContextManager[None] | None = None
+        self._turn: Generator[None, None, None] | None = None
 
     def __enter__(self) -> Transaction:
-        turn = self._log.exclusive()
+        turn = self._log.turn()
         try:
-            turn.__enter__()
+            next(turn)
             self._turn = turn
             self._group = self._log.begin_group()
             return self
         except BaseException:
             if self._turn is turn:
                 self._end()
-            turn.__exit__(None, None, None)
+            turn.close()
             raise
 
     def __exit__(
@@ -76,7 +75,7 @@ class Transaction(Statements):
             self._undo()
         finally:
             if self._turn is not None:
-                self._turn.__exit__(None, None, None)
+                self._turn.close()
 
     def _undo(self) -> None:
         if self._group is not None:
