@@ -64,21 +64,26 @@ class Viewers(OfProcess):
         """Around a view."""
         view, mine = object(), self._here.views
         try:
-            with self._lock:
-                while self._is_growing and not mine and not self._is_closed:
-                    self._changed.wait()
-                mine.add(view)
-                self._views.add(view)
-            yield
+            try:
+                with self._lock:
+                    while self._is_growing and not mine and not self._is_closed:
+                        self._changed.wait()
+                    mine.add(view)
+                    self._views.add(view)
+                yield
+            finally:
+                self._forget(view, mine)
         finally:
-            self._views.discard(view)
-            mine.discard(view)
-            self._stuck.discard(view)
+            self._forget(view, mine)  # an interrupt may have stopped the first
             if not self.is_foreign:
                 with self._lock:
                     if not self._views and self._state.files.has_retired:
                         self._state.files.close_retired()
                     self._changed.notify_all()
+
+    def _forget(self, view: object, mine: set[object]) -> None:
+        for views in (self._views, mine, self._stuck):
+            views.discard(view)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
