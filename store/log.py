@@ -338,18 +338,24 @@ class Log(
         self._check_open()
         self._check_not_inside()
         waiting: set[object] = set()
+        thread = threading.get_ident()
         try:
-            waiting = self._viewers.begin_waiting()
-            with self._exclusive:
-                self._viewers.end_waiting(waiting)
-                try:
-                    self._owner = threading.get_ident()
+            try:
+                waiting = self._viewers.begin_waiting()
+                with self._exclusive:
+                    self._viewers.end_waiting(waiting)
+                    self._owner = thread
                     self._check_open()
                     yield
-                finally:
-                    self._owner = None
+            finally:
+                self._end_turn(thread, waiting)
         finally:
-            self._viewers.end_waiting(waiting)
+            self._end_turn(thread, waiting)  # an interrupt may have stopped the first
+
+    def _end_turn(self, thread: int, waiting: set[object]) -> None:
+        if self._owner == thread:
+            self._owner = None
+        self._viewers.end_waiting(waiting)
 
     exclusive = contextlib.contextmanager(turn)
     """`turn` as a context manager."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +24,14 @@ PLACES = (str(Path(logweir.__file__).resolve().parent / "store"), "contextlib.py
 
 @functools.cache
 def _exits(code: CodeType) -> frozenset[int]:
-    """Where `with` blocks are left without an exception: `__exit__(None, None, None)`."""
+    """Where `with` blocks are left: `__exit__(None, None, None)`, or with an exception."""
     found = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "NOP")]
-    return frozenset(
+    after_errors = {
+        one.offset
+        for one, call in itertools.pairwise(found)
+        if (one.opname, call.opname) == ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
+    }
+    return frozenset(after_errors) | frozenset(
         first.offset
         for first, second, third, call in zip(found, found[1:], found[2:], found[3:], strict=False)
         if all(one.opname == "LOAD_CONST" and one.argval is None for one in (first, second, third))
@@ -70,7 +77,8 @@ class Interrupter:
             frame.f_code.co_filename.startswith(PLACES[0])
         ):
             return None
-        self._pass(frame, "entered")
+        if frame.f_lasti <= 0 or not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            self._pass(frame, "entered")  # and where a generator goes on: its next line
         return self._lines
 
     def _lines(self, frame: FrameType, event: str, arg: Any) -> Any:
