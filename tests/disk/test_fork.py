@@ -126,7 +126,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
             with found():
                 return "entered"
         found = found(*arguments.get(name, ())) if callable(found) else found
-        return next(found) if name == "rows" else found
+        return next(found) if name in ("rows", "turn") else found
 
     return {
         name: lambda name=name: use(name) for name in dir(type(log)) if not name.startswith("_")
