@@ -145,11 +145,13 @@ class AsyncLog(_AsyncStatements):
 
     @property
     def vclock(self) -> VClock:
-        """The position: everything up to it is durable and applied."""
+        """As `Log.vclock`."""
         return self.sync.vclock
 
     async def close(self) -> None:
         """As `Log.close`."""
+        if self.sync.is_foreign:
+            return  # no thread of it is here that could be awaited
         await asyncio.to_thread(self.sync.close)
         for grown in self._waiting:
             grown.set()
@@ -163,6 +165,7 @@ class AsyncLog(_AsyncStatements):
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
     ) -> int:
         """As `Log.append`."""
+        self.sync.check_process()
         packed, bounds = appending.pack_run(tuples)
         apply = appending.append_job(space, packed, bounds, one_transaction=one_transaction)
         loop = asyncio.get_running_loop()
@@ -173,6 +176,7 @@ class AsyncLog(_AsyncStatements):
 
     def transaction(self) -> AsyncTransaction:
         """As `Log.transaction`: `async with log.transaction() as tx`."""
+        self.sync.check_process()
         return AsyncTransaction(self.sync, self._turn, self._thread)
 
     async def get(
@@ -183,12 +187,14 @@ class AsyncLog(_AsyncStatements):
 
     async def select(self, space: int | str, key: Value = None, **options: Any) -> list[Row]:
         """As `Log.select`."""
+        self.sync.check_process()
         return await asyncio.to_thread(self.sync.select, space, key, **options)
 
     async def rows(
         self, after: Mapping[int, int] | None = None, *, follow: bool = False
     ) -> AsyncIterator[LoggedTransaction]:
         """As `Log.rows`."""
+        self.sync.check_process()
         loop = asyncio.get_running_loop()
         grown = asyncio.Event()
 
@@ -205,6 +211,7 @@ class AsyncLog(_AsyncStatements):
                 piece = await asyncio.to_thread(pieces.take)
                 for transaction in piece:
                     yield transaction
+                    self.sync.check_process()
                 if not piece:
                     if not follow or self.sync.is_closed:
                         return
@@ -212,11 +219,13 @@ class AsyncLog(_AsyncStatements):
         finally:
             forget()
             self._waiting.discard(grown)
-            await asyncio.to_thread(pieces.close)
+            if not self.sync.is_foreign:
+                await asyncio.to_thread(pieces.close)
 
     async def run(self, call: Callable[[Log], Any]) -> Any:
         """Anything else of `logweir.Log`, in a thread: `await log.run(lambda log:
         log.snapshot())`."""
+        self.sync.check_process()
         return await asyncio.to_thread(call, self.sync)
 
 
@@ -276,6 +285,7 @@ class AsyncTransaction(_AsyncStatements):
     """As `logweir.Transaction`, awaited. Tasks take turns; the statements run in one thread."""
 
     def __init__(self, log: Log, turn: asyncio.Lock, thread: ThreadPoolExecutor) -> None:
+        self._log = log
         self._transaction: Transaction = log.transaction()
         self._turn = turn
         self._thread = thread
@@ -309,7 +319,8 @@ class AsyncTransaction(_AsyncStatements):
         trace: TracebackType | None,
     ) -> None:
         try:
-            await asyncio.shield(self._run(self._transaction.__exit__, kind, error, trace))
+            if not self._log.is_foreign:
+                await asyncio.shield(self._run(self._transaction.__exit__, kind, error, trace))
         finally:
             self._turn.release()
 
@@ -338,5 +349,6 @@ class AsyncTransaction(_AsyncStatements):
         await self._run(self._transaction.rollback)
 
     async def _run(self, call: Callable[..., Any], *args: Any) -> Any:
+        self._log.check_process()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, call, *args)

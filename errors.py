@@ -11,8 +11,11 @@
     │  ├─ RecoveryRefused         report                  what is on disk would lose rows if opened
     │  ├─ WriteFailed             errno                   nothing of the batch is in the log
     │  ├─ WriterPoisoned          first_cause             a sync failed: nothing more is taken
+    │  ├─ StateFailed                                    made, but seen only after opening again
+    │  ├─ LogStopped                                     after a failure nothing more is taken
     │  └─ DirectoryLocked         pid                     another process owns the folder
     ├─ RequestError               code, name              a change or read that the store refuses
+    │  └─ UsedAfterFork                                   a child uses what its parent opened
     ├─ ProtocolError              (never raised itself)   a conversation with a peer
     │  ├─ LocalProtocolError                              we were asked to send what is not allowed
     │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
@@ -44,6 +47,7 @@ __all__ = [
     "ErrorCode",
     "LimitExceeded",
     "LocalProtocolError",
+    "LogStopped",
     "LogweirError",
     "PeerRefused",
     "PositionUnavailable",
@@ -52,7 +56,9 @@ __all__ = [
     "RemoteProtocolError",
     "RequestError",
     "SourceStopped",
+    "StateFailed",
     "Unreachable",
+    "UsedAfterFork",
     "WalError",
     "WriteFailed",
     "WriterPoisoned",
@@ -161,6 +167,17 @@ class WriterPoisoned(WalError):
             hint="the disk lost data or may have; check it, then open the folder again",
         )
         self.first_cause = first_cause
+
+
+class StateFailed(WalError):
+    """The state could not take a change that is in the log. The change is made, as durable as
+    `durability` says, and there when the folder is opened again."""
+
+
+class LogStopped(WalError):
+    """Writing was stopped by a failure or an interrupt, which is the cause; until the folder is
+    opened again nothing more is written. What is asked for after it is not made; of the change that
+    was stopped in the middle, opening again tells."""
 
 
 class DirectoryLocked(WalError):
@@ -324,6 +341,18 @@ class RequestError(LogweirError):
         self.code = code
         self.name = code.name
         self.details = dict(details or {})
+
+
+class UsedAfterFork(RequestError):
+    """A child made by `fork` uses what its parent opened. Nothing was done, to neither of them."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            ErrorCode.SESSION_CLOSED,
+            f"{what} was opened before this process was forked: it belongs to the parent",
+            hint="open the folder in the process that uses it, once nobody else has it open; "
+            "`logweir.read` and `logweir cat` read it at any time",
+        )
 
 
 class ProtocolError(LogweirError):

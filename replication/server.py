@@ -146,6 +146,7 @@ class Server:
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
+        self.log.check_process()
         end = self.log.durable_end  # looked at first: what is committed meanwhile lies behind it
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
@@ -174,7 +175,10 @@ class Server:
         return Runner(source, metrics=self.metrics, timing=timing, once=self.options.once)
 
     async def stop(self) -> None:
-        """End every connection and source. The store stays open."""
+        """End every connection and source. The store stays open. Nothing in a child of `fork`,
+        whose sockets are its parent's."""
+        if self.log.is_foreign:
+            return
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -15,6 +15,7 @@ from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.store.checkpoint import CheckpointOptions
 from logweir.store.log import Durability, Log
 from logweir.store.opening import open_folder
+from logweir.store.state import typed
 from logweir.store.transaction import Transaction
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.writer import WriterOptions
@@ -78,15 +79,15 @@ def open(
         compress_threshold_bytes=compress_threshold,
         compress_level=compress_level,
     )
-    opened = open_folder(
-        Path(path),
-        create=create,
-        force_recovery=force_recovery,
-        options=options,
-        filesystem=filesystem,
-        clock=clock,
-    )
-    with contextlib.ExitStack() as stack:
+    with typed(Path(path)), contextlib.ExitStack() as stack:
+        opened = open_folder(
+            Path(path),
+            create=create,
+            force_recovery=force_recovery,
+            options=options,
+            filesystem=filesystem,
+            clock=clock,
+        )
         stack.callback(opened.release)
         log = Log(opened, durability=durability, checkpoints=checkpoints, clock=clock)
         if opened.needs_snapshot:

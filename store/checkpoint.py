@@ -26,12 +26,14 @@ from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
 from logweir.limits import LEASE_SECONDS
 from logweir.store.belonging import anchor
 from logweir.store.references import move_in
+from logweir.store.state import StateError
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import explain
 from logweir.wal.lease import holders, is_leased, unleased
 from logweir.wal.newfile import replace_file
 from logweir.wal.place import Place
+from logweir.wal.process import OfProcess
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 
@@ -61,7 +63,7 @@ class CheckpointOptions:
             raise ConfigError("checkpoint_wal_threshold", f"{self.log_bytes} is below 0")
 
 
-class Checkpoints:
+class Checkpoints(OfProcess):
     """Makes the checkpoints of one `Log` and removes old files. Thread-safe."""
 
     def __init__(self, log: Log, options: CheckpointOptions) -> None:
@@ -79,6 +81,10 @@ class Checkpoints:
         self._last_time = time.monotonic()
         self._thread: threading.Thread | None = None
         self.last_error: str | None = None
+        self._belong()
+
+    def _left_behind(self) -> None:
+        self._busy, self._guard = threading.Lock(), threading.Lock()
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -143,7 +149,7 @@ class Checkpoints:
         try:
             self.make()
             self.last_error = None
-        except LogweirError as error:
+        except (LogweirError, OSError, StateError) as error:
             self.last_error = str(error)
 
     def close(self) -> None:

@@ -46,9 +46,11 @@ def version() -> str:
 def _icu() -> Any:
     """The ICU binding, None where it is not installed."""
     try:
-        return importlib.import_module("icu")
+        icu = importlib.import_module("icu")
     except ImportError:
         return None
+    # Any folder of that name, such as one in the current folder, can be imported, too.
+    return icu if hasattr(icu, "ICU_VERSION") else None
 
 
 def sort_key_maker(collation: CollationDef) -> Callable[[bytes], bytes]:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.store.run import RunMaker
+from logweir.wal.process import OfProcess
 
 __all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs", "runs_of"]
 
@@ -65,7 +66,7 @@ def runs_of(jobs: Sequence[Job]) -> list[RunMaker]:
     return runs if len(runs) == len(jobs) else []
 
 
-class CommitQueue:
+class CommitQueue(OfProcess):
     """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
     raise: what goes wrong is the jobs' error. `begin`, `here`: see `begin` and `run_here`."""
 
@@ -86,6 +87,16 @@ class CommitQueue:
         self._wake = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._belong()
+
+    def _what(self) -> str:
+        return "the log"
+
+    def _left_behind(self) -> None:
+        self._guard, self._lock = threading.Lock(), threading.Lock()
+        self._wake = threading.Condition(self._guard)
+        self._line, self._leader, self._thread = deque(), None, None
+        self._closing = True
 
     @property
     def is_busy(self) -> bool:
@@ -202,6 +213,7 @@ class CommitQueue:
         """
         with self._guard:
             if self._leader is not None or self._line or self._closing:
+                self.check_process()
                 return False
             if not self._lock.acquire(blocking=False):
                 return False
@@ -226,6 +238,8 @@ class CommitQueue:
 
     def leave(self) -> None:
         """The end of `enter`: whoever came meanwhile is next."""
+        if self.is_foreign:
+            return
         self._lock.release()
         with self._guard:
             if self._line:
@@ -333,6 +347,7 @@ class TakesJobs(ABC):
     @property
     def is_busy(self) -> bool:
         """Whether a change is being made, or a transaction is open, so that one more waits."""
+        self._queue.check_process()
         return self._queue.is_busy
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
@@ -343,6 +358,7 @@ class TakesJobs(ABC):
     def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
         """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
         this thread. False, and nothing done, where that cannot be done now."""
+        self._queue.check_process()
         return self.durability == "write" and self._queue.run_here(jobs)
 
 

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.wal.follow import Follower
+from logweir.wal.process import OfProcess
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction
 
 __all__ = ["LogCursor", "position_of"]
 
 
-class LogCursor:
+class LogCursor(OfProcess):
     """A place in the log of a store. A context manager; for one thread at a time."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
+        self._belong()
 
     def __enter__(self) -> LogCursor:
         return self
@@ -32,12 +34,14 @@ class LogCursor:
         """The durable transactions behind the last one given, oldest first; ends where there are
         no more yet. To be used up before it is asked for again. Raises `CorruptBlock`, `ChainGap`,
         `PositionUnavailable`."""
+        self.check_process()
         for block in self._follower.poll():
             known = self._follower.vclock
             for transaction in block.transactions():
                 last = transaction.rows[-1]
                 if last.lsn > known.lsn(last.replica_id):
                     yield transaction
+                    self.check_process()
 
 
 def position_of(given: Mapping[int, int]) -> VClock:

@@ -52,7 +52,7 @@ from logweir.store.group import run_blocks
 from logweir.store.references import LargeTuple, entries
 from logweir.store.run import Known, Run, RunMaker, Sight
 from logweir.store.schema import Schema
-from logweir.store.state import Position, State
+from logweir.store.state import Position, State, StateError, Txn
 from logweir.store.tree import SortedPart
 from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
@@ -343,6 +343,12 @@ class Late:
         return bool(self._pieces or self._ones or self._large) and not self._failed
 
     @property
+    def is_refused(self) -> bool:
+        """Whether something waits that the state did not take: it does not hold all that is
+        acknowledged. Asked with the guard."""
+        return self._failed and bool(self._pieces or self._ones or self._large)
+
+    @property
     def is_due(self) -> bool:
         """Whether so much waits, or for so long, that the state should take it at the next sync:
         there it costs no switches of threads, of which LMDB makes one at each put."""
@@ -508,8 +514,9 @@ class Late:
         together: dict[int, list[_Piece]] = {}
         for piece in self._pieces:
             together.setdefault(piece.space_id, []).append(piece)
-        txn = self._state.begin()
+        txn: Txn | None = None
         try:
+            txn = self._state.begin()
             for space_id, pieces in together.items():
                 prefix = pieces[0].prefix
                 for new in _latest(pieces):
@@ -522,13 +529,16 @@ class Late:
                 txn.take_large(space_id, large.referred, large.held)
             txn.set_position(Position(self._vclock, place))
             failpoint("store.before_late_commit")
-        except BaseException:
-            txn.abort()
+            txn.commit()
+            self._pieces, self._large, self._end = [], {}, None
+            self._rows = self._bytes = 0
+            self._failed = False
+        except BaseException as error:
+            if txn is not None:
+                txn.abort()
+            # An interrupt is no failure: all of it can be taken again, also what was committed.
+            self._failed = isinstance(error, StateError | LogweirError | OSError)
             raise
-        txn.commit()
-        self._failed = False
-        self._pieces, self._large, self._end = [], {}, None
-        self._rows = self._bytes = 0
 
     def close(self, *, apply: bool = True) -> None:
         """End the thread; `apply`: when the state has taken what waits."""

@@ -70,6 +70,7 @@ class CommitsLate(ABC):
     _queue: CommitQueue
     _schema: Schema
     _state: State
+    _taking: OnError
     _syncer: Syncer
     _vclock: VClock
     _view_guard: threading.Lock
@@ -102,6 +103,7 @@ class CommitsLate(ABC):
         done, where the runs have to go as jobs: they cannot be late, or somebody commits. Raises
         `WriteFailed` or `WriterPoisoned`, and what `answer` raises, with the runs made.
         """
+        self._queue.check_process()
         if not (makers and self._late.is_calm and self._queue.enter()):
             return False
         try:
@@ -123,6 +125,7 @@ class CommitsLate(ABC):
         the processor's caches cold. Raises the same."""
         late, writer = self._late, self._writer
         if self.durability == "none" or not self._queue.enter():
+            self._queue.check_process()
             return False
         try:
             lane = self._lanes.get(space_id)
@@ -187,6 +190,7 @@ class CommitsLate(ABC):
         `settle` behind the answers.
         """
         if self.durability != "write" or not self._queue.enter():
+            self._queue.check_process()
             return False
         try:
             self._check_open()
@@ -216,6 +220,7 @@ class CommitsLate(ABC):
         """`submit_jobs` where they are runs and nobody is committing: they are written here, and a
         thread syncs and answers them. False, and nothing done, where that cannot be done now."""
         if self.durability != "fsync" or not self._queue.begin(jobs, self._syncer.hand):
+            self._queue.check_process()
             return False
         self.settle(is_idle=not any([job.more for job in jobs]))
         return True
@@ -223,6 +228,7 @@ class CommitsLate(ABC):
     def settle(self, *, is_idle: bool = False) -> None:
         """Have the state take what is late, if it is due. `is_idle`: a group was begun behind which
         nothing waits, so call this again behind its answers; before them only if overdue."""
+        self._queue.check_process()
         if self._late.is_overdue if is_idle else self._late.is_due:
             with contextlib.suppress(LogweirError):  # the jobs are on their way; the next is told
                 self._apply_late()
@@ -302,5 +308,5 @@ class CommitsLate(ABC):
 
     def _take_late(self) -> None:
         if self._late.waits:
-            with self._logged:
+            with self._taking:
                 self._late.apply()

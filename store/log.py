@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -26,8 +26,7 @@ from logweir.errors import (
     LogweirError,
     PositionUnavailable,
     RequestError,
-    WalError,
-    WriteFailed,
+    UsedAfterFork,
     WriterPoisoned,
 )
 from logweir.limits import SYNC_ASIDE_BYTES
@@ -37,6 +36,7 @@ from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
 from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
+from logweir.store.failing import Fails
 from logweir.store.group import Group
 from logweir.store.late import Late
 from logweir.store.latecommit import CommitsLate
@@ -44,10 +44,20 @@ from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.state import MapFull, Position, Spoiled, State
+from logweir.store.state import (
+    MapFull,
+    Position,
+    Spoiled,
+    State,
+    StateError,
+    Txn,
+    explained,
+    typed,
+)
 from logweir.store.syncer import Aside, Syncer
 from logweir.store.transaction import Transaction
-from logweir.store.view import Here, ReadView
+from logweir.store.view import ReadView
+from logweir.store.viewers import Viewers
 from logweir.wal.block import Pieces
 from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
@@ -56,6 +66,7 @@ from logweir.wal.follow import Follower
 from logweir.wal.lease import Lease
 from logweir.wal.mp import Value, unpack
 from logweir.wal.place import Place
+from logweir.wal.process import OfProcess, keep_for_ever
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
 from logweir.wal.xrow import Transaction as LoggedTransaction
@@ -70,13 +81,16 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, TakesJobs):
+class Log(
+    Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, TakesJobs
+):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
     Every method that changes something returns only when the change is durable as `durability`
-    says, and raises `RequestError` (refused), `WriteFailed` (the disk refused: nothing happened)
-    or `WriterPoisoned` (open the folder again).
+    says, and raises `RequestError` (refused), `WriteFailed` (the disk refused: nothing happened),
+    or `WriterPoisoned`, `StateFailed`, `LogStopped` (open the folder again; reads go on). In a
+    child of `fork` everything raises `UsedAfterFork`, and `close` does nothing.
     """
 
     def __init__(
@@ -107,7 +121,8 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         self._exclusive = threading.Lock()  # held by whoever has the LMDB write transaction
         self._owner: int | None = None  # thread inside `transaction()`
         self._view_guard = threading.Lock()
-        self._grown = threading.Condition()
+        self._growing = threading.RLock()
+        self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
         self._durable = opened.durable_end()
         self._late = Late(self._state, self._view_guard, self._apply_late)
         self._queue = CommitQueue(
@@ -115,23 +130,34 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         )
         self._lanes = {}
         self._syncer = Syncer()
-        self._aside = Aside(self._writer.sync_aside)
+        self._aside = Aside(self._sync_aside)
+        self._unsynced: WriterPoisoned | None = None
         self._failure: LogweirError | None = None
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
+        self._taking = OnError(self._fail_taking)
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
-        self._on_grow: list[Callable[[], object]] = []
-        self._views = 0
-        self._waiting_views = 0  # of threads that wait for a change
-        self._is_growing = False
-        self._here = Here()
+        self._viewers = Viewers(self._state)
         self._checkpoints = Checkpoints(self, checkpoints)
         self._system_changes: Counter[int] = Counter()
         self.commits = 0
         """Groups committed since the folder was opened."""
         self.system_changes = 0
         """`changes_of` all system spaces together."""
+        self._belong()
+
+    def _what(self) -> str:
+        return f"the log {self.path}"
+
+    def _left_behind(self) -> None:
+        keep_for_ever(self._lock_stack)  # to leave it would give the folder free
+        self._closed, self._owner = True, None
+        self._failure = UsedAfterFork(self._what())
+        self._exclusive, self._view_guard = threading.Lock(), threading.Lock()
+        self._growing = threading.RLock()
+        self._grown = threading.Condition(self._growing)
+        self._syncer = Syncer()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -148,32 +174,48 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
     def close(self) -> None:
         """Finish what is under way, close the log in order and give the folder free. Twice:
-        nothing."""
+        nothing.
+
+        Raises `WalError` and its kinds for the first step that failed; all are tried, and the
+        folder is free after it. `WriterPoisoned`: also where a sync in the background had failed.
+        """
         if self._closed:
             return
         self._check_not_inside()
         self._queue.close()
         self._checkpoints.close()
+        failed: list[Exception] = []
         if self._failure is None and self.durability == "none":
-            self._checkpoints.make()  # there is no log to find the changes in
+            self._try(self._checkpoints.make, failed)  # no log to find the changes in
         self._late.close()
         with self._exclusive:
             self._closed = True
-            try:
-                try:
-                    self._writer.close()
-                finally:
-                    is_clean = self._failure is None and not self._writer.is_poisoned
-                    self._state.close(clean=is_clean)
-            finally:
-                self._syncer.close()
-                self._aside.close()
-                self._lock_stack.close()
-        with self._grown:
-            self._grown.notify_all()
+            self._try(self._writer.close, failed)
+            self._aside.close()
+            is_clean = not (failed or self._failure or self._writer.is_poisoned)
+            self._try(lambda: self._state.close(clean=is_clean), failed)
+            self._syncer.close()
+            self._try(self._lock_stack.close, failed)
+        self._viewers.close()
+        self._wake_followers()
+        if self._unsynced is not None:
+            raise self._unsynced
+        if failed:
+            with typed(self.path):
+                raise failed[0]
+
+    @staticmethod
+    def _try(step: Callable[[], object], failed: list[Exception]) -> None:
+        """One step of an end that has to come: what it raises is noted."""
+        try:
+            step()
+        except (LogweirError, OSError, StateError) as error:
+            failed.append(error)
 
     def abandon(self) -> None:
         """Leave everything as a killed process does: for tests of what a crash leaves behind."""
+        if self.is_foreign:
+            return
         self._queue.close()
         self._checkpoints.close()
         self._late.close(apply=False)
@@ -192,6 +234,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
     def _check_not_closed(self) -> None:
         if self._closed:
+            self.check_process()
             raise RequestError(
                 ErrorCode.SESSION_CLOSED,
                 f"the log {self.path} is closed",
@@ -210,27 +253,34 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
     @property
     def vclock(self) -> VClock:
-        """The position: everything up to it is durable and applied."""
+        """The position: everything up to it was acknowledged, as durable as `durability` says, and
+        is what readers see."""
+        self.check_process()
         return self._vclock
 
     @property
     def schema(self) -> Schema:
         """The definitions of spaces and indexes now."""
+        self.check_process()
         return self._schema
 
     @property
     def durable_end(self) -> tuple[Path, int]:
-        """The newest log file that followers may read, and how many of its bytes."""
+        """How far followers may read: the newest log file, and how many of its bytes. They are
+        synced with durability "fsync"; with "write" they are only written, and with "none" they are
+        those that were logged before."""
+        self.check_process()
         return self._durable
 
     def changes_of(self, space_id: int) -> int:
         """How often a system space was changed since the folder was opened, at most: who keeps
         something made from its rows reads them again when this number is another one."""
+        self.check_process()
         return self._system_changes.get(space_id, 0)
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether `close` was called, or this is the copy that a child of `fork` has."""
         return self._closed
 
     # --- changing ---------------------------------------------------------------------------------
@@ -260,10 +310,11 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         """
         self._check_open()
         self._check_not_inside()
-        if not self._here.views:  # in most cases, and a context manager costs as much as a lock
+        # In most cases; and a context manager costs as much as a lock.
+        if not self._viewers.has_mine:
             self._queue.run(job, before)
             return
-        with self._waiting():
+        with self._viewers.waiting():
             self._queue.run(job, before)
 
     def transaction(self) -> Transaction:
@@ -287,23 +338,33 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         result: int = self._run(apply)
         return result
 
-    def enter_exclusive(self) -> None:
-        """Wait until nobody commits and keep it so, for this thread."""
+    def turn(self) -> Generator[None, None, None]:
+        """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
+        `close`, which does no harm before it, and none when it is repeated."""
         self._check_open()
         self._check_not_inside()
-        with self._waiting():
-            self._exclusive.acquire()
-        self._owner = threading.get_ident()
+        waiting: set[object] = set()
+        thread = threading.get_ident()
         try:
-            self._check_open()
-        except BaseException:
-            self.leave_exclusive()
-            raise
+            try:
+                waiting = self._viewers.begin_waiting()
+                with self._exclusive:
+                    self._viewers.end_waiting(waiting)
+                    self._owner = thread
+                    self._check_open()
+                    yield
+            finally:
+                self._end_turn(thread, waiting)
+        finally:
+            self._end_turn(thread, waiting)  # an interrupt may have stopped the first
 
-    def leave_exclusive(self) -> None:
-        """The end of `enter_exclusive`."""
-        self._owner = None
-        self._exclusive.release()
+    def _end_turn(self, thread: int, waiting: set[object]) -> None:
+        if self._owner == thread:
+            self._owner = None
+        self._viewers.end_waiting(waiting)
+
+    exclusive = contextlib.contextmanager(turn)
+    """`turn` as a context manager."""
 
     @property
     def exclusive_owner(self) -> int | None:
@@ -313,7 +374,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
     def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
         self._check_open()
         self._check_not_inside()
-        with self._waiting():
+        with self._viewers.waiting():
             return self._queue.run(Job(apply, size))
 
     # --- the group --------------------------------------------------------------------------------
@@ -322,14 +383,21 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         """A group on a new LMDB transaction. The caller holds `_exclusive`."""
         self._apply_late()
         self._late.forget()
-        return Group(
-            self._state.begin(),
-            self._schema,
-            self._plans,
-            vclock=self._vclock,
-            replica_id=self.replica_id,
-            now=self._clock(),
-        )
+        txn: Txn | None = None
+        try:
+            txn = self._state.begin()
+            return Group(
+                txn,
+                self._schema,
+                self._plans,
+                vclock=self._vclock,
+                replica_id=self.replica_id,
+                now=self._clock(),
+            )
+        except BaseException:
+            if txn is not None:
+                txn.abort()
+            raise
 
     def _commit(self, jobs: list[Job]) -> None:
         """Apply, log and answer one group of jobs. What goes wrong is the jobs' error."""
@@ -348,9 +416,9 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                     return
             except Refused as refused:
                 left = [job for job in left if job is not refused.job]
-            except LogweirError as error:
+            except (LogweirError, StateError) as error:
                 for job in left:
-                    job.error = job.error or error
+                    job.error = job.error or self._explained(error)
                 return
 
     def _commit_here(self, jobs: Sequence[Job]) -> bool:
@@ -365,21 +433,23 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             self._commit_once(jobs)
         except (MapFull, Refused):
             return False
-        except LogweirError as error:
+        except (LogweirError, StateError) as error:
             for job in jobs:
-                job.error = job.error or error
+                job.error = job.error or self._explained(error)
         return True
 
     def _commit_once(self, jobs: Sequence[Job]) -> None:
         if self._commit_late(jobs):
             return
-        group = self.begin_group()
+        group: Group | None = None
         try:
+            group = self.begin_group()
             for job in jobs:
                 self._apply(group, job)
             self.finish_group(group)
         except BaseException:
-            group.engine.txn.abort()
+            if group is not None:
+                group.engine.txn.abort()
             raise
 
     def _apply(self, group: Group, job: Job) -> None:
@@ -392,7 +462,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         except MapFull:
             raise
         except Exception as error:
-            job.error = error
+            job.error = self._explained(error)
             try:
                 group.rollback(mark)
             except Spoiled:
@@ -403,28 +473,31 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
     def finish_group(self, group: Group) -> None:
         """Write, sync, commit and publish a group. Raises `MapFull` before anything is written,
         `WriteFailed` or `WriterPoisoned` with nothing applied."""
+        self.check_process()
         txn = group.engine.txn
         blocks = group.blocks()
         vclock = self._vclock
+        logging = self._unlogged  # what changes temporary spaces only is in no log
         if group.touched and not self._state.has_room(group.deferred_bytes):
             raise MapFull("the memory map of the state is nearly full")
         if blocks:
             self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
             vclock = group.vclock
             unlogged = self.durability == "none"
+            logging = self._unlogged if unlogged else self._logged
             if unlogged:
                 group.run_deferred()
             else:
                 self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
             last = self._writer.last_block
             place = self.anchor if last is None else Place.written(last)
-            with self._unlogged if unlogged else self._logged:
+            with logging:
                 txn.set_position(Position(vclock, place, unlogged))
                 failpoint("store.after_sync_before_state_commit")
         if not group.touched:
             txn.abort()
             return
-        with self._logged, self._view_guard:
+        with logging, self._view_guard:
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
@@ -457,35 +530,11 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             else:
                 self._writer.sync()
 
-    def _fail(self, error: BaseException) -> None:
-        """What came between the write and the end of a commit was stopped, maybe by an interrupt:
-        rows may be in the log that are not in the state. Their lsns are taken, so only opening
-        again goes on."""
-        if isinstance(error, WriteFailed):
-            return
-        if isinstance(error, WriterPoisoned):
-            self._failure = error
-            return
-        self._failure = WalError(
-            "writing was stopped before log and state were alike: "
-            f"{str(error) or type(error).__name__}.",
-            path=str(self.path),
-            hint="open the folder again: what is in the log is applied then",
-        )
-        if isinstance(error, Exception):
-            raise self._failure from error
-
-    def _fail_unlogged(self, error: BaseException) -> None:
-        """The same where nothing is logged: what did not fit can be tried again."""
-        if not isinstance(error, MapFull):
-            self._fail(error)
-
     def _publish(self, logged_bytes: int) -> None:
         if self.durability == "write" and self._writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
             self._aside.ask()
-        with self._grown:
-            self._durable = self._writer.end or self._durable
-            self._grown.notify_all()
+        self._durable = self._writer.end or self._durable
+        self._wake_followers()
         for callback in tuple(self._on_commit):
             try:
                 callback(self._vclock)
@@ -493,34 +542,22 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                 _LOGGER.exception("a callback of on_commit failed")
         self._checkpoints.after_commit(logged_bytes)
 
+    def _wake_followers(self) -> None:
+        with self._growing:
+            self._grown.notify_all()
+
     def grow_state(self) -> None:
         """Double the state's memory map; waits until no reader of this process is inside.
 
         Raises MEMORY_ISSUE where only threads are inside that wait for a change themselves.
         """
-        with self._waiting(), self._grown:
-            self._is_growing = True
-            for callback in tuple(self._on_grow) if self._views else ():
-                callback()
-            try:
-                while self._views:
-                    if self._views == self._waiting_views:
-                        raise RequestError(
-                            ErrorCode.MEMORY_ISSUE,
-                            "the state must grow, but a thread makes a change inside `read_view`",
-                            hint="leave the view first, or read what is needed into a list",
-                        )
-                    self._grown.wait()
-                self._state.grow()
-            finally:
-                self._is_growing = False
-                self._grown.notify_all()
+        self._viewers.grow()
 
     def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` when changes wait for views to end, so that the state can grow; from any
         thread, and it must return at once. Returns what takes it back."""
-        self._on_grow.append(callback)
-        return lambda: self._on_grow.remove(callback)
+        self.check_process()
+        return self._viewers.on_grow(callback)
 
     def reserve_state(self, room_bytes: int) -> None:
         """Before a long view: let the state grow by at least `room_bytes`, or by as much as it
@@ -529,34 +566,13 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         self._check_open()
         with self._exclusive:
             self._apply_late()  # no transaction may be open when the map grows
-            self._reserve(room_bytes)
-
-    def _reserve(self, room_bytes: int) -> None:
-        with self._grown:
-            while not (self._closed or self._views) and self._state.lacks_room(room_bytes):
-                self._state.grow()
-
-    @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Around a change of this thread: views that it holds meanwhile cannot end before it."""
-        views = 0 if self._here.is_waiting else self._here.views
-        if not views:
-            yield
-            return
-        with self._grown:
-            self._here.is_waiting = True
-            self._waiting_views += views
-            self._grown.notify_all()
-        try:
-            yield
-        finally:
-            with self._grown:
-                self._here.is_waiting = False
-                self._waiting_views -= views
+            if not self._closed:
+                self._viewers.reserve(room_bytes)
 
     def on_commit(self, callback: Callable[[VClock], None]) -> Callable[[], None]:
         """Call `callback` with the position after each commit, in the committing thread: it must
         be quick and not use the log; what it raises is logged. Returns what takes it back."""
+        self.check_process()
         self._on_commit.append(callback)
         return lambda: self._on_commit.remove(callback)
 
@@ -568,34 +584,24 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
         Keep it short: pages it can see are not used again, and the state cannot grow meanwhile.
         """
-        self._check_open()
-        with self._view() as view:
-            yield view
-
-    @contextlib.contextmanager
-    def _view(self) -> Iterator[ReadView]:
-        here = self._here
-        with self._grown:
-            while self._is_growing and not here.views and not self._closed:
-                self._grown.wait()
-            self._views += 1
-            here.views += 1
-        try:
-            with contextlib.ExitStack() as stack:
+        self._check_not_closed()
+        txn: Txn | None = None
+        with self._viewers.looking():
+            try:
                 with self._view_guard:
                     self._check_not_closed()
                     self._late.disturb()
                     self._take_late()
-                    txn = stack.enter_context(self._state.read())
+                    if self._late.is_refused:
+                        self._check_open()
+                    txn = self._state.begin(write=False)
                     schema, vclock = self._schema, self._vclock
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
-        finally:
-            with self._grown:
-                self._views -= 1
-                here.views -= 1
-                if not self._views and self._state.files.has_retired:
-                    self._state.files.close_retired()
-                self._grown.notify_all()
+            except StateError as error:
+                raise explained(error, self._state.directory) from error
+            finally:
+                if txn is not None:
+                    txn.abort()
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
         """The tuple with that full key of a unique index, None if there is none."""
@@ -637,7 +643,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
     def spaces(self, *, system: bool = False) -> list[SpaceDef]:
         """The spaces, by id; `system`: those of Tarantool's own definitions too."""
-        return [space for space in self._schema if system or not space.is_system]
+        return [space for space in self.schema if system or not space.is_system]
 
     def cursor(self, after: Mapping[int, int] | None = None) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `rows`
@@ -667,23 +673,28 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         """Transactions of the log behind a position, oldest first.
 
         `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
-        instead of stopping, until the log is closed or `stop` is set. Only durable rows are given.
-        Raises `PositionUnavailable` where the log no longer holds that position.
+        instead of stopping, until the log is closed or `stop` is set. Only rows that were
+        acknowledged are given: with durability "write" a power cut may still take them back, and
+        with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
+        holds that position, and following it what stopped a log that has failed.
         """
         with self.cursor(after) as cursor:
-            while not (follow and self._closed):
-                self._check_open()
+            while not (follow and self.is_closed):
+                self._check_not_closed()
                 seen = self._vclock
                 yield from cursor.ready()
                 if not follow or (stop is not None and stop.is_set()):
                     return
-                with self._grown:
-                    while self._vclock == seen and not self._closed:
+                if self._failure is not None:
+                    raise self._failure
+                with self._growing:
+                    while self._vclock == seen and not (self._closed or self._failure):
                         if stop is not None and stop.is_set():
                             return
                         self._grown.wait(0.2 if stop is not None else None)
-                    if self._closed:
-                        return
+                if self._closed:
+                    self.check_process()
+                    return
 
     @contextlib.contextmanager
     def rotated_view(self) -> Iterator[ReadView]:
@@ -708,6 +719,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
     @property
     def oldest_position(self) -> VClock:
         """The oldest position whose following rows are still in the log."""
+        self.check_process()
         return self._checkpoints.oldest_row()
 
     # --- upkeep -----------------------------------------------------------------------------------
@@ -715,7 +727,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
     def status(self) -> dict[str, Any]:
         """What a user could wonder about: positions, sizes, durability, who keeps old logs; also
         of a log that has failed."""
-        with self._view() as view:
+        with self.read_view() as view:
             counts = {space.name: view.count(space.id) for space in self.spaces()}
         return {
             "path": str(self.path),

@@ -222,21 +222,21 @@ def move_in(log: Log, paths: Sequence[Path]) -> None:
 
     numbers = [int(path.stem) for path in paths]
     while numbers:
-        log.enter_exclusive()
-        try:
-            txn = log.begin_group().engine.txn
+        with log.exclusive():
+            txn = None
             try:
+                txn = log.begin_group().engine.txn
                 is_done = txn.move_in(numbers[0])
                 failpoint("store.before_move_commit")
                 txn.commit()
             except MapFull:
+                assert txn is not None
                 txn.abort()
                 log.grow_state()
                 continue
             except BaseException:
-                txn.abort()
+                if txn is not None:
+                    txn.abort()
                 raise
-        finally:
-            log.leave_exclusive()
         if is_done:  # and committed: no later view refers to it
             txn.files.retire(numbers.pop(0))

@@ -43,9 +43,10 @@ from logweir.store.tree import SortedPart, Tree
 from logweir.wal.filesystem import explain
 from logweir.wal.mp import pack, unpack
 from logweir.wal.place import Place
+from logweir.wal.process import OfProcess, keep_for_ever
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "Txn"]
+__all__ = ["MapFull", "Position", "Spoiled", "State", "StateError", "Txn", "explained", "typed"]
 
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
@@ -69,6 +70,19 @@ MapFull = lmdb.MapFullError
 `State.grow`, run it again."""
 
 
+StateError = lmdb.Error
+"""What LMDB raises. `explained` makes an error of ours of it."""
+
+
+def explained(error: lmdb.Error, path: Path) -> WalError:
+    """The typed error for what LMDB said about the state in the folder `path`."""
+    return WalError(
+        f"the state failed: {error}.",
+        path=str(path),
+        hint="look at the disk, then open the folder again: the state is brought up to the log",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Up to where the state is applied. `vclock`: all rows that it covers; `place`: behind the last
@@ -80,12 +94,26 @@ class Position:
     unlogged: bool = False
 
 
+@contextlib.contextmanager
+def typed(path: Path) -> Iterator[None]:
+    """Around what touches the disk: what the system or LMDB says becomes an error of ours.
+
+    `path`: of the store.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, str(error.filename or path)) from error
+    except StateError as error:
+        raise explained(error, path / "state") from error
+
+
 class Spoiled(Exception):
     """A rollback would have to undo a drop or a bulk load: the whole transaction must go."""
 
 
-class State:
-    """LMDB of one store. One at a time in a process, not to be used across a fork.
+class State(OfProcess):
+    """LMDB of one store. One at a time in a process.
 
     `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
     beside it. `doubt` tells before `open` whether what is there may be trusted; `open` makes an
@@ -158,6 +186,7 @@ class State:
                     target=self._look, args=(self._seal,), name="logweir-state", daemon=True
                 )
                 self._check.start()
+            self._belong()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except lmdb.Error as error:
@@ -210,11 +239,11 @@ class State:
 
     def _open_databases(self) -> None:
         """Open all handles now: one that is opened in a reader's transaction ends with it."""
-        assert self._env is not None
-        with self._env.begin(write=True) as raw:
+        env = self._environment
+        with env.begin(write=True) as raw:
             with raw.cursor() as cursor:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
-            self._databases = {name: self._env.open_db(name, txn=raw) for name in names}
+            self._databases = {name: env.open_db(name, txn=raw) for name in names}
 
     def _look(self, seal: Seal) -> None:
         """Compare the file with its seal while it is read; nobody writes to it before the end."""
@@ -249,6 +278,8 @@ class State:
     def close(self, *, clean: bool) -> None:
         """Close; `clean`: it can be trusted after a power cut, and what is on the disk is noted, so
         that damage is found. Raises `WalError`."""
+        if self.is_foreign:
+            return
         self.files.close()
         self._stop.set()
         if self._check is not None:
@@ -268,18 +299,38 @@ class State:
         except OSError as error:
             raise explain(error, str(self.directory)) from error
 
+    @property
+    def _environment(self) -> lmdb.Environment:
+        """LMDB, which is open."""
+        if self._env is None:
+            self.check_process()
+        assert self._env is not None
+        return self._env
+
+    def _what(self) -> str:
+        return f"the state in {self.directory}"
+
+    def _left_behind(self) -> None:
+        # To close it would wait for threads that are not here, and give up its readers' slots.
+        keep_for_ever(self._env)
+        self._env = None
+        self._databases = {}
+
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
         transaction of this process may be open. Raises `WalError`."""
-        assert self._env is not None
+        env = self._environment
         if not (self._lacks_databases or self._wants_databases(len(self._databases))):
+            try:
+                env.set_mapsize(2 * self._map_bytes)
+            except StateError as error:
+                raise explained(error, self.directory) from error
             self._map_bytes *= 2
-            self._env.set_mapsize(self._map_bytes)
             return
         self._databases_max *= 2
         self._lacks_databases = False
         self._databases.clear()
-        self._env.close()
+        env.close()
         try:
             self._env = self._open_environment()
             self._open_databases()
@@ -289,9 +340,9 @@ class State:
     @property
     def used_bytes(self) -> int:
         """Bytes of the map that hold something."""
-        assert self._env is not None
-        pages = int(self._env.info()["last_pgno"]) + 1
-        return pages * int(self._env.stat()["psize"])
+        env = self._environment
+        pages = int(env.info()["last_pgno"]) + 1
+        return pages * int(env.stat()["psize"])
 
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether a transaction that stores so much surely fits into the map."""
@@ -339,26 +390,40 @@ class State:
     @contextlib.contextmanager
     def read(self) -> Iterator[Txn]:
         """A consistent view of the last commit; writers go on. One thread, short or bounded."""
-        assert self._env is not None
         if self._damage:
             self._check_whole()
-        with self._env.begin() as raw:
-            yield Txn(self, raw, write=False)
+        txn: Txn | None = None
+        try:
+            txn = self.begin(write=False)
+            yield txn
+        finally:
+            if txn is not None:
+                txn.abort()
 
-    def begin(self) -> Txn:
-        """A write transaction. One at a time; commit or abort it in the thread that began it."""
-        assert self._env is not None
-        if self._seal is not None:
+    def begin(self, *, write: bool = True) -> Txn:
+        """A transaction, to be committed or aborted in the thread that began it. Of those that
+        write there is one at a time."""
+        raw: Any = None
+        if write and self._seal is not None:
             self._break_seal()
-        return Txn(self, self._env.begin(write=True), write=True)
+        try:
+            raw = self._environment.begin(write=write)
+            return Txn(self, raw, write=write)
+        except StateError as error:
+            raise explained(error, self.directory) from error
+        except BaseException:  # an interrupt: who handles it may still hold all these frames
+            if raw is not None:
+                raw.abort()
+            raise
 
     def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
         """The handle of a named database; None where a reader finds none."""
         handle = self._databases.get(name)
+        if handle is None:
+            self.check_process()
         if handle is None and write:
-            assert self._env is not None
             try:
-                handle = self._env.open_db(name, txn=raw, create=True)
+                handle = self._environment.open_db(name, txn=raw, create=True)
             except lmdb.DbsFullError:
                 if self._databases_max >= _DATABASES_MAX:
                     raise
@@ -384,7 +449,7 @@ class Txn:
     """One transaction on the state. A write transaction can be rolled back to a mark."""
 
     def __init__(self, state: State, raw: Any, *, write: bool) -> None:
-        self._state = state
+        self.state = state
         self.raw = raw
         self.is_write = write
         self._opened: dict[bytes, Any] = {}
@@ -402,7 +467,7 @@ class Txn:
         """The handle of a database; None where a reader finds none."""
         handle = self._opened.get(name)
         if handle is None:
-            handle = self._state.database(name, self.raw, write=self.is_write)
+            handle = self.state.database(name, self.raw, write=self.is_write)
             if handle is not None and self.is_write:
                 self._opened[name] = handle
         return handle
@@ -550,7 +615,7 @@ class Txn:
 
     def resolve(self, value: bytes) -> bytes:
         """The tuple of an entry that may hold a reference to it."""
-        return self._state.files.read(value) if value[0] == REFERENCE else value
+        return self.state.files.read(value) if value[0] == REFERENCE else value
 
     def log_files(self) -> list[int]:
         """The numbers of the log files that references were made to."""
@@ -580,7 +645,7 @@ class Txn:
                     if len(places) == _MOVED_ENTRIES or size > _MOVED_BYTES:
                         self._forget(places)
                         return False
-                    self._state.files.hold(number)
+                    self.state.files.hold(number)
                     places.append(place)
                     size += self._move_one(number, space_id, place[_PLACE.size :])
         self._forget(places)
@@ -589,7 +654,7 @@ class Txn:
     @property
     def files(self) -> LogFiles:
         """The log files that references are about."""
-        return self._state.files
+        return self.state.files
 
     def _move_one(self, number: int, space_id: int, key: bytes) -> int:
         """Returns how many bytes were moved: none where the entry is another one by now."""
@@ -608,13 +673,15 @@ class Txn:
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""
+        self.state.check_process()
         try:
             self.raw.commit()
         except lmdb.Error:
             self.raw.abort()
             raise
-        self._state.remember(self._opened)
+        self.state.remember(self._opened)
 
     def abort(self) -> None:
         """Forget it."""
-        self.raw.abort()
+        if not self.state.is_foreign:
+            self.raw.abort()

@@ -83,7 +83,7 @@ class Syncer:
 
 class Aside:
     """One helper thread, made when first used, for a call that nobody waits for: neither for its
-    end nor, as with `Syncer`, for its beginning."""
+    end nor, as with `Syncer`, for its beginning. The call must not raise."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -92,7 +92,8 @@ class Aside:
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
-        """Have it called, unless it is being called. For one thread at a time."""
+        """Have it called; what is asked for while it runs is done after it, once. For one thread at
+        a time."""
         if self._is_asked:
             return
         self._is_asked = True
@@ -110,5 +111,5 @@ class Aside:
 
     def _serve(self) -> None:
         while self._line.get():
-            self._call()
             self._is_asked = False
+            self._call()

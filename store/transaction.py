@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.state import MapFull, Spoiled
+from logweir.store.state import MapFull, Spoiled, StateError, explained
 from logweir.store.statements import Statements, result_of
 from logweir.store.view import get
 from logweir.wal.mp import Value, unpack
@@ -37,15 +37,20 @@ class Transaction(Statements):
         self._log = log
         self._group: Group | None = None
         self._done: list[Request] = []
+        self._turn: Generator[None, None, None] | None = None
 
     def __enter__(self) -> Transaction:
-        self._log.enter_exclusive()
+        turn = self._log.turn()
         try:
+            next(turn)
+            self._turn = turn
             self._group = self._log.begin_group()
+            return self
         except BaseException:
-            self._log.leave_exclusive()
+            if self._turn is turn:
+                self._end()
+            turn.close()
             raise
-        return self
 
     def __exit__(
         self,
@@ -54,13 +59,28 @@ class Transaction(Statements):
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and self._group is not None:
+            if kind is None and self._group is not None and not self._log.is_foreign:
                 self._commit()
-            else:
-                self.rollback()
         finally:
-            self._group = None
-            self._log.leave_exclusive()
+            try:
+                self._end()
+            finally:
+                self._end()  # an interrupt may have stopped the first
+        if isinstance(error, StateError):
+            raise explained(error, self._log.path / "state") from error
+
+    def _end(self) -> None:
+        """Undo what is not committed, and let others have their turn. Twice does no harm."""
+        try:
+            self._undo()
+        finally:
+            if self._turn is not None:
+                self._turn.close()
+
+    def _undo(self) -> None:
+        if self._group is not None:
+            self._group.engine.txn.abort()
+        self._group = None
 
     @property
     def schema(self) -> Schema:
@@ -70,13 +90,13 @@ class Transaction(Statements):
     @property
     def known_schema(self) -> Schema:
         """The same for another thread, which may only look."""
+        self._log.check_process()
         return self._log.schema if self._group is None else self._group.schema
 
     def rollback(self) -> None:
         """Undo everything. Further statements raise NO_TRANSACTION."""
-        if self._group is not None:
-            self._group.engine.txn.abort()
-            self._group = None
+        self._log.check_process()
+        self._undo()
 
     def execute(self, request: Request) -> bytes | None:
         """One change given in MsgPack bytes, seen by the following statements. See
@@ -109,6 +129,7 @@ class Transaction(Statements):
 
     def _open(self) -> Group:
         if self._group is None or self._log.exclusive_owner != threading.get_ident():
+            self._log.check_process()
             raise RequestError(
                 ErrorCode.NO_TRANSACTION,
                 "No active transaction",

@@ -182,12 +182,14 @@ class Tree:
         with self._raw.cursor(self.handle) as cursor:
             if not (cursor.set_range(start[:PIECE_BYTES]) if start else cursor.first()):
                 return
-            resolve = self._resolver()
+            resolve, state = self._resolver(), self._txn.state
             for stored, value in cursor.iternext():
                 if len(stored) < PIECE_BYTES:
                     yield stored, value if resolve is None else resolve(value)
                 else:
                     yield from self._long().ascending(stored, value, start)
+                if state.is_foreign:
+                    state.check_process()
 
     def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
         """Values of entries from `start` on, in order of keys, and whether these were the last.
@@ -232,12 +234,14 @@ class Tree:
                     found = cursor.prev()
             if not found:
                 return
-            resolve = self._resolver()
+            resolve, state = self._resolver(), self._txn.state
             for stored, value in cursor.iterprev():
                 if len(stored) < PIECE_BYTES:
                     yield stored, value if resolve is None else resolve(value)
                 else:
                     yield from self._long().descending(stored, value, stop)
+                if state.is_foreign:
+                    state.check_process()
 
     def _resolver(self) -> Callable[[bytes], bytes] | None:
         """What makes tuples of values, where they may be references."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from logweir.store.checkpoint import Checkpoints
 from logweir.store.cursor import position_of
+from logweir.store.state import typed
 from logweir.wal.vclock import VClock
 
 __all__ = ["Upkeep"]
@@ -17,6 +18,7 @@ __all__ = ["Upkeep"]
 class Upkeep(ABC):
     """What a log offers over its `Checkpoints`."""
 
+    path: Path
     _checkpoints: Checkpoints
 
     @abstractmethod
@@ -25,6 +27,9 @@ class Upkeep(ABC):
     @abstractmethod
     def _check_not_inside(self) -> None: ...
 
+    @abstractmethod
+    def check_process(self) -> None: ...
+
     def snapshot(self) -> Path:
         """Write a snapshot of now, then remove what is no longer needed. Returns its path.
 
@@ -32,7 +37,8 @@ class Upkeep(ABC):
         """
         self._check_open()
         self._check_not_inside()
-        return self._checkpoints.make()
+        with typed(self.path):
+            return self._checkpoints.make()
 
     def backup(self) -> contextlib.AbstractContextManager[list[Path]]:
         """The files to copy for a backup: the newest snapshot and the logs behind it. They stay
@@ -45,21 +51,29 @@ class Upkeep(ABC):
         this by itself."""
         self._check_open()
         self._check_not_inside()
-        return self._checkpoints.collect()
+        with typed(self.path):
+            return self._checkpoints.collect()
 
     def pinned_bytes(self) -> dict[str, int]:
         """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
         it has not read."""
+        self.check_process()
         return self._checkpoints.pinned_bytes()
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
-        self._checkpoints.retain({name: position_of(position)})
+        self.check_process()
+        with typed(self.path):
+            self._checkpoints.retain({name: position_of(position)})
 
     def retain_all(self, positions: Mapping[str, VClock]) -> None:
         """`retain` for several followers, with one write."""
-        self._checkpoints.retain(positions)
+        self.check_process()
+        with typed(self.path):
+            self._checkpoints.retain(positions)
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""
-        self._checkpoints.release(name)
+        self.check_process()
+        with typed(self.path):
+            self._checkpoints.release(name)

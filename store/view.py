@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from logweir.store.statements import key_bytes
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
-__all__ = ["Here", "ReadView", "get"]
+__all__ = ["ReadView", "get"]
 
 
 def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
@@ -59,10 +58,3 @@ class ReadView:
             and space.primary is not None
         ]
         return sorted(spaces, key=lambda space: (not space.is_system, space.id))
-
-
-class Here(threading.local):
-    """Of one thread. `views`: how many it holds; `is_waiting`: whether they count as waiting."""
-
-    views = 0
-    is_waiting = False

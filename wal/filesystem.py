@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from logweir.errors import DirectoryLocked, WalError
+from logweir.wal.process import OfProcess
 
 __all__ = ["OS", "AppendFile", "FileSystem", "OsFileSystem", "ReadFile", "explain", "give_up"]
 
@@ -63,6 +64,12 @@ def give_up(file: ReadFile | AppendFile) -> None:
     """Close a file of which something failed already: what closing it says matters no more."""
     with contextlib.suppress(OSError):
         file.close()
+
+
+def _give_back(fd: int) -> None:
+    """Close a descriptor through which nothing was written that matters: so do errors of it."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
 
 
 class ReadFile(Protocol):
@@ -161,16 +168,17 @@ class _OsReadFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            _give_back(fd)
 
 
-class _OsAppendFile:
+class _OsAppendFile(OfProcess):
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE)
         self._size = os.fstat(self._fd).st_size
         os.lseek(self._fd, self._size, os.SEEK_SET)
+        self._belong()
 
     def size(self) -> int:
         return self._size
@@ -206,6 +214,9 @@ class _OsAppendFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+    def _left_behind(self) -> None:
+        self.close()  # so that nothing that the child does can reach the file
 
 
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -271,12 +282,31 @@ class OsFileSystem:
             try:
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
+                shares = _Shares(folder, fd)
                 yield
-                os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
+                del shares
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
+                with contextlib.suppress(OSError):
+                    # A child that is being forked may have copies, which would keep it locked.
+                    fcntl.flock(folder, fcntl.LOCK_UN)
             finally:
-                os.close(fd)
+                _give_back(fd)
         finally:
-            os.close(folder)
+            _give_back(folder)
+
+
+class _Shares(OfProcess):
+    """Descriptors of which a child of `fork` must not keep its copies: a lock is held as long as
+    there is one. Who holds them closes them."""
+
+    def __init__(self, *descriptors: int) -> None:
+        self._descriptors = descriptors
+        self._belong()
+
+    def _left_behind(self) -> None:
+        for fd in self._descriptors:
+            os.close(fd)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
+from logweir.wal.process import OfProcess
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, PROGRAM, Written, file_name
@@ -41,7 +42,7 @@ def insert_prefix(space_id: int) -> bytes:
     return b"\x82\x10\xce" + space_id.to_bytes(4, "big") + b"\x21"
 
 
-class SnapshotWriter:
+class SnapshotWriter(OfProcess):
     """Writes one snapshot. Nothing of it is visible before `finish` returns; `abort` removes it.
 
     `directory`, `vclock`: where, and what it contains; `timestamp`: of all rows, seconds since the
@@ -76,9 +77,11 @@ class SnapshotWriter:
             self._file.write([meta.encode()])
         except OSError as error:
             raise explain(error, str(self._temporary)) from error
+        self._belong()
 
     def write(self, space_id: int, tuples: Iterable[bytes], *, local: bool = False) -> None:
         """Add the tuples (MsgPack) of one space, in the order of its primary key."""
+        self.check_process()
         pending: list[bytes] = []
         size = 0
         for one in tuples:
@@ -91,6 +94,7 @@ class SnapshotWriter:
 
     def finish(self) -> Path:
         """Complete the file and make it visible and durable. Returns its path."""
+        self.check_process()
         self._flush()
         try:
             self._file.write([EOF_MARKER])
@@ -107,6 +111,8 @@ class SnapshotWriter:
 
     def abort(self) -> None:
         """Give up: close and remove what was written."""
+        if self.is_foreign:
+            return
         give_up(self._file)
         try:
             self._filesystem.remove(self._temporary)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
+from logweir.errors import ConfigError, UsedAfterFork, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
 from logweir.wal.endmark import EndMarks
@@ -34,6 +34,7 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
 from logweir.wal.meta import SYNCED, Meta
 from logweir.wal.newfile import create_file
+from logweir.wal.process import OfProcess
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -123,7 +124,7 @@ class _Current:
         self.number = int(self.path.stem)
 
 
-class WalWriter:
+class WalWriter(OfProcess):
     """Appends blocks to the log of one folder. For one thread at a time.
 
     `directory`: the folder; `instance`: UUID for new files; `at`: from recovery. Opening cuts the
@@ -160,6 +161,7 @@ class WalWriter:
             self._reopen(at, at.path)
             if at.meta is not None and at.meta.is_synced and not self.options.is_synced:
                 self._begin_weaker(at.meta)
+        self._belong()
 
     @property
     def vclock(self) -> VClock:
@@ -265,6 +267,8 @@ class WalWriter:
         """`write` of one block that was framed for `place`. Returns `last_block`. Raises
         `WriteFailed`."""
         current = self._current
+        if current is None:
+            self._check()
         assert current is not None
         failpoint("wal.before_write")
         before = current.size
@@ -311,7 +315,7 @@ class WalWriter:
 
     def sync_aside(self) -> None:
         """Sync what is written by now, in another thread than the one that goes on writing: so that
-        closing the file does not take long. What fails poisons the writer."""
+        closing the file does not take long. Raises `WriterPoisoned`."""
         with self._aside:
             current = self._current
             if current is None or self._poison is not None:
@@ -321,8 +325,7 @@ class WalWriter:
             try:
                 current.file.sync()
             except OSError as error:
-                self._poison = error
-                return
+                raise self._poisoned(error, "a sync of the log failed") from error
             current.synced = max(current.synced, size)
 
     def rotate(self) -> None:
@@ -367,7 +370,16 @@ class WalWriter:
         self._dense = self._dense + 1 if rows.checksums else 0
         return block
 
+    def _what(self) -> str:
+        return f"the log in {self.directory}"
+
+    def _left_behind(self) -> None:
+        self._aside = threading.Lock()
+        self._current = None  # its file closes itself
+        self._poison = UsedAfterFork(self._what())
+
     def _check(self) -> None:
+        self.check_process()
         if self._poison is not None:
             raise WriterPoisoned(
                 f"the log takes nothing more since a sync failed: {self._poison}.",

@@ -335,6 +335,7 @@ def test_a_sync_aside_that_fails_poisons_the_writer(
     log._aside.close()  # behind it
     with pytest.raises(WriterPoisoned):
         commit(log, rows_of(11))
-    log.close()
+    with pytest.raises(WriterPoisoned):
+        log.close()
     with topic(tmp_path) as again:
         assert again.count("t") == 10

@@ -1,0 +1,146 @@
+"""An interrupt (Ctrl-C, a timeout's signal) at each place of a read, and of a transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.interrupting import Interrupter
+
+import logweir
+
+# One that is raised while a generator is collected is only reported.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+FORMAT = [("id", "unsigned"), ("value", "string")]
+WAIT_SECONDS = 20
+
+
+def opened(folder: Path) -> logweir.Log:
+    log = logweir.open(folder, durability="write")
+    log.create_space("kv", FORMAT, if_not_exists=True)
+    log.append("kv", [(number, "x") for number in range(log.count("kv"), 20)])
+    return log
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """What comes of `call` in another thread: "" or the name of an error; "hangs"."""
+    found = ["hangs"]
+
+    def run() -> None:
+        try:
+            call()
+            found[0] = ""
+        except Exception as error:
+            found[0] = f"{type(error).__name__}: {error}"
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(WAIT_SECONDS)
+    return found[0]
+
+
+def look(log: logweir.Log) -> None:
+    with log.read_view() as view:
+        view.get("kv", 3)
+        assert view.count("kv") == 20
+
+
+def iterate(log: logweir.Log) -> None:
+    with log.read_view() as view:
+        for _ in view.tuples(view.engine.schema.space("kv")):
+            pass
+
+
+READS: dict[str, Callable[[logweir.Log], object]] = {
+    "get": lambda log: log.get("kv", 3),
+    "select": lambda log: log.select("kv", limit=3),
+    "count": lambda log: log.count("kv"),
+    "view": look,
+    "tuples": iterate,
+    "status": lambda log: log.status(),
+}
+
+
+def late(log: logweir.Log) -> None:
+    """Have something wait for the state, which the next read has to have it take."""
+    for number in range(100):
+        log.commit_one(512, b"\x92" + bytes([number % 20]) + b"\xa1x", lambda: None)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("name", READS)
+def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_path: Path) -> None:
+    """Wherever it is stopped: writers, other readers and a growing state go on."""
+    log = opened(tmp_path / "store")
+    at = 0
+    was_interrupted = True
+    while was_interrupted:
+        at += 1
+        if waits:
+            for _ in range(8):
+                log.replace("kv", (1, "x"))
+            late(log)
+        interrupter = Interrupter(at)
+        was_interrupted = interrupter.run(lambda: READS[name](log))
+        log.replace("kv", (1, "x"))
+        assert log.count("kv") == 20, interrupter.where
+        if at % 8 == 0 or not was_interrupted:
+            for call in (lambda: log.replace("kv", (2, "x")), lambda: READS[name](log)):
+                assert outcome(call) == "", interrupter.where
+        assert not log._viewers._views, interrupter.where
+        assert log.status()["state"] == "running", interrupter.where
+    assert at > 30
+    assert outcome(log.grow_state) == ""
+    log.close()
+
+
+def change(log: logweir.Log) -> None:
+    with log.transaction() as tx:
+        tx.replace("kv", (1, "a"))
+        tx.get("kv", 1)
+        tx.replace("kv", (2, "b"))
+
+
+def test_an_interrupted_transaction_hangs_nobody(tmp_path: Path) -> None:
+    """It is made whole, or not, or the store says by a typed error that it must be opened again."""
+    log = opened(tmp_path / "store")
+    at = reopened = 0
+    was_interrupted = True
+    wrong: list[str] = []
+    while was_interrupted:
+        at += 1
+        with log.transaction() as tx:
+            tx.replace("kv", (1, "x"))
+            tx.replace("kv", (2, "x"))
+        interrupter = Interrupter(at)
+        was_interrupted = interrupter.run(partial(change, log))
+        for found in (outcome(partial(log.replace, "kv", (3, "x"))), here(log)):
+            if found.startswith("LogStopped"):
+                folder = log.path
+                log.close()
+                log = opened(folder)
+                reopened += 1
+                break
+            elif found:
+                wrong.append(f"{interrupter.where}: {found}")
+                log = opened(tmp_path / f"store-{at}")
+                break
+        values = {row[1] for row in log.select("kv", limit=3)[1:]}
+        assert values in ({"x"}, {"a", "b"}), interrupter.where
+    log.close()
+    assert wrong == []
+    assert at > 200
+    assert reopened > 5
+
+
+def here(log: logweir.Log) -> str:
+    """The same in this thread, which must not be taken for one inside a transaction."""
+    try:
+        log.replace("kv", (3, "x"))
+    except logweir.LogweirError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,188 @@
+/* Preloaded into a test's process: system calls about files of one folder fail when they are told to.
+ *
+ * fail_below(path): which folder. fail_at(n, number, lasts): the n-th such call from now on fails with
+ * that errno, and if `lasts` all that follow; 0: none does. fail_name(): the first that failed, "" for
+ * none. Calls of LMDB count as those of Python do.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define FILES 65536
+
+static char folder[4096];
+static unsigned char ours[FILES];
+static int at, number, lasts, counted;
+static char name_of_first[64];
+
+void fail_below(const char *path) { strncpy(folder, path, sizeof folder - 1); }
+
+void fail_at(int n, int with, int on)
+{
+    counted = 0;
+    name_of_first[0] = 0;
+    number = with;
+    lasts = on;
+    at = n;
+}
+
+const char *fail_name(void) { return name_of_first; }
+
+static int fails(const char *name)
+{
+    int now;
+    if (!at)
+        return 0;
+    now = __atomic_add_fetch(&counted, 1, __ATOMIC_SEQ_CST);
+    if (now != at && !(lasts && now > at))
+        return 0;
+    if (!name_of_first[0])
+        strncpy(name_of_first, name, sizeof name_of_first - 1);
+    errno = number;
+    return 1;
+}
+
+static int is_ours(int fd) { return fd >= 0 && fd < FILES && ours[fd]; }
+
+static int is_below(int dir, const char *path)
+{
+    if (!folder[0] || !path)
+        return 0;
+    if (path[0] == '/')
+        return !strncmp(path, folder, strlen(folder));
+    return dir != AT_FDCWD && is_ours(dir);
+}
+
+static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
+
+static int note(int fd)
+{
+    if (fd >= 0 && fd < FILES)
+        ours[fd] = 1;
+    return fd;
+}
+
+#define MODE(flags, mode)                                                                          \
+    mode_t mode = 0;                                                                               \
+    if ((flags) & (O_CREAT | O_TMPFILE)) {                                                         \
+        va_list rest;                                                                              \
+        va_start(rest, flags);                                                                     \
+        mode = va_arg(rest, mode_t);                                                               \
+        va_end(rest);                                                                              \
+    }
+
+#define OPEN(name)                                                                                 \
+    int name(const char *path, int flags, ...)                                                     \
+    {                                                                                              \
+        static int (*call)(const char *, int, ...);                                                \
+        MODE(flags, mode)                                                                          \
+        if (!call)                                                                                 \
+            call = real(#name);                                                                    \
+        if (!is_below(AT_FDCWD, path))                                                             \
+            return call(path, flags, mode);                                                        \
+        return fails(#name) ? -1 : note(call(path, flags, mode));                                  \
+    }
+
+#define OPENAT(name)                                                                               \
+    int name(int dir, const char *path, int flags, ...)                                            \
+    {                                                                                              \
+        static int (*call)(int, const char *, int, ...);                                           \
+        MODE(flags, mode)                                                                          \
+        if (!call)                                                                                 \
+            call = real(#name);                                                                    \
+        if (!is_below(dir, path))                                                                  \
+            return call(dir, path, flags, mode);                                                   \
+        return fails(#name) ? -1 : note(call(dir, path, flags, mode));                             \
+    }
+
+OPEN(open)
+OPEN(open64)
+OPENAT(openat)
+OPENAT(openat64)
+
+/* A call about a descriptor. */
+#define OF_FD(kind, name, given, passed)                                                           \
+    kind name given                                                                                \
+    {                                                                                              \
+        static kind(*call) given;                                                                  \
+        if (!call)                                                                                 \
+            call = real(#name);                                                                    \
+        return is_ours(fd) && fails(#name) ? (kind)-1 : call passed;                               \
+    }
+
+OF_FD(ssize_t, read, (int fd, void *data, size_t size), (fd, data, size))
+OF_FD(ssize_t, write, (int fd, const void *data, size_t size), (fd, data, size))
+OF_FD(ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
+OF_FD(ssize_t, pread, (int fd, void *data, size_t size, off_t where), (fd, data, size, where))
+OF_FD(ssize_t, pread64, (int fd, void *data, size_t size, off_t where), (fd, data, size, where))
+OF_FD(ssize_t, pwrite, (int fd, const void *data, size_t size, off_t where), (fd, data, size, where))
+OF_FD(ssize_t, pwrite64, (int fd, const void *data, size_t size, off_t where), (fd, data, size, where))
+OF_FD(ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t where), (fd, parts, count, where))
+OF_FD(ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off_t where), (fd, parts, count, where))
+OF_FD(int, ftruncate, (int fd, off_t size), (fd, size))
+OF_FD(int, ftruncate64, (int fd, off_t size), (fd, size))
+OF_FD(int, fsync, (int fd), (fd))
+OF_FD(int, fdatasync, (int fd), (fd))
+OF_FD(int, flock, (int fd, int what), (fd, what))
+OF_FD(int, fchmod, (int fd, mode_t mode), (fd, mode))
+
+/* A call about a path. */
+#define OF_PATH(name, given, dir, path, passed)                                                    \
+    int name given                                                                                 \
+    {                                                                                              \
+        static int(*call) given;                                                                   \
+        if (!call)                                                                                 \
+            call = real(#name);                                                                    \
+        return is_below(dir, path) && fails(#name) ? -1 : call passed;                             \
+    }
+
+OF_PATH(unlink, (const char *path), AT_FDCWD, path, (path))
+OF_PATH(unlinkat, (int dir, const char *path, int flags), dir, path, (dir, path, flags))
+OF_PATH(rmdir, (const char *path), AT_FDCWD, path, (path))
+OF_PATH(mkdir, (const char *path, mode_t mode), AT_FDCWD, path, (path, mode))
+OF_PATH(mkdirat, (int dir, const char *path, mode_t mode), dir, path, (dir, path, mode))
+OF_PATH(rename, (const char *path, const char *to), AT_FDCWD, path, (path, to))
+OF_PATH(renameat, (int dir, const char *path, int to, const char *name), dir, path, (dir, path, to, name))
+
+int close(int fd)
+{
+    static int (*call)(int);
+    int mine = is_ours(fd), done;
+    if (!call)
+        call = real("close");
+    if (fd >= 0 && fd < FILES)
+        ours[fd] = 0;
+    done = call(fd); /* even one that fails gives the descriptor back */
+    return mine && fails("close") ? -1 : done;
+}
+
+#define MMAP(name)                                                                                 \
+    void *name(void *place, size_t size, int rights, int flags, int fd, off_t where)               \
+    {                                                                                              \
+        static void *(*call)(void *, size_t, int, int, int, off_t);                                \
+        if (!call)                                                                                 \
+            call = real(#name);                                                                    \
+        if (is_ours(fd) && fails(#name))                                                           \
+            return MAP_FAILED;                                                                     \
+        return call(place, size, rights, flags, fd, where);                                        \
+    }
+
+MMAP(mmap)
+MMAP(mmap64)
+
+DIR *opendir(const char *path)
+{
+    static DIR *(*call)(const char *);
+    if (!call)
+        call = real("opendir");
+    return is_below(AT_FDCWD, path) && fails("opendir") ? NULL : call(path);
+}
