@@ -93,7 +93,7 @@ class Server:
         self.options = options
         self.metrics = Metrics()
         self.places = Places()
-        self.hub = Hub(self._follow)
+        self.hub = Hub(self._follow, on_gap=self.metrics.stream_gap)
         functions = load_functions(options.functions) if options.functions else {}
         self.iproto = Shared(
             log,
@@ -122,7 +122,7 @@ class Server:
             after,
             filesystem=log.filesystem,
             durable=lambda: log.durable_end,
-            place=None if place is None else (place.path, place.offset),
+            place=None if place is None else (place.path, place.offset, place.vclock),
         )
 
     def _committed(self, vclock: VClock) -> None:

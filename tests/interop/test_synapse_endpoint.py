@@ -30,8 +30,8 @@ from logweir.replication.urls import parse_listen_url, parse_url
 class Client:
     """A follower by hand, as with `nc`."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", serving.port), 20)
+    def __init__(self, serving: Serving, port: int = 0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port or serving.port), 20)
         self._file = self._socket.makefile("rb")
         self._socket.settimeout(30)
         self.server = self._file.readline().decode().rstrip("\n")
