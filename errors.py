@@ -21,6 +21,7 @@
     │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
     ├─ LimitExceeded              limit_name, limit, got  see `logweir.limits`
     ├─ PositionUnavailable        wanted, oldest, newest  the log no longer holds that position
+    ├─ StreamGap                  position, found         a follower would have missed rows
     ├─ PeerRefused                result, name            a peer answered with an error of its own
     ├─ SourceStopped                                      an upstream that only an operator can mend
     ├─ ConfigError                key, origin             a setting
@@ -57,6 +58,7 @@ __all__ = [
     "RequestError",
     "SourceStopped",
     "StateFailed",
+    "StreamGap",
     "Unreachable",
     "UsedAfterFork",
     "WalError",
@@ -391,6 +393,18 @@ class PositionUnavailable(LogweirError):
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest
+
+
+class StreamGap(LogweirError):
+    """A follower at `position` was to be given rows after `found`: it would have missed some."""
+
+    def __init__(self, position: object, found: object) -> None:
+        super().__init__(
+            f"the rows after {found} do not follow the position {position}: some would be missed.",
+            hint="nothing was sent: connect again; this is a fault of the server, please report it",
+        )
+        self.position = position
+        self.found = found
 
 
 class PeerRefused(LogweirError):

@@ -122,7 +122,6 @@ class Changes:
 
 
 def _puts(window: Window, space_id: int) -> Puts | None:
-    reached = dict(window.start)
     found: list[bytes] = []
     origins, lsns = array("Q"), array("Q")
     for block in window.blocks:
@@ -132,9 +131,6 @@ def _puts(window: Window, space_id: int) -> Puts | None:
             columns.space_id, strict=True,
         )  # fmt: skip
         for row, (kind, replica_id, lsn, tsn, flags, space) in enumerate(rows):
-            if lsn <= reached.get(replica_id, 0):
-                continue
-            reached[replica_id] = lsn
             if space == space_id:
                 data = columns.tuple_bytes(row)
                 if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
@@ -163,10 +159,7 @@ def transaction_changes(
     spaces, replicas, lsns = columns.space_id, columns.replica_id, columns.lsn
     found: list[Change] = []
     for row in range(first, last):
-        replica_id, lsn = replicas[row], lsns[row]
-        if lsn <= reached.get(replica_id, 0):
-            continue
-        reached[replica_id] = lsn
+        reached[replicas[row]] = lsns[row]
         if spaces[row] == space_id or spaces[row] == SystemSpace.TRUNCATE:
             _take(found, columns, row, space_id, sum(reached.values()))
     if found:

@@ -6,6 +6,13 @@ look is read and scanned once, and every reader at the end is given the same blo
 made from them are shared too, by all readers that want the same rows. A reader that falls behind
 the windows that are kept (`limits.HUB_WINDOWS_BYTES`) reads by itself again.
 
+The contract of a reader: it gives exactly the rows above its position, in log order, whole
+transactions, each once, and its position moves by nothing but rows that it gave and log that was
+read. Who uses it cuts nothing. A position may be ahead of the log in any component: it says what
+the reader wants, never where the log was read to. So the windows begin and end where the *log was
+read to*, and a reader is given one only if its position covers the window's start: then nothing
+above its position lies before. What of the window is not above its position is cut off.
+
 Everything here runs in the event loop's thread, but `committed`, which may be called from any.
 """
 
@@ -13,57 +20,87 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
+from logweir.errors import LogweirError, StreamGap
 from logweir.limits import HUB_STEP_BYTES, HUB_WINDOWS_BYTES
+from logweir.replication.logs import get_logger
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block, Taker
 from logweir.wal.vclock import VClock
 
 __all__ = ["Hub", "Reader", "Window"]
 
+_log = get_logger("logweir.replication.hub")
+
 _Wanted = tuple[tuple[tuple[int, int], ...], int]
+_KEPT_ABOVE: Final = 4  # positions at which readers are given another window than the log's
 
 
 @dataclass(slots=True)
 class Window:
-    """A run of the log: `blocks` hold all rows after `start` up to `end`, maybe older ones too."""
+    """A run of the log: `blocks` hold exactly the rows after `start` up to `end`."""
 
     start: VClock
     end: VClock
     blocks: tuple[Block, ...]
     size_bytes: int
     _packets: dict[_Wanted, bytes] = field(default_factory=dict)
+    _above: dict[VClock, Window] = field(default_factory=dict)
 
-    def packets(self, after: VClock, upto: Mapping[int, int], sync: int = 0) -> bytes:
+    def above(self, position: VClock) -> Window:
+        """The window as a reader at `position` gets it; `position` covers `start`. Made once for
+        all readers that are at the same one."""
+        if position == self.start:
+            return self
+        known = self._above.get(position)
+        if known is None:
+            blocks, packets = self.blocks, self._packets
+            read = ((i, lsn) for i, lsn in self.end.items() if lsn != self.start.lsn(i))
+            if any(position.lsn(i) != self.start.lsn(i) for i, _ in read):
+                lsns = array("Q", position.lsns())
+                blocks = tuple(cut for one in blocks if (cut := one.above(lsns)) is not None)
+                packets = {}
+            known = Window(position, position.merge(self.end), blocks, self.size_bytes, packets)
+            if len(self._above) == _KEPT_ABOVE:
+                del self._above[next(iter(self._above))]
+            self._above[position] = known
+        return known
+
+    def packets(self, upto: Mapping[int, int], sync: int = 0) -> bytes:
         """The rows as iproto packets, as `RowColumns.packets` makes them.
 
-        `after`: what the follower has; `upto`: last lsn to be sent, per replica id that is not sent
-        without end. Made once for all followers that ask for the same.
+        `upto`: last lsn to be sent, per replica id that is not sent without end. Made once for all
+        followers that ask for the same.
         """
         limits = {i: lsn for i, lsn in upto.items() if lsn < self.end.lsn(i)}
         key = (tuple(sorted(limits.items())), sync)
-        shared = all(after.lsn(i) == self.start.lsn(i) for i in self.end if i)
-        if shared and (known := self._packets.get(key)) is not None:
-            return known
-        made = b"".join(
-            block.columns.packets(0, len(block.columns), after=after, upto=limits, sync=sync)
-            for block in self.blocks
-        )
-        if shared:
-            self._packets[key] = made
-        return made
+        known = self._packets.get(key)
+        if known is None:
+            known = self._packets[key] = b"".join(
+                block.columns.packets(0, len(block.columns), upto=limits, sync=sync)
+                for block in self.blocks
+            )
+        return known
 
 
 class Hub:
-    """The windows at the end of one log. `open_follower`: begins reading the log at a position."""
+    """The windows at the end of one log. `open_follower`: begins reading the log at a position;
+    `on_gap`: called when a reader would have missed rows."""
 
-    def __init__(self, open_follower: Callable[[VClock], Follower]) -> None:
+    def __init__(
+        self,
+        open_follower: Callable[[VClock], Follower],
+        *,
+        on_gap: Callable[[], None] = lambda: None,
+    ) -> None:
         self._open = open_follower
+        self._on_gap = on_gap
         self._loop = asyncio.get_running_loop()
         self._tail: Follower | None = None
         self._tail_vclock = VClock()
@@ -93,7 +130,7 @@ class Hub:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def reader(self, after: VClock, *, step_bytes: int = HUB_STEP_BYTES) -> Reader:
-        """Begin to read behind `after`. Raises `PositionUnavailable` at its first `take`.
+        """Begin to read above `after`. Raises `PositionUnavailable` at its first `take`.
 
         `step_bytes`: how much it takes at once, about, while it reads by itself.
         """
@@ -116,25 +153,27 @@ class Hub:
         """Begin to read the files behind `after`."""
         return self._open(after)
 
-    def adopt(self, follower: Follower, at: VClock) -> int:
-        """`follower` has read all up to `at`: the number of the window that it needs next."""
+    def adopt(self, follower: Follower, at: VClock) -> int | None:
+        """A reader at `at` has read all with `follower`: the number of the window that it needs
+        next. `follower` is taken over then. None: it has to read more by itself."""
         if self._tail is None:
+            if follower.file is None:
+                return None  # nothing was read: there is no place to begin at
             self._tail = follower
-            self._tail_vclock = at
+            self._tail_vclock = follower.share()
             return self.next_number
-        if self._tail is not follower:
-            follower.close()
-        for number, window in enumerate(self._windows, self._first_number):
-            if not at.covers(window.end):
-                return number
+        if not at.covers(self._tail_vclock):
+            return None
+        follower.close()
         return self.next_number
 
     def window(self, number: int) -> Window | None:
         """The window of that number, None if not there yet. Raises `LookupError` if dropped."""
-        if number < self._first_number:
-            raise LookupError(number)
-        if number >= self.next_number:
-            self._advance()
+        if self._first_number <= number == self.next_number:
+            try:
+                self._advance()
+            except LogweirError:
+                self._drop_tail()  # each reader reads by itself, and is told what concerns it
         place = number - self._first_number
         if place < 0:
             raise LookupError(number)
@@ -148,13 +187,22 @@ class Hub:
         """
         return self._woken.wait()
 
+    def report_gap(self, position: VClock, found: VClock) -> None:
+        """A reader at `position` was to be given what comes after `found`."""
+        _log.error("stream.gap", position=str(position), found=str(found))
+        self._on_gap()
+
     def forget(self, reader: Reader) -> None:
         """A reader is closed."""
         self._readers.discard(reader)
-        if not self._readers and self._tail is not None:
+        if not self._readers:
+            self._drop_tail()
+
+    def _drop_tail(self) -> None:
+        if self._tail is not None:
             self._tail.close()
             self._tail = None
-            self._first_number = self.next_number
+            self._first_number = self.next_number + 1
             self._windows.clear()
             self._kept_bytes = 0
 
@@ -168,31 +216,28 @@ class Hub:
     def _advance(self) -> None:
         assert self._tail is not None
         blocks: list[Block] = []
-        start = self._tail_vclock
         size = 0
         for block in self._tail.poll():
             blocks.append(block)
             size += len(block.data)
             if size >= HUB_STEP_BYTES:
-                start = self._keep(start, blocks, size)
+                self._keep(self._tail.vclock, blocks, size)
                 blocks, size = [], 0
-        self._keep(start, blocks, size)
+        if blocks:
+            self._keep(self._tail.vclock, blocks, size)
 
-    def _keep(self, start: VClock, blocks: list[Block], size: int) -> VClock:
-        if not blocks:
-            return start
-        end = _end(start, blocks)
-        self._windows.append(Window(start, end, tuple(blocks), size))
+    def _keep(self, end: VClock, blocks: list[Block], size: int) -> None:
+        self._windows.append(Window(self._tail_vclock, end, tuple(blocks), size))
         self._tail_vclock = end
         self._kept_bytes += size
         while self._kept_bytes > HUB_WINDOWS_BYTES and len(self._windows) > 1:
             self._kept_bytes -= self._windows.popleft().size_bytes
             self._first_number += 1
-        return end
 
 
 class Reader:
-    """One follower's place in the log. `vclock`: everything up to it was taken."""
+    """One follower's place in the log; the module tells the contract. `vclock`: its position,
+    everything up to it was taken, or is not wanted."""
 
     def __init__(self, hub: Hub, follower: Follower, after: VClock, step_bytes: int) -> None:
         self.vclock = after
@@ -209,22 +254,31 @@ class Reader:
         return self._number is not None
 
     def take(self) -> Window | None:
-        """What comes next, at most about `limits.HUB_STEP_BYTES`; None where it is at the end.
+        """What comes next, at most about `limits.HUB_STEP_BYTES`, maybe no rows; None at the end.
 
-        Raises `PositionUnavailable`, `CorruptBlock`, `ChainGap`.
+        Raises `PositionUnavailable`, `CorruptBlock`, `ChainGap`, `StreamGap`.
         """
         if self._number is not None:
             try:
                 window = self._hub.window(self._number)
             except LookupError:
                 self._number = None
-                self._follower = self._hub.follow(self.vclock)
             else:
-                if window is not None:
-                    self._number += 1
-                    self.vclock = self.vclock.merge(window.end)
+                if window is None:
+                    return None
+                self._check(window)
+                window = window.above(self.vclock)
+                self._number += 1
+                self.vclock = window.end
                 return window
         return self._take_alone()
+
+    def _check(self, window: Window) -> None:
+        """The next lsn of each replica must be the smallest above the position that the log holds:
+        so the position must cover what was read before the window, whatever lsns the log has."""
+        if not self.vclock.covers(window.start):
+            self._hub.report_gap(self.vclock, window.start)
+            raise StreamGap(self.vclock, window.start)
 
     @property
     def is_ahead(self) -> bool:
@@ -232,16 +286,16 @@ class Reader:
         return self._follower is not None and not self._skipped and self._follower.is_ahead
 
     def pack(self, taker: Taker) -> bool:
-        """Give `taker` what comes next instead of taking it as a window, about as much.
+        """Give `taker` the rows that come next instead of taking them as a window, about as much.
 
-        False, and nothing given, where it has to be taken.
+        False, and nothing given, where they have to be taken.
         """
         if not self.is_ahead or self._follower is None:
             return False
         if not self._follower.pack(taker, self._step_bytes):
             return False
         self._blocks = None
-        self.vclock = self.vclock.merge(taker.last_lsns())
+        self.vclock = self._follower.vclock
         return True
 
     def skip(self) -> None:
@@ -275,29 +329,32 @@ class Reader:
     def _take_alone(self) -> Window | None:
         if self._follower is None:
             self._follower = self._hub.follow(self.vclock)
-        follower = self._follower
+        window = self._read(self._follower) or self._read(self._follower)
+        if window is None:
+            self._number = self._hub.adopt(self._follower, self.vclock)
+            if self._number is not None:
+                self._follower = None
+                return self.take()
+        return window
+
+    def _read(self, follower: Follower) -> Window | None:
+        """What was there when `poll` was begun, at most about a step of it. None where that is
+        used up, and the next call looks again."""
         blocks: list[Block] = []
         size = 0
-        if self._blocks is None:
-            self._blocks = follower.poll()
+        ahead, self._blocks = self._blocks or follower.poll(), None
         self._skipped = False
-        for block in self._blocks:
-            blocks.append(block)
-            size += len(block.data)
-            if size >= self._step_bytes:
-                break
-        else:
-            self._blocks = None
-        if blocks:
-            start, self.vclock = self.vclock, _end(self.vclock, blocks)
-            return Window(start, self.vclock, tuple(blocks), size)
-        self._follower = None
-        self._number = self._hub.adopt(follower, self.vclock)
-        return self.take()
-
-
-def _end(start: VClock, blocks: list[Block]) -> VClock:
-    end = start
-    for block in blocks:
-        end = end.merge(block.columns.last_lsns())
-    return end
+        try:
+            for block in ahead:
+                blocks.append(block)
+                size += len(block.data)
+                if size >= self._step_bytes:
+                    self._blocks = ahead
+                    break
+        except LogweirError:
+            if not blocks:
+                raise  # else it is told at the next call, which finds the same
+        if not blocks:
+            return None
+        start, self.vclock = self.vclock, follower.vclock
+        return Window(start, self.vclock, tuple(blocks), size)

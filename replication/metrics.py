@@ -67,6 +67,9 @@ class Metrics:
             "source_state", "1 for the state an upstream is in", "url", "state"
         )
         self._source_rows = self._counter("source_rows_total", "rows taken from upstreams", "url")
+        self._stream_gaps = self._counter(
+            "stream_gaps_total", "followers cut off because they would have missed rows"
+        )
         self._oldest = self._gauge(
             "retention_pinned_bytes", "bytes of old logs kept for the follower named", "follower"
         )
@@ -124,6 +127,10 @@ class Metrics:
         """A follower is not connected any more."""
         with contextlib.suppress(KeyError):
             self._follower_lag.remove(scheme, follower)
+
+    def stream_gap(self) -> None:
+        """A follower would have missed rows, and was cut off."""
+        self._stream_gaps.inc()
 
     def pinned(self, follower: str, size_bytes: int) -> None:
         """Bytes of log files that are kept only because `follower` has not read them."""

@@ -100,7 +100,7 @@ class Server:
         self.metrics = Metrics()
         self.places = Places()
         self.names = Names()
-        self.hub = Hub(self._follow)
+        self.hub = Hub(self._follow, on_gap=self.metrics.stream_gap)
         functions = dict(load_functions(options.functions)) if options.functions else {}
         functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
         self.iproto = Shared(
@@ -130,7 +130,7 @@ class Server:
             after,
             filesystem=log.filesystem,
             durable=lambda: log.durable_end,
-            place=None if place is None else (place.path, place.offset),
+            place=None if place is None else (place.path, place.offset, place.vclock),
         )
 
     def _committed(self, vclock: VClock) -> None:

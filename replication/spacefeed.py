@@ -136,8 +136,6 @@ class SpaceFeed:
             for first, last in columns.transactions():
                 found: list[SpaceChange] = []
                 for row in range(first, last):
-                    if lsns[row] <= reached.get(replicas[row], 0):
-                        continue
                     reached[replicas[row]] = lsns[row]
                     if spaces[row] == self.space_id or spaces[row] == SystemSpace.TRUNCATE:
                         self._take(found, columns, row, primary, sum(reached.values()))

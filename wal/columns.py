@@ -17,12 +17,13 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NoReturn
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import BLOCK_STORED_BYTES, VCLOCK_COMPONENTS
 from logweir.wal import kernel
-from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, decode_row
+from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, decode_row, encode_row
 
 __all__ = ["ABSENT", "ALONE", "ODD", "RowColumns", "encode_columns", "encode_run"]
 
@@ -41,6 +42,7 @@ Column = Sequence[int]
 
 _AT: Final = {name: number for number, name in enumerate(kernel.COLUMNS)}
 _ZERO: Final = array("Q", (0,))
+_NO_LSNS: Final = _ZERO * VCLOCK_COMPONENTS
 _ONES: Final = array("Q", (2**64 - 1,))
 _PACKET_MORE_BYTES: Final = 5 + 12  # length, and what a sync adds to a header
 _ROW_BYTES: Final = 32  # few rows are shorter; a table that is too small is made again
@@ -271,9 +273,34 @@ class RowColumns:
 
     def last_lsns(self) -> dict[int, int]:
         """The highest lsn that these rows have of each replica id. Errors: `raise_lsns`."""
-        lsns = _ZERO * VCLOCK_COMPONENTS
+        lsns = _NO_LSNS[:]
         self.raise_lsns(lsns)
         return {replica_id: lsn for replica_id, lsn in enumerate(lsns) if lsn}
+
+    def above(self, lsns: array[int]) -> RowColumns:
+        """The rows above `lsns`, the lsn reached per replica id (32 of them), which they raise.
+
+        The very same where these are all. Where the last row of a transaction is left out, the
+        last one that stays gets its COMMIT flag. Errors: `raise_lsns`.
+        """
+        reached = lsns[:]
+        if self.raise_lsns(reached) is None:
+            lsns[:] = reached
+            return self
+        kept: list[bytes] = []
+        last = -1  # of the transaction's rows that stay
+        for row, (replica_id, lsn, flags) in enumerate(
+            zip(self.replica_id, self.lsn, self.flags, strict=True)
+        ):
+            if lsn > lsns[replica_id]:
+                lsns[replica_id] = lsn
+                kept.append(self.row_bytes(row))
+                last = row
+            elif flags & FLAG_COMMIT and last >= 0:
+                kept[-1] = encode_row(replace(self.row(last), commit=True))
+            if flags & FLAG_COMMIT:
+                last = -1
+        return RowColumns.scan(b"".join(kept))
 
     def transaction_ends(self) -> memoryview:
         """The row after the last one of each transaction, in order.
@@ -306,7 +333,7 @@ class RowColumns:
         first: int,
         last: int,
         *,
-        after: Mapping[int, int],
+        after: Mapping[int, int] | None = None,
         upto: Mapping[int, int] | None = None,
         sync: int = 0,
     ) -> bytearray:
@@ -320,7 +347,9 @@ class RowColumns:
         """
         if not 0 <= first <= last <= self._count:
             raise IndexError(f"rows {first} … {last} of {self._count}")
-        after_lsns = array("Q", (after.get(i, 0) for i in range(VCLOCK_COMPONENTS)))
+        after_lsns = _NO_LSNS[:]
+        for replica_id, lsn in (after or {}).items():
+            after_lsns[replica_id] = lsn
         upto_lsns = _ONES * VCLOCK_COMPONENTS
         for replica_id, lsn in (upto or {}).items():
             upto_lsns[replica_id] = lsn

@@ -9,6 +9,7 @@ after a failed write the writer cuts it off and writes something else there.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -30,12 +31,12 @@ _ATTEMPTS: Final = 5
 class Follower:
     """Reads the log of a folder from a position and goes on as it grows. Never waits by itself.
 
-    `directory`: the folder; `after`: rows that `after` holds are not yielded; `durable`: tells a
+    `directory`: the folder; `after`: exactly the rows above it are yielded; `durable`: tells a
     follower in the writer's own process the newest file that has synced rows and how many of its
-    bytes are synced, and nothing behind that is yielded; `place`: a file and a byte in it from
-    which on all rows behind `after` stand, so that what is before need not be read; `lease`: keeps
-    what is still to be read from being removed, and is closed with the follower. One thread at a
-    time.
+    bytes are synced, and nothing behind that is yielded; `place`: a file, a byte in it and the
+    log's position there, which `after` covers, so that what is before need not be read; `lease`:
+    keeps what is still to be read from being removed, and is closed with the follower. One thread
+    at a time.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Follower:
         *,
         filesystem: FileSystem = OS,
         durable: Callable[[], tuple[Path, int]] | None = None,
-        place: tuple[Path, int] | None = None,
+        place: tuple[Path, int, VClock] | None = None,
         lease: Lease | None = None,
     ) -> None:
         self._lease = lease
@@ -56,8 +57,9 @@ class Follower:
         self._reader: WalReader | None = None
         self._offset = 0
         self._safe_end = 0  # what stood before this in the file when it was looked at, stays there
-        self.vclock = after
-        """The position: everything up to it was yielded, or was there before."""
+        self._lsns = array("Q", after.lsns())
+        self._read = self._lsns  # where the log was read to; the very same once it is equal
+        self._passed_local = False  # local rows were passed over that nobody counted
 
     def __enter__(self) -> Follower:
         return self
@@ -77,6 +79,24 @@ class Follower:
             self._reader = None
 
     @property
+    def vclock(self) -> VClock:
+        """The position: everything up to it was yielded, or was there before. A component that was
+        asked for may be ahead of the log."""
+        return VClock({i: lsn for i, lsn in enumerate(self._lsns) if lsn})
+
+    def share(self) -> VClock:
+        """Yield from here on whatever is read, also what `after` held already. Not to be called
+        before a row was looked for, and while what `poll` iterates over is used.
+
+        Returns the place in the log from which on that is all: where the log was read to.
+        """
+        assert self._reader is not None
+        if self._passed_local:
+            self._read[0] = max(self._read[0], self._lsns[0])
+        self._lsns = self._read
+        return self.vclock
+
+    @property
     def file(self) -> Path | None:
         """The file that is being read, None before the first row."""
         return self._reader.path if self._reader else None
@@ -87,11 +107,9 @@ class Follower:
         return self._offset
 
     def poll(self) -> Iterator[Block]:
-        """All blocks that are there now and hold a row after `vclock`.
+        """All rows above `vclock` that are there now, each once, as blocks of whole transactions.
 
-        A block may also hold rows that `vclock` had already; whoever asks for single rows compares
-        their lsn (`rows_after`). Ends when there is no more yet. Raises `CorruptBlock`, `ChainGap`,
-        `PositionUnavailable`.
+        Ends when there is no more yet. Raises `CorruptBlock`, `ChainGap`, `PositionUnavailable`.
         """
         while True:
             if self._reader is None and not self._open_first():
@@ -109,10 +127,12 @@ class Follower:
                         break
                     raise item.to_error()
                 self._offset = item.end
-                reached = self.vclock.merge(item.columns.last_lsns())
-                if reached != self.vclock:
-                    yield item
-                    self.vclock = reached
+                if self._read is not self._lsns:
+                    item.columns.raise_lsns(self._read)
+                above = item.above(self._lsns)
+                self._level()
+                if above is not None:
+                    yield above
             if not self._open_next(reader):
                 return
 
@@ -122,18 +142,34 @@ class Follower:
         return self._reader is not None and self._offset < self._safe_end
 
     def pack(self, taker: Taker, enough_bytes: int) -> bool:
-        """Give `taker` what comes next, until it has `enough_bytes`, as far as it stands in whole
-        blocks that were there at the last `poll`. What that iterates over must not go on then.
+        """Give `taker` the rows above `vclock` that come next, until it has `enough_bytes`, as far
+        as they stand in whole blocks that were there at the last `poll`. What that iterates over
+        must not go on then.
 
-        False, and nothing given, where only a new `poll` tells what is next.
+        False, and nothing given, where only a new `poll` tells what is next, or would not be known
+        where the log was read to.
         """
         reader = self._reader
         if reader is None or not self.is_ahead:
             return False
+        if not taker.counts_all:
+            ahead = {i for i, lsn in enumerate(self._read) if lsn < self._lsns[i]}
+            if ahead - {0}:
+                return False
+            self._passed_local |= bool(ahead)
         before = self._offset
+        taker.begin(self._lsns)
         self._offset = reader.pack(before, self._safe_end, taker, enough_bytes)
-        self.vclock = self.vclock.merge(taker.last_lsns())
+        for replica_id, lsn in taker.last_lsns().items():
+            self._lsns[replica_id] = max(lsn, self._lsns[replica_id])
+            self._read[replica_id] = max(lsn, self._read[replica_id])
+        self._level()
         return self._offset != before
+
+    def _level(self) -> None:
+        """Note whether the log was read up to the position."""
+        if self._read is not self._lsns and self._read == self._lsns:
+            self._read = self._lsns
 
     def _limit(self, name: str) -> int | None:
         """How many bytes of that file may be read, None for all."""
@@ -165,6 +201,8 @@ class Follower:
             if not files:
                 return False
             if self._open(files[0]):
+                self._read = array("Q", files[0].vclock.lsns())
+                self._level()
                 return True
         raise removed(self.vclock, files[0].vclock)
 
@@ -182,6 +220,8 @@ class Follower:
                 return False
             raise
         self._offset = place[1]
+        self._read = array("Q", place[2].lsns())
+        self._level()
         self._safe_end = 0
         return True
 
@@ -200,18 +240,23 @@ class Follower:
             return True  # it came between the last look and the rotation
         if isinstance(ending, Damage) and ending.kind not in TAIL_KINDS:
             raise ending.to_error()
-        if not reader.vclock.covers(following.vclock) and not self.vclock.covers(following.vclock):
+        if not self.vclock.covers(following.vclock):
             if all(file.path.name != reader.path.name for file in files):
                 raise removed(self.vclock, following.vclock)  # the oldest go first, ours did
+            read = VClock(dict(enumerate(self._read)))
             raise ChainGap(
-                f"the next file begins at {following.vclock}, the log so far ends at "
-                f"{reader.vclock}.",
+                f"the next file begins at {following.vclock}, the log so far ends at {read}.",
                 path=str(following.path),
-                expected=reader.vclock,
+                expected=read,
                 found=following.vclock,
                 hint="rows are missing: `logweir verify` shows where",
             )
-        return self._open(following) or self._open_first()
+        if not self._open(following):
+            return self._open_first()
+        for replica_id, lsn in following.vclock.items():
+            self._read[replica_id] = max(lsn, self._read[replica_id])
+        self._level()
+        return True
 
     def _open(self, file: LogFile) -> bool:
         """Go on in `file`; False where it was removed since the folder was listed."""

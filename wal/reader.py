@@ -76,6 +76,14 @@ class Block:
         """The rows' bytes, unpacked."""
         return self.columns.data
 
+    def above(self, lsns: array[int]) -> Block | None:
+        """The block with the rows above `lsns` only, None if there is none; see
+        `RowColumns.above`."""
+        columns = self.columns.above(lsns)
+        if columns is self.columns:
+            return self
+        return replace(self, columns=columns) if len(columns) else None
+
     def rows(self) -> Iterator[Row]:
         """The rows as objects."""
         return map(self.columns.row, range(len(self.columns)))
@@ -92,6 +100,13 @@ class Taker(Protocol):
 
     written_bytes: int
     """What it has made of them so far."""
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether `last_lsns` counts the rows that it left out, too."""
+
+    def begin(self, lsns: array[int]) -> None:
+        """Called first. `lsns`: the lsn reached per replica id; only rows above it are taken."""
 
     def add(self, data: bytes) -> bool:
         """Take the rows of one block, all or, if it cannot, none. What it takes is in order: rows,

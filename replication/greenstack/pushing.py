@@ -96,15 +96,18 @@ def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
 class Pushes:
     """The rows of several blocks as frames, one block's behind the other's.
 
-    `lsns`: what was had already, by replica id, raised by what is taken; `front`: the flex entries
-    before that of the vbucket; `opaque`: of the first frame. No transaction is begun once
-    `limit_bytes` are written.
+    `lsns`: what was had already, by replica id, raised by what is taken, for `take_from`; `front`:
+    the flex entries before that of the vbucket; `opaque`: of the first frame. No transaction is
+    begun once `limit_bytes` are written. A `wal.reader.Taker`.
     """
+
+    counts_all: Final = False
 
     def __init__(
         self, lsns: array[int], names: Names, front: bytes, opaque: int, limit_bytes: int
     ) -> None:
         self.lsns = lsns
+        self._begun = lsns[:]
         self._names = names
         self._front = front
         self._limit_bytes = limit_bytes
@@ -113,9 +116,15 @@ class Pushes:
         self.written_bytes = 0
         """How many bytes of frames there are."""
 
+    def begin(self, lsns: array[int]) -> None:
+        """See `wal.reader.Taker`."""
+        self.lsns[:] = lsns
+        self._begun = lsns[:]
+
     def last_lsns(self) -> dict[int, int]:
-        """What is had with what was taken, by replica id."""
-        return {replica_id: lsn for replica_id, lsn in enumerate(self.lsns) if lsn}
+        """The highest lsn of each replica id in what was taken, of rows that were not had."""
+        both = enumerate(zip(self.lsns, self._begun, strict=True))
+        return {replica_id: lsn for replica_id, (lsn, had) in both if lsn > had}
 
     def add(self, data: bytes) -> bool:
         """Take the rows of a block, all or, if it cannot, none: see `wal.reader.Taker`."""

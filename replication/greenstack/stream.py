@@ -40,6 +40,7 @@ from logweir.replication.greenstack.pushing import (
     Pushed,
     Pushes,
     entry,
+    lsns_of,
     push_documents,
 )
 from logweir.wal.reader import Taker
@@ -155,14 +156,12 @@ class Outgoing:
         about, up to `STEP_BYTES`. See `pushing.Pushes`."""
         return self._put(self._pushes(lsns, names, STEP_BYTES).take_from(data, at), now)
 
-    def put_packed(
-        self, pack: Callable[[Taker], bool], lsns: array[int], names: Names, now: float
-    ) -> bool:
+    def put_packed(self, pack: Callable[[Taker], bool], names: Names, now: float) -> bool:
         """Push what `pack` adds, whole blocks for which there is room. Returns what it returns;
         False at once where there is little room."""
         if self.window_bytes - self.owed_bytes < STEP_BYTES:
             return False
-        made = self._pushes(lsns, names, self.window_bytes)
+        made = self._pushes(lsns_of(()), names, self.window_bytes)
         is_packed = pack(made)
         self._put(made.take(), now)
         return is_packed

@@ -265,8 +265,8 @@ class Streaming:
         if not reader.is_ahead:
             return False
         await self._takes()
-        lsns, names = lsns_of(reader.vclock.items()), _names(self._buckets())
-        if not self.outgoing.put_packed(reader.pack, lsns, names, self._link.time()):
+        names = _names(self._buckets())
+        if not self.outgoing.put_packed(reader.pack, names, self._link.time()):
             return False
         self.outgoing.position = reader.vclock.without_local()
         await self._pause()
@@ -306,7 +306,7 @@ class Streaming:
         for replica_id, lsn in zip(
             columns.replica_id[first:last], columns.lsn[first:last], strict=True
         ):
-            lsns[replica_id] = max(lsns[replica_id], lsn)
+            lsns[replica_id] = lsn
         return int(columns.end_offset[last - 1])
 
     def _row(self, bucket: Bucket, change: Change) -> PushedRow | None:

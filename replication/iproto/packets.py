@@ -20,15 +20,15 @@ _ONES: Final = array("Q", (2**64 - 1,))
 
 
 class Packets:
-    """The packets of several blocks, one behind the other.
+    """The packets of several blocks, one behind the other: a `wal.reader.Taker`.
 
-    `after`, `upto`, `sync`: as in `RowColumns.packets`; `size_bytes`: there is no room for more.
+    `upto`, `sync`: as in `RowColumns.packets`; `size_bytes`: there is no room for more.
     """
 
-    def __init__(
-        self, after: Mapping[int, int], upto: Mapping[int, int], sync: int, size_bytes: int
-    ) -> None:
-        self._after = array("Q", (after.get(i, 0) for i in range(VCLOCK_COMPONENTS)))
+    counts_all: Final = True
+
+    def __init__(self, upto: Mapping[int, int], sync: int, size_bytes: int) -> None:
+        self._after = _ZERO * VCLOCK_COMPONENTS
         self._upto = _ONES * VCLOCK_COMPONENTS
         for replica_id, lsn in upto.items():
             self._upto[replica_id] = lsn
@@ -37,6 +37,10 @@ class Packets:
         self._lsns = _ZERO * VCLOCK_COMPONENTS
         self.written_bytes = 0
         """How much of the room is taken."""
+
+    def begin(self, lsns: array[int]) -> None:
+        """See `Taker`."""
+        self._after = lsns[:]
 
     def last_lsns(self) -> dict[int, int]:
         """The highest lsn that the blocks' rows have of each replica id, also where left out."""

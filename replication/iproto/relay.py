@@ -242,7 +242,7 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
     with conversation.shared.hub.follow(start) as follower:
         for block in follower.poll():
             columns = block.columns
-            packets = columns.packets(0, len(columns), after=after, upto=limits, sync=sync)
+            packets = columns.packets(0, len(columns), upto=limits, sync=sync)
             link.write(bytes(packets))
             await link.drained()
             if follower.vclock.covers(upto):
@@ -383,13 +383,12 @@ async def _skip(reader: Reader) -> None:
 
 def next_packets(reader: Reader, upto: dict[int, int], sync: int) -> bytes | bytearray | None:
     """What comes next, maybe nothing that this replica wants; None at the end of the log."""
-    before = reader.vclock
     if reader.is_ahead:
-        made = Packets(before, upto, sync, HUB_STEP_BYTES + HUB_STEP_BYTES // 4)
+        made = Packets(upto, sync, HUB_STEP_BYTES + HUB_STEP_BYTES // 4)
         if reader.pack(made):
             return made.take()
     window = reader.take()
-    return None if window is None else window.packets(before, upto, sync)
+    return None if window is None else window.packets(upto, sync)
 
 
 async def _relay(

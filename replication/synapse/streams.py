@@ -326,19 +326,14 @@ class Streams:
         return found
 
     def _new(self, reached: _Reached, block: Block) -> Iterator[tuple[int, RowColumns, int, int]]:
-        """Transactions that are new and may be for us: signature, and where their rows are."""
+        """Transactions that may be for us: signature, and where their rows are."""
         table, lsns = self._table(), reached.lsns
         columns = block.columns
         spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
         for first, last in columns.transactions():
-            known = reached.signature
             for i in range(first, last):
-                before = lsns.get(who[i], 0)
-                if lsn[i] > before:
-                    reached.signature += lsn[i] - before
-                    lsns[who[i]] = lsn[i]
-            if reached.signature == known:
-                continue  # what the start had already
+                reached.signature += lsn[i] - lsns.get(who[i], 0)
+                lsns[who[i]] = lsn[i]
             if last - first == 1 and spaces[first] not in table:
                 continue
             yield reached.signature, columns, first, last

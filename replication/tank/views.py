@@ -179,10 +179,7 @@ class View:
                 strict=True,
             )
             for index, (replica_id, lsn, space_id) in enumerate(rows):
-                known = lsns.get(replica_id, 0)
-                if lsn <= known:
-                    continue
-                signature += lsn - known
+                signature += lsn - lsns.get(replica_id, 0)
                 lsns[replica_id] = lsn
                 if not self._space or space_id == wanted:
                     found.append((index, signature))

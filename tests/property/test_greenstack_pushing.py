@@ -188,10 +188,11 @@ def test_rows_are_pushed_as_one_by_one(
     """Byte for byte: transactions, removals, several buckets, what was had before."""
     columns = block(made, before=before)
     fast, slow, whole = outgoing(lane), outgoing(lane), outgoing(lane)
-    _, lsns = put_all(fast[0], columns, {1: before + had})
     reached = {1: before + had}
-    for first, last in columns.transactions():
-        put_one_by_one(slow[0], columns, first, last, reached)
+    given = columns.above(lsns_of(reached.items()))
+    _, lsns = put_all(fast[0], given, reached)
+    for first, last in given.transactions():
+        put_one_by_one(slow[0], given, first, last, reached)
     assert fast[1].data == slow[1].data
     assert (fast[0].owed_bytes, fast[0].rows) == (slow[0].owed_bytes, slow[0].rows)
     assert lsns[1] == before + max(len(columns), had)
@@ -208,11 +209,14 @@ def push_whole(stream: Outgoing, blocks: list[bytes], reached: dict[int, int]) -
     before = lsns[:]
 
     def pack(made: Pushes) -> bool:
+        made.begin(lsns)
         done = all(map(made.add, blocks))
-        assert made.last_lsns() == {number: lsn for number, lsn in enumerate(lsns) if lsn}
+        raised = enumerate(zip(made.lsns, before, strict=True))
+        assert made.last_lsns() == {number: lsn for number, (lsn, had) in raised if lsn > had}
+        lsns[:] = made.lsns
         return done
 
-    done = stream.put_packed(pack, lsns, Names(BUCKETS), 0.0)
+    done = stream.put_packed(pack, Names(BUCKETS), 0.0)
     assert done or len(blocks) > 1 or (lsns == before and not stream.rows)
     reached.update({number: lsn for number, lsn in enumerate(lsns) if lsn})
     return done
@@ -301,8 +305,9 @@ def test_rows_alike_but_for_lsn_and_tuple_are_read_as_if_they_were_not() -> None
         columns = RowColumns.scan(encode_rows(rows))
         fast, slow, reached, other = outgoing(), outgoing(), {1: start + 7}, {1: start + 7}
         assert push_whole(fast[0], [columns.data], reached)
-        for first, last in columns.transactions():
-            put_one_by_one(slow[0], columns, first, last, other)
+        given = columns.above(lsns_of(other.items()))
+        for first, last in given.transactions():
+            put_one_by_one(slow[0], given, first, last, other)
         assert fast[1].data == slow[1].data
         assert reached == other
         kernels_agree(columns.data, 0, 1 << 20, 1 << 17, start)

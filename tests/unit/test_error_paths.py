@@ -129,7 +129,7 @@ def test_a_place_whose_file_is_gone_is_looked_for_anew(tmp_path: Path) -> None:
     """A follower that is told where to begin falls back to its position."""
     write_snapshot(tmp_path, {512: [SPACE_ROW]})
     write_log(tmp_path, [[insert(512, [number])] for number in range(3)])
-    place = (tmp_path / "00000000000000000777.xlog", 97)
+    place = (tmp_path / "00000000000000000777.xlog", 97, VClock())
     with Follower(tmp_path, VClock({1: 1}), place=place) as follower:
         assert follower.file is None
         lsns = [lsn for block in follower.poll() for lsn in block.columns.lsn]

@@ -241,7 +241,7 @@ def test_damage_behind_what_was_relayed_is_told_with_its_neighbours(tmp_path: Pa
     data[offsets[70] + 2] ^= 1
     file.write_bytes(data)
     with WalReader(file) as reader:
-        packets = Packets({}, {}, 0, 5_000_000)
+        packets = Packets({}, 0, 5_000_000)
         end = reader.pack(offsets[0], reader.size, packets, 5_000_000)
         assert end == offsets[70]
         assert packets.last_lsns() == reader.vclock == {1: 3500}

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from logweir import limits
-from logweir.errors import PositionUnavailable
+from logweir.errors import ChainGap, PositionUnavailable, WriteFailed
 from logweir.replication import hub as hub_module
 from logweir.replication.hub import Hub, Window
+from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
+from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 from logweir.wal.xrow import Row, encode_row
@@ -147,14 +149,19 @@ def test_packets_are_made_once_for_all_that_want_the_same(log: Log) -> None:
         log.write(2, 1)
         window = reader.take()
         assert window is not None
-        every = window.packets(window.start, {})
-        assert window.packets(window.start, {5: 0}) is every
-        without = window.packets(window.start, {2: 0})
+        every = window.packets({})
+        assert window.packets({5: 0}) is every
+        without = window.packets({2: 0})
         assert len(without) < len(every)
         assert every.startswith(without)
-        later = window.packets(VClock({1: 3}), {})
-        assert every.endswith(later)
-        assert len(later) < len(without)
+        later = window.above(VClock({1: 3}))
+        assert every.endswith(later.packets({}))
+        assert rows(later) == [(2, 1)]
+        assert window.above(VClock({1: 3})) is later
+        elsewhere = window.above(VClock({1: 1, 7: 9}))
+        assert elsewhere.blocks is window.blocks
+        assert elsewhere.packets({}) is every
+        assert elsewhere.end == VClock({1: 3, 2: 1, 7: 9})
         hub.close()
 
     asyncio.run(main())
@@ -188,24 +195,112 @@ def test_reader_that_falls_behind_reads_by_itself_again(
     asyncio.run(main())
 
 
-def test_reader_ahead_of_the_log_shares_too_and_gets_only_what_it_lacks(log: Log) -> None:
-    """A follower may know rows that we do not have yet, or ids that we never heard of."""
+@pytest.mark.parametrize("first", [0, 1], ids=["plain first", "ahead first"])
+@pytest.mark.parametrize("joins", ["together", "later"])
+def test_reader_ahead_of_the_log_gets_what_it_lacks_and_takes_nothing_from_others(
+    log: Log, first: int, joins: str
+) -> None:
+    """A follower may know rows that we do not have yet, or ids that we never heard of. Whoever
+    reads the log first, each gets the rows above its own position."""
     log.write(1, 3)
 
     async def main() -> None:
         hub = Hub(log.follow)
-        plain, ahead = hub.reader(VClock()), hub.reader(VClock({1: 5, 7: 9}))
-        plain.take()
-        assert plain.take() is None
-        assert ahead.take() is None
-        log.write(1, 4)
-        window = plain.take()
-        assert window is not None
-        before = ahead.vclock
-        assert ahead.take() is window
-        assert window.packets(before, {}) != window.packets(window.start, {})
-        assert window.packets(window.start, {}).endswith(window.packets(before, {}))
-        assert ahead.vclock == VClock({1: 7, 7: 9})
+        positions = [VClock(), VClock({1: 5, 7: 9})]
+        found: list[list[tuple[int, int]]] = [[], []]
+        readers = {}
+
+        def take_all(*numbers: int) -> None:
+            for number in numbers:
+                if number not in readers:
+                    readers[number] = hub.reader(positions[number])
+                while (window := readers[number].take()) is not None:
+                    found[number] += rows(window)
+
+        take_all(first, 1 - first) if joins == "together" else take_all(first)
+        log.write(1, 1)
+        take_all(first, 1 - first)
+        log.write(1, 3)
+        log.write(7, 10)
+        take_all(first, 1 - first)
+        every = [(1, lsn) for lsn in range(1, 8)] + [(7, lsn) for lsn in range(1, 11)]
+        assert found == [every, [(1, 6), (1, 7), (7, 10)]]
+        assert readers[0].vclock == readers[1].vclock == VClock({1: 7, 7: 10})
+        log.write(1)
+        assert readers[first].take() is readers[1 - first].take() is not None
+        hub.close()
+
+    asyncio.run(main())
+
+
+def test_many_readers_at_the_end_have_one_file_open(log: Log) -> None:
+    """However many come, ahead or not, and whoever came first leaves; none when all have left."""
+    log.write(1, 5)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        readers = [hub.reader(VClock({1: number % 9})) for number in range(100)]
+        for reader in readers:
+            while reader.take() is not None:
+                pass
+        assert sum(follower.file is not None for follower in log.opened) == 1
+        for reader in readers[:-1]:
+            reader.close()
+        log.write(1, 9)
+        assert rows(readers[-1].take())[-1] == (1, 14)
+        assert sum(follower.file is not None for follower in log.opened) == 1
+        readers[-1].close()
+        assert all(follower.file is None for follower in log.opened)
+
+    asyncio.run(main())
+    assert len(log.opened) == 100
+
+
+def test_error_in_the_shared_windows_concerns_those_alone_that_lack_rows(tmp_path: Path) -> None:
+    """The log is shortened while a reader rests: it is told, who needs nothing of that goes on."""
+    log = Log(tmp_path, max_bytes=200)
+    log.write(1, 3)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        resting = hub.reader(VClock())
+        while resting.take() is not None:
+            pass
+        log.write(1, 30, size=50)
+        for file in scan_directory(tmp_path).xlogs[:-1]:
+            file.path.unlink()
+        newest = hub.reader(log.vclock)
+        assert newest.take() is None
+        log.write(1)
+        assert rows(newest.take()) == [(1, 34)]
+        with pytest.raises((PositionUnavailable, ChainGap)):
+            resting.take()
+        log.write(1)
+        assert rows(newest.take()) == [(1, 35)]
+        hub.close()
+
+    asyncio.run(main())
+    log.writer.close()
+
+
+def test_what_was_read_before_an_error_is_given_before_it_is_told(log: Log) -> None:
+    """A file that cannot be opened for a moment costs no row."""
+    log.write(1, 3)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock())
+        poll, failures = log.opened[0].poll, [WriteFailed("too many open files", path="x")]
+
+        def failing() -> Iterator[Block]:
+            yield from poll()
+            if failures:
+                raise failures.pop()
+
+        log.opened[0].poll = failing  # type: ignore[method-assign]
+        assert rows(reader.take()) == [(1, 1), (1, 2), (1, 3)]
+        log.write(1)
+        assert rows(reader.take()) == [(1, 4)]
         hub.close()
 
     asyncio.run(main())

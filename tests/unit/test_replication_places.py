@@ -60,8 +60,9 @@ def test_reading_from_a_place_gives_what_reading_from_the_start_gives(
             with Follower(tmp_path, after, **options) as follower:  # type: ignore[arg-type]
                 return [lsn for block in follower.poll() for lsn in block.columns.lsn]
 
-        wanted = [lsn for lsn in rows() if lsn > after[1]]
-        assert [lsn for lsn in rows(place=(place.path, place.offset)) if lsn > after[1]] == wanted
-        gone = (tmp_path / "00000000000000000000.gone", 100)
-        assert [lsn for lsn in rows(place=gone) if lsn > after[1]] == wanted
+        wanted = rows()
+        assert rows(place=(place.path, place.offset, place.vclock)) == wanted
+        gone = (tmp_path / "00000000000000000000.gone", 100, place.vclock)
+        assert rows(place=gone) == wanted
+        assert wanted == list(range(after[1] + 1, log.vclock[1] + 1))
         assert len(wanted) == 60 - at
