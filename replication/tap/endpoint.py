@@ -600,7 +600,7 @@ class Conversation:
             return
         self.streaming = Streaming(self, event.slot, connect)
         self.service.streams[self] = self.streaming
-        self.link.spawn(self.streaming.run())
+        self.streaming.task = self.link.spawn(self.streaming.run())
 
     def _may_stream(self, connect: Connect) -> Status | None:
         takes_over = bool(connect.options & Option.TAKEOVER_VBUCKETS and connect.vbuckets)
