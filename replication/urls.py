@@ -20,7 +20,7 @@ reachable from outside unless it is asked for. Options: `tls=1` (upstreams: spea
 (trust these certificates and no others), `plain=1` (Greenstack listeners: passwords unencrypted
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
-`expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
+`eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
 for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`), and
 those of Synapse upstreams (`logweir.replication.synapse.source`).
 """
@@ -68,7 +68,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 _SECONDS_MAX: Final = 1e6
 OPTIONS: Final = frozenset(
     [
-        *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
+        *("tls", "ca", "anonymous", "eof", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
         *("form", "value", "sweep", "noop", "sasl", "takeover", "vbuckets", "stall"),
         *("plain",),
