@@ -256,8 +256,8 @@ def _refusals(requests: Sequence[Packet | RequestRun], status: Status) -> list[b
 
 
 class _Run:
-    """Commands that are run in a bucket. `answers`: to those that are durable; `fresh`: to those that were run
-    since; `rest`: those that were not yet."""
+    """Commands that are run in a bucket. `answers`: to those that are durable; `fresh`: to those
+    that were run since; `rest`: those that were not yet."""
 
     __slots__ = ("answers", "bucket", "event", "fresh", "rest")
 

@@ -15,7 +15,9 @@ connecting     as streaming, from TAP_CONNECT on until its answer; responses are
 streaming      responses, NOOP; other requests: status 83
 =============  =====================================================================================
 
-The stream begins after everything that was asked before it is answered (`is_first`). Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
+The stream begins after everything that was asked before it is answered (`is_first`).
+
+Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
 the date that it announces. Ends behind its answer: malformed requests (04), refused TAP_CONNECT,
 packets of a stream that are larger than we take (03), QUIT. Source: memcached 1.6.18 and 1.8.1,
 ep-engine 1.8.1, observed.

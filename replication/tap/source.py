@@ -15,8 +15,8 @@ that is not here yet becomes active. CAS, flags, datatype and private bytes stay
 
 A server that gives no checkpoints is copied anew at each connection, which is told; one that sends
 items without any mark and closes the connection (memcached's default engine, which streams nothing
-live) is told as that. An expiry below 30 days is no time that an ep-engine sends, but memcached's default engine does, which counts
-from its start. `expiry` in the address says what is made of one:
+live) is told as that. An expiry below 30 days is no time that an ep-engine sends, but memcached's
+default engine does, which counts from its start. `expiry` in the address says what is made of one:
 
 ============  ==================================================================================
 `ignore`      (if not given) the item never expires here
@@ -36,8 +36,9 @@ would be older than what it gave. It is whole where CLOSE_TAP_STREAM came (logwe
 others), or where the server closed the connection (ep-engine) and each INITIAL_VBUCKET_STREAM had
 its CLOSE_BACKFILL. memcached's default engine sends neither, only items, then the end of the
 connection, which a server that dies looks like, too. Then nothing is removed here, and the source
-stops and says so; with `eof=whole` in the address the end of the connection behind at least one item
-is the end of a whole dump, and what was not in it is removed from all vbuckets, or from those named.
+stops and says so; with `eof=whole` in the address the end of the connection behind at least one
+item is the end of a whole dump, and what was not in it is removed from all vbuckets, or from those
+named.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ The seed is fixed and shown on failure; `FUZZ_ROUNDS` in the environment asks fo
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import socket

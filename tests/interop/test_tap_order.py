@@ -1,4 +1,4 @@
-"""What stands before TAP_CONNECT, or before another bucket, in one write: everything in its turn."""
+"""What stands before TAP_CONNECT or SELECT_BUCKET in one write: everything in its turn."""
 
 from __future__ import annotations
 
