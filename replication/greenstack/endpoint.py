@@ -257,10 +257,16 @@ class Conversation:
                 self.session.answer(frame, Status.TOO_BUSY)
             return
         self._unanswered_bytes += pending.frame.size_bytes
-        if self._unanswered_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
+        # A transaction whose end has not come waits for nothing but that.
+        if self._waiting_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
             self._held = True
             self.session.notice(NoticeCode.SLOW_DOWN, "too much is unanswered")
             self.link.hold_reading()
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """Of requests that are not answered yet, though they could be."""
+        return self._unanswered_bytes - self.lanes.open_bytes
 
     def _pump(self) -> None:
         while self.lanes.has_ready:
@@ -281,7 +287,7 @@ class Conversation:
 
     def _done(self, batch: Batch[str]) -> None:
         self._unanswered_bytes -= batch.size_bytes
-        if self._held and self._unanswered_bytes <= GREENSTACK_PIPELINE_BYTES // 2:
+        if self._held and self._waiting_bytes <= GREENSTACK_PIPELINE_BYTES // 2:
             self._held = False
             self.link.resume_reading()
             self.session.notice(NoticeCode.SPEED_UP, "go on")
@@ -683,12 +689,10 @@ def _together(
             _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
             answer = Status.INTERNAL_ERROR, b""
         answers.append(answer)
-        is_part = one.frame.opcode in (Opcode.MUTATION, Opcode.REMOVE)
-        if answer[0] != Status.SUCCESS and is_part:
+        if answer[0] != Status.SUCCESS:
             group.rollback(mark)
-            failed: Answer = (Status.INVALID_STATE, b"")
             return [
-                answer if i == number else (other.refusal or failed[0], b"")
+                answer if i == number else (other.refusal or Status.INVALID_STATE, b"")
                 for i, other in enumerate(requests)
             ]
     return answers
