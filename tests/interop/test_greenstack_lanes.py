@@ -1,4 +1,4 @@
-"""Lanes and transactions on sockets: in which bucket a new lane works, what is too large, probes."""
+"""Lanes and transactions on sockets: where a new lane works, what is too large, probes."""
 
 from __future__ import annotations
 

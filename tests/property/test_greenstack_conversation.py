@@ -105,7 +105,7 @@ class LaneModel:
         """Do all that was bound together, or nothing of it."""
         after = dict(self.stored)
         outcomes: list[tuple[int, int]] = []
-        for frame, operation, key, value in self.open:
+        for _, operation, key, value in self.open:
             outcomes.append(self.change(after, operation, key, value))
             if outcomes[-1][0] != Status.SUCCESS:
                 break

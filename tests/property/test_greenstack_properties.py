@@ -16,7 +16,6 @@ from logweir.replication.greenstack.codec import (
     Frame,
     FrameBuffer,
     Opcode,
-    Status,
     encode_frame,
 )
 from logweir.replication.greenstack.flat import Kind
