@@ -21,7 +21,8 @@ reachable from outside unless it is asked for. Options: `tls=1` (upstreams: spea
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
-for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`), and
+for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`; `sweep`
+also for those of Greenstack), and
 those of Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
@@ -81,7 +82,7 @@ LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "synapse": frozenset(
         ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
     ),
-    "greenstack": frozenset(("plain",)),
+    "greenstack": frozenset(("plain", "sweep")),
 }
 """What may stand in the address of a listener, by scheme."""
 
