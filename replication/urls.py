@@ -21,9 +21,9 @@ reachable from outside unless it is asked for. Options: `tls=1` (upstreams: spea
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
-for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`; `sweep`
-also for those of Greenstack), and
-those of Synapse upstreams (`logweir.replication.synapse.source`).
+for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`;
+`sweep` also for those of Greenstack), and those of Synapse upstreams
+(`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations

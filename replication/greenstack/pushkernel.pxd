@@ -21,7 +21,7 @@ cdef extern from *:
 
 cdef Py_ssize_t _BAD
 cdef Py_ssize_t _AT, _BYTES, _OPAQUE_NEXT, _FRAMES, _DONE, _STOPPED, _ODD
-cdef Py_ssize_t _INSERT, _REPLACE, _DELETE, _LOCAL, _REPLICAS, _FRAME_ROOM, _MORE, _FLAGS_AT
+cdef Py_ssize_t _INSERT, _REPLACE, _DELETE, _LOCAL, _REPLICAS, _VBUCKETS, _FRAME_ROOM, _MORE, _FLAGS_AT
 cdef Py_ssize_t _FRONT_AT, _SKIPPED, _PUT, _REMOVED, _STRANGE, _NOTHING, _ONE, _ALL
 cdef u64 _COMMIT, _TRUNCATE, _ONES
 cdef double _TIME_END

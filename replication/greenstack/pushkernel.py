@@ -16,8 +16,9 @@ Most rows differ from the one before in lsn and tuple only. The first of such ro
 what has the same bytes before the tuple, but those of the lsn, reads the same, and its frame
 begins as the model's does but for some numbers.
 
-Nothing here raises, recurses or believes a length: every read and write is checked against the
-ends of its buffer first, since the compiled one would not notice.
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. A table of the caller's own that is too short
+is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _TRUNCATE = 330  # store.definition.SystemSpace
 _COMMIT = 1
 _LOCAL = 1
 _REPLICAS = 32
+_VBUCKETS = 1 << 16
 _ONES = 2**64 - 1
 _FRAME_ROOM = 320  # of a pushed frame, without its names, key and value
 _MORE = 8
@@ -325,6 +327,8 @@ def pushes(
     end = len(data)
     room = len(out)
     front_bytes = len(front)
+    if len(numbers) <= _FRAMES or len(lsns) < _REPLICAS or len(bounds) <= len(spaces):
+        raise IndexError("pushes: a table is too short")
     at = numbers[_AT]
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
@@ -333,6 +337,8 @@ def pushes(
     distance = time_us = tsn = 0
     framed = _BAD
     how = _DONE
+    if at < 0 or used < 0:
+        raise IndexError("pushes: numbers beyond their buffers")
     while at < end:
         if used >= limit:
             how = _STOPPED
@@ -408,6 +414,8 @@ def pushes(
                 lsns[origin] = lsn
             if is_new and kind != _SKIPPED:
                 name_at, name_end = bounds[bucket], bounds[bucket + 1]
+                if name_at < 0 or name_end < name_at or name_end > len(names):
+                    raise IndexError("pushes: a name beyond the names")
                 if stop - at + front_bytes + name_end - name_at + _FRAME_ROOM > room - used:
                     how = _STOPPED
                     break
@@ -481,12 +489,16 @@ def documents(
     front_bytes = len(front)
     name_bytes = len(name)
     room = len(out)
+    if len(numbers) <= _FRAMES or len(wanted) < _VBUCKETS:
+        raise IndexError("documents: a table is too short")
     row = numbers[_AT]
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
     count = len(tuples)
     how = _DONE
+    if row < 0 or used < 0:
+        raise IndexError("documents: numbers beyond their buffers")
     while row < count:
         tuple_ = tuples[row]
         item = tuple_
