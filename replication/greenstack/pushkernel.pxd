@@ -76,6 +76,10 @@ cdef Py_ssize_t microseconds(double seconds) noexcept
 @cython.locals(kind=Py_ssize_t)
 cdef Py_ssize_t nature(u64* row, Py_ssize_t bucket) noexcept
 
+@cython.locals(i=Py_ssize_t, size=u64)
+cdef Py_ssize_t begin(
+    u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, u64[::1] numbers) except -1
+
 @cython.locals(raw=Source, to=Target, before=Source, named=Source, owed="Py_ssize_t[512]",
                row="unsigned long long[15]", fields="unsigned long long[20]",
                saved="unsigned long long[32]", scratch="unsigned char[24]", end=Py_ssize_t,

@@ -298,6 +298,19 @@ def nature(row: list[int], bucket: int) -> int:
     return _REMOVED if kind == _DELETE and row[_KEY] else _STRANGE
 
 
+def begin(lsns: Table, spaces: Table, bounds: Table, names: bytes, numbers: Table) -> int:
+    """Check the tables that `pushes` is given. Returns where it is to begin."""
+    if len(numbers) <= _FRAMES or len(lsns) < _REPLICAS or len(bounds) <= len(spaces):
+        raise IndexError("pushes: a table is too short")
+    if numbers[_AT] >> 62 or numbers[_BYTES] >> 62:
+        raise IndexError("pushes: numbers beyond their buffers")
+    size = len(names)
+    for i in range(len(spaces)):
+        if bounds[i] > bounds[i + 1] or bounds[i + 1] > size:
+            raise IndexError("pushes: a name beyond the names")
+    return numbers[_AT]
+
+
 def pushes(
     data: bytes,
     lsns: Table,
@@ -315,8 +328,8 @@ def pushes(
     wanted ones, ascending; names[bounds[i]:bounds[i + 1]]: the flex entry with the name of the
     i-th; `front`: the entries before that of the vbucket. A transaction is begun only while fewer
     than `limit` bytes are written. `numbers`: where the transaction begins that is next, bytes used
-    of `out`, the next opaque, frames written so far. ODD: the transaction that is next is, or its
-    bytes are not those of whole rows that `rows.scan` and `rows.transactions` take.
+    of `out`, the next opaque, frames written so far. ODD: the transaction that is next is, or no
+    whole rows that `rows.scan` and `rows.transactions` take.
     """
     raw, to, before, named = data, out, front, names
     owed = [0] * 512
@@ -327,9 +340,7 @@ def pushes(
     end = len(data)
     room = len(out)
     front_bytes = len(front)
-    if len(numbers) <= _FRAMES or len(lsns) < _REPLICAS or len(bounds) <= len(spaces):
-        raise IndexError("pushes: a table is too short")
-    at = numbers[_AT]
+    at = begin(lsns, spaces, bounds, names, numbers)
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
@@ -337,8 +348,6 @@ def pushes(
     distance = time_us = tsn = 0
     framed = _BAD
     how = _DONE
-    if at < 0 or used < 0:
-        raise IndexError("pushes: numbers beyond their buffers")
     while at < end:
         if used >= limit:
             how = _STOPPED
@@ -414,8 +423,6 @@ def pushes(
                 lsns[origin] = lsn
             if is_new and kind != _SKIPPED:
                 name_at, name_end = bounds[bucket], bounds[bucket + 1]
-                if name_at < 0 or name_end < name_at or name_end > len(names):
-                    raise IndexError("pushes: a name beyond the names")
                 if stop - at + front_bytes + name_end - name_at + _FRAME_ROOM > room - used:
                     how = _STOPPED
                     break

@@ -271,6 +271,9 @@ def test_pushes_want_whole_tables(kernel: Any) -> None:
     short(lambda table: call(*whole, table), numbers, 4)
     short(lambda table: call(table, *whole[1:], numbers), whole[0], 32)
     short(lambda table: call(*whole[:2], table, whole[3], numbers), whole[2], 2)
+    for bounds in ((0, 4), (3, 0), (1 << 63, 3)):
+        with pytest.raises(IndexError):
+            call(*whole[:2], array("Q", bounds), whole[3], numbers)
 
 
 @pytest.mark.parametrize("kernel", PUSHES)
