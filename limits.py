@@ -378,7 +378,7 @@ TAP_NOOPS_UNANSWERED: Final = 2
 """Signs of life that a consumer which has answered one before may leave unanswered in a row."""
 
 TAP_SWEEP_SECONDS: Final = 60.0
-"""Pause between two walks over a bucket that remove what has expired."""
+"""Longest pause between two walks over a bucket that remove what has expired."""
 
 TAP_SWEEP_ITEMS: Final = 500
 """Items of a bucket that such a walk looks at in one go."""
@@ -416,7 +416,7 @@ GREENSTACK_TRANSACTION_FRAMES: Final = 1000
 """Frames that `more` may bind together."""
 
 GREENSTACK_TRANSACTION_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of such frames."""
+"""Bytes of such frames, of all that are bound together on a connection and not complete yet."""
 
 GREENSTACK_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's requests that may be unanswered; then it is not read until some are."""

@@ -179,13 +179,17 @@ class Link(asyncio.Protocol):
         self._loop.call_soon(self._loop.call_soon, self._call, call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` beside the connection; it is cancelled when the connection is gone.
+        """Run `work` beside the connection; it is cancelled when the connection is gone, also where
+        that was before.
 
         An error of the tree in `logweir.errors`, or of the socket, closes the connection.
         """
         task = self._loop.create_task(self._guard(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: work.close())  # it may have been cancelled unbegun
+        if self.gone.done():
+            task.cancel()
         return task
 
     def close(self, reason: str) -> None:

@@ -17,7 +17,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError, LogweirError
-from logweir.limits import MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES, STATUS_GAPS
+from logweir.limits import (
+    MALLOC_KEPT_BYTES,
+    MALLOC_SHARED_BYTES,
+    STATUS_GAPS,
+    TAP_SWEEP_SECONDS,
+)
 from logweir.replication import positions
 from logweir.replication.greenstack.endpoint import GreenstackService
 from logweir.replication.greenstack.source import GreenstackSource
@@ -289,6 +294,7 @@ def _greenstack(server: Server, url: Url) -> Service:
         ready=server.caught_up,
         is_ready=lambda: server.is_caught_up,
         plain=url.option("plain") == "1",
+        sweep_seconds=option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
     )
     server.greenstack.append(service)
     return service

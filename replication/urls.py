@@ -21,9 +21,10 @@ reachable from outside unless it is asked for. Options: `tls=1` (upstreams: spea
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `topics`, `skip` (Tank: see `logweir.replication.tank.source`),
-`expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
-for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`), and
-those of Synapse upstreams (`logweir.replication.synapse.source`).
+`eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
+for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`;
+`sweep` also for those of Greenstack), and those of Synapse upstreams
+(`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 _SECONDS_MAX: Final = 1e6
 OPTIONS: Final = frozenset(
     [
-        *("tls", "ca", "anonymous", "expiry", "byteorder", "dialect", "server_name", "http"),
+        *("tls", "ca", "anonymous", "eof", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
         *("form", "value", "sweep", "noop", "sasl", "takeover", "vbuckets", "stall"),
         *("plain", "topics", "skip"),
@@ -85,7 +86,7 @@ LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "synapse": frozenset(
         ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
     ),
-    "greenstack": frozenset(("plain",)),
+    "greenstack": frozenset(("plain", "sweep")),
 }
 """What may stand in the address of a listener, by scheme."""
 

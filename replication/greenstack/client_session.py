@@ -238,22 +238,24 @@ class ClientSession:
         elif frame.opcode == Opcode.HELLO and self._hello is None:
             self._hello = HelloAnswer.decode(frame.payload)
             self._greeted(self._hello, events)
+        elif self._hello is None:
+            raise DecodeError(f"an answer of opcode {frame.opcode:#06x} before that to HELLO")
         elif frame.opcode == Opcode.SASL_AUTH and self._login is not None:
             challenge = decode_sasl_answer(frame.payload)
             if challenge:
                 self._say_sasl("", self._login.step(challenge))
             else:
                 self._login = None
-                self._enter(events)
+                self._enter(self._hello, events)
         elif frame.opcode == Opcode.SELECT_BUCKET:
             self._bucket = ""
-            self._enter(events)
+            self._enter(self._hello, events)
         else:
             raise DecodeError(f"an answer of opcode {frame.opcode:#06x} to nothing")
 
     def _greeted(self, hello: HelloAnswer, events: list[ClientEvent]) -> None:
         if self._login is None:
-            self._enter(events)
+            self._enter(hello, events)
             return
         first = self._login.begin(hello.mechanisms.split())
         self._say_sasl(self._login.mechanism, first)
@@ -261,12 +263,10 @@ class ClientSession:
     def _say_sasl(self, mechanism: str, data: bytes) -> None:
         self._say(Frame(Opcode.SASL_AUTH, payload=encode_sasl(mechanism, data)))
 
-    def _enter(self, events: list[ClientEvent]) -> None:
+    def _enter(self, hello: HelloAnswer, events: list[ClientEvent]) -> None:
         if self._bucket:
             self._say(Frame(Opcode.SELECT_BUCKET, payload=encode_bucket(self._bucket)))
             return
-        hello = self._hello
-        assert hello is not None
         self.is_ready = True
         events.append(Ready(hello.agent, hello.version, frozenset(hello.features)))
         for data in self._held:

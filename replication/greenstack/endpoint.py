@@ -24,9 +24,11 @@ from logweir.limits import (
     GREENSTACK_PIPELINE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
     GREENSTACK_STREAMS,
+    TAP_SWEEP_SECONDS,
 )
 from logweir.replication.bucketfeed import Changes
 from logweir.replication.bucketstore import STATES_SPACE, Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucketsweep import Sweeper, removal
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.commands import Executor
 from logweir.replication.greenstack.lanes import Batch, BatchKind, Lanes, Pending
@@ -77,7 +79,7 @@ RunAnswer = tuple[bytes, int]
 
 class GreenstackService:
     """Buckets of one store, served. `ready`: returns once everything that this server follows was
-    caught up with; None: at once."""
+    caught up with; None: at once; `sweep_seconds`: see `logweir.replication.bucketsweep`."""
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class GreenstackService:
         ready: Callable[[], Awaitable[None]] | None = None,
         is_ready: Callable[[], bool] = lambda: True,
         plain: bool = False,
+        sweep_seconds: float = TAP_SWEEP_SECONDS,
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
@@ -97,6 +100,7 @@ class GreenstackService:
         self.ready = ready
         self.is_ready = is_ready
         self.plain = plain
+        self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._schema = shared.log.schema
         self._names = self._bucket_names()
         self._loop = asyncio.get_running_loop()
@@ -118,6 +122,7 @@ class GreenstackService:
     def close(self) -> None:
         """The server stops: tell everybody who wants to know."""
         self._forget()
+        self.sweeper.close()
         for conversation in tuple(self.conversations):
             conversation.shutting_down()
 
@@ -257,10 +262,16 @@ class Conversation:
                 self.session.answer(frame, Status.TOO_BUSY)
             return
         self._unanswered_bytes += pending.frame.size_bytes
-        if self._unanswered_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
+        # A transaction whose end has not come waits for nothing but that.
+        if self._waiting_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
             self._held = True
             self.session.notice(NoticeCode.SLOW_DOWN, "too much is unanswered")
             self.link.hold_reading()
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """Of requests that are not answered yet, though they could be."""
+        return self._unanswered_bytes - self.lanes.open_bytes
 
     def _pump(self) -> None:
         while self.lanes.has_ready:
@@ -281,7 +292,7 @@ class Conversation:
 
     def _done(self, batch: Batch[str]) -> None:
         self._unanswered_bytes -= batch.size_bytes
-        if self._held and self._unanswered_bytes <= GREENSTACK_PIPELINE_BYTES // 2:
+        if self._held and self._waiting_bytes <= GREENSTACK_PIPELINE_BYTES // 2:
             self._held = False
             self.link.resume_reading()
             self.session.notice(NoticeCode.SPEED_UP, "go on")
@@ -330,14 +341,7 @@ class Conversation:
             executor = Executor(items, now, uuid=service.uuid)
             answers = [_answer(executor, one, now) for one in requests]
         if items.expired:
-            expired = items.expired
-
-            def apply(group: Group) -> None:
-                found = GroupItems(bucket, group, service.now())
-                for key, vbucket in expired:
-                    found.get(key, vbucket)
-
-            service.shared.submit(Job(apply, 512 * len(expired)), _report)
+            service.shared.submit(removal(bucket, items.expired, service.now), _report)
         self._finish(batch, answers)
 
     def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
@@ -683,12 +687,10 @@ def _together(
             _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
             answer = Status.INTERNAL_ERROR, b""
         answers.append(answer)
-        is_part = one.frame.opcode in (Opcode.MUTATION, Opcode.REMOVE)
-        if answer[0] != Status.SUCCESS and is_part:
+        if answer[0] != Status.SUCCESS:
             group.rollback(mark)
-            failed: Answer = (Status.INVALID_STATE, b"")
             return [
-                answer if i == number else (other.refusal or failed[0], b"")
+                answer if i == number else (other.refusal or Status.INVALID_STATE, b"")
                 for i, other in enumerate(requests)
             ]
     return answers

@@ -143,6 +143,8 @@ class Incoming:
                 self.is_snapshot = True
                 return SnapshotBegins(mark.position)
             case MarkKind.SNAPSHOT_ENDS:
+                if not self.is_snapshot:
+                    raise DecodeError("a snapshot ends that has not begun")
                 self.is_snapshot = False
                 self.position = self._reached = mark.position
                 return SnapshotEnds(mark.position)

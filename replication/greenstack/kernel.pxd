@@ -14,6 +14,7 @@ cdef Py_ssize_t _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALU
 cdef Py_ssize_t _REQ_VALUE_BYTES
 cdef Py_ssize_t _LANE_MAX, _HEADER, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
 cdef Py_ssize_t _ANSWER_BYTES
+cdef u64 _END
 cdef bytes _answer_head
 cdef Source HEAD
 

@@ -19,8 +19,9 @@ A client's requests are often alike: they differ in their opaque, and in what th
 hold, but not in length. Then reading one again gives what reading the one before it gave, as long
 as nothing that was read stood inside its key or value (`apart`): that is compared instead.
 
-Nothing here raises, recurses or believes a length: every read and write is checked against the
-ends of its buffer first, since the compiled one would not notice.
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. A table of the caller's own that is too short
+is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ _SET = 2  # messages.Operation
 _BAD = -1
 _WIDTH = WIDTH
 _PAYLOAD_BYTES = 56
+_END = 2**64 - 1  # of marks
 
 _answer_head = ANSWER_HEAD
 HEAD = _answer_head
@@ -283,11 +285,14 @@ def take_run(
     """Find the run that begins at `at`. Returns how many requests it has, at most `count_max`.
 
     `value_max`: longest value; `found`: takes `RUN_NUMBERS` numbers; `table`: `WIDTH` of each
-    request.
+    request, of no more than it has room for.
     """
     raw = data
     fields = [0] * 6
     end = len(data)
+    if at < 0 or len(found) <= _RUN_VBUCKET:
+        raise IndexError("take_run: no room for what is found")
+    count_max = min(count_max, len(table) // _WIDTH)
     count = loud = all_in = all_keys = all_values = 0
     lane_at = lane_bytes = has_lane = 0
     before = before_size = how = 0
@@ -376,6 +381,8 @@ def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
     end = len(data)
     room = len(out)
     used = 0
+    if count > len(table) // _WIDTH:
+        raise IndexError("sets: more requests than the table has")
     for i in range(count):
         row = i * _WIDTH
         traits = table[row + _REQ_TRAITS]
@@ -427,10 +434,14 @@ def tuples(
     end = len(data)
     room = len(out)
     entries_room = len(entries)
+    if count > len(table) // _WIDTH:
+        raise IndexError("tuples: more requests than the table has")
     if first < 0 or first + count >= min(len(bounds), len(entry_bounds)):
         return _BAD
     used = bounds[first]
     entry = entry_bounds[first]
+    if used < 0 or entry < 0:
+        return _BAD
     for i in range(count):
         row = i * _WIDTH
         traits = table[row + _REQ_TRAITS]
@@ -476,6 +487,8 @@ def successes(table: Table, count: int, head: bytes, lsn: int, cas: int, out: by
     size = len(head)
     room = len(out)
     used = 0
+    if count > len(table) // _WIDTH:
+        raise IndexError("successes: more requests than the table has")
     if size < _PAYLOAD_BYTES + 8:
         return _BAD
     for i in range(count):
@@ -534,6 +547,10 @@ def answers(
     end = len(replies)
     room = len(out)
     used = at = mark = 0
+    if count > len(table) // _WIDTH or lane_bytes > len(lane):
+        raise IndexError("answers: a table is too short")
+    if len(marks) < 3 or len(marks) % 2 == 0 or marks[len(marks) - 1] != _END:
+        raise IndexError("answers: the marks have no end")
     for i in range(count):
         is_quiet = table[i * _WIDTH + _REQ_TRAITS] & 1 != 0
         if end - at < _HEADER or big4(raw, at + 12) != i:

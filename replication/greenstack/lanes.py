@@ -17,8 +17,12 @@ SINGLE               anything else, alone: it starts when all before it is answe
 ===================  ===============================================================================
 
 A fenced request ends its batch, and what follows starts when it is answered. Requests that cannot
-be in a transaction and come between its parts are refused with it, in their place. A transaction
-that grows over its limits is refused as a whole once its end has come; its parts are not kept.
+be in a transaction and come between its parts are refused in the place in which it began. So are,
+each as it comes, the parts of a transaction that has grown over its limits; those before that one
+with it. What open transactions hold counts over all lanes of a connection.
+
+A lane begins with what is selected in the root lane once all those of its requests that run alone
+and came before the lane's first are answered; until then the lane waits.
 
 What can be started at once is given in the order of the priorities of each lane's first request:
 lower is sooner, none is 128. `None` is the root lane; b"" is a lane of its own.
@@ -79,31 +83,19 @@ class Pending:
 
 @dataclass(slots=True, eq=False)
 class Bound:
-    """Requests that are one transaction, as far as they have come."""
+    """Requests that are one transaction, as far as they have come. `is_refused`: it grew over its
+    limits: it has none of them."""
 
     requests: list[Pending] = field(default_factory=list)
     size_bytes: int = 0
-    overflows: bool = False
-
-    def add(self, pending: Pending) -> None:
-        """Take one more; over the limits all are refused, and their documents forgotten."""
-        self.requests.append(pending)
-        self.size_bytes += pending.frame.size_bytes
-        if self.overflows:
-            self.requests[-1] = _refused(pending, Status.INVALID_STATE)
-        elif (
-            len(self.requests) > GREENSTACK_TRANSACTION_FRAMES
-            or self.size_bytes > GREENSTACK_TRANSACTION_BYTES
-        ):
-            self.overflows = True
-            self.requests = [_refused(one, Status.INVALID_STATE) for one in self.requests]
-            self.requests[-1] = _refused(pending, Status.TOO_BUSY)
+    is_refused: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Lane(Generic[Selected]):
     """One lane. `selected`: what is selected in it, taken over from the root lane at its begin;
-    `open`: a transaction whose end has not come."""
+    `open`: a transaction whose end has not come; `begins_after`: so many requests of the root lane
+    that run alone are answered before it begins, 0: it has begun."""
 
     id: bytes | None
     selected: Selected
@@ -111,6 +103,7 @@ class Lane(Generic[Selected]):
     open: Bound | None = None
     in_flight: int = 0
     is_blocked: bool = False
+    begins_after: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -124,10 +117,14 @@ class Batch(Generic[Selected]):
 
 
 class Lanes(Generic[Selected]):
-    """The lanes of one connection."""
+    """The lanes of one connection. `open_bytes`: of transactions whose end has not come."""
 
     def __init__(self, selected: Selected) -> None:
         self.root: Lane[Selected] = Lane(None, selected)
+        self.open_bytes = 0
+        self._alone_put = 0  # requests of the root lane that run alone
+        self._alone_done = 0
+        self._unbegun: list[Lane[Selected]] = []
         self._lanes: dict[bytes | None, Lane[Selected]] = {None: self.root}
         self._ready: dict[Lane[Selected], None] = {}
 
@@ -145,34 +142,51 @@ class Lanes(Generic[Selected]):
             if len(self._lanes) > GREENSTACK_LANES:
                 return False
             lane = self._lanes[name] = Lane(name, self.root.selected)
+            if self._alone_done < self._alone_put:
+                lane.begins_after = self._alone_put
+                self._unbegun.append(lane)
         frame = pending.frame
         if lane.open is None and not frame.flags & Flag.MORE:
-            lane.queue.append(pending)
+            self._queue(lane, pending)
         elif isinstance(frame, MutationRun):
             for each in frame.frames():
                 self.put(replace(pending, frame=each))
-        else:
+        elif frame.opcode in _BOUND:
             self._bind(lane, pending)
+        else:
+            self._queue(lane, _unbound(pending))
         self._ready[lane] = None
         return True
 
+    def _queue(self, lane: Lane[Selected], pending: Pending) -> None:
+        lane.queue.append(pending)
+        if lane is self.root and not _is_store(pending):
+            self._alone_put += 1
+
     def _bind(self, lane: Lane[Selected], pending: Pending) -> None:
-        """Take a request that has `more`, or that comes while a transaction is open."""
-        frame = pending.frame
-        can_bind = frame.opcode in _BOUND and pending.refusal is None
-        is_free = pending.refusal is None and pending.answer is None
-        if not can_bind and is_free:
-            has_more = frame.flags & Flag.MORE
-            refusal = Status.INVALID_ARGUMENTS if has_more else Status.INVALID_STATE
-            pending = replace(pending, refusal=refusal)
-        if lane.open is None:
-            if not can_bind:
-                lane.queue.append(pending)
-                return
-            lane.open = Bound()
-        lane.open.add(pending)
-        if can_bind and not frame.flags & Flag.MORE:
-            lane.queue.append(lane.open)
+        """Take a part of a transaction."""
+        bound = lane.open = lane.open or Bound()
+        if pending.answer is not None:  # a failure, which is that of the whole
+            pending = replace(pending, answer=None)
+        if bound.is_refused:
+            lane.queue.append(_refused(pending, Status.INVALID_STATE))
+        else:
+            bound.requests.append(pending)
+            bound.size_bytes += pending.frame.size_bytes
+            self.open_bytes += pending.frame.size_bytes
+            if (
+                len(bound.requests) > GREENSTACK_TRANSACTION_FRAMES
+                or self.open_bytes > GREENSTACK_TRANSACTION_BYTES
+            ):
+                last = bound.requests.pop()
+                lane.queue += [_refused(one, Status.INVALID_STATE) for one in bound.requests]
+                lane.queue.append(_refused(last, Status.TOO_BUSY))
+                self.open_bytes -= bound.size_bytes
+                bound = lane.open = Bound(is_refused=True)
+        if not pending.frame.flags & Flag.MORE:
+            if not bound.is_refused:
+                lane.queue.append(bound)
+            self.open_bytes -= bound.size_bytes
             lane.open = None
 
     def take(self) -> list[Batch[Selected]]:
@@ -196,6 +210,21 @@ class Lanes(Generic[Selected]):
             lane.is_blocked = False
         if lane.queue:
             self._ready[lane] = None
+        if lane is self.root and batch.kind == BatchKind.SINGLE:
+            self._alone_done += 1
+            if self._unbegun:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Begin the lanes that need not wait any more."""
+        waiting, self._unbegun = self._unbegun, []
+        for lane in waiting:
+            if lane.begins_after > self._alone_done:
+                self._unbegun.append(lane)
+                continue
+            lane.begins_after = 0
+            lane.selected = self.root.selected
+            self._ready[lane] = None
 
     @property
     def are_several(self) -> bool:
@@ -209,7 +238,7 @@ class Lanes(Generic[Selected]):
 
     def _next(self, lane: Lane[Selected]) -> Batch[Selected] | None:
         queue = lane.queue
-        if not queue or lane.is_blocked:
+        if not queue or lane.is_blocked or lane.begins_after:
             return None
         first = queue[0]
         is_free = not self.are_several and isinstance(first, Pending) and first.is_silent
@@ -241,11 +270,18 @@ class Lanes(Generic[Selected]):
 
 
 def _refused(pending: Pending, status: Status) -> Pending:
-    """The request as one that is refused, without its payload."""
-    if pending.answer is not None or pending.refusal is not None:
-        return pending
-    assert isinstance(pending.frame, Frame)
-    return replace(pending, frame=replace(pending.frame, payload=b""), refusal=status)
+    """The request as one that is refused, if it is not already."""
+    return pending if pending.refusal is not None else replace(pending, refusal=status)
+
+
+def _unbound(pending: Pending) -> Pending:
+    """What cannot be a part of a transaction, and comes inside one or says that it is one."""
+    is_probe = pending.frame.opcode == Opcode.NOOP and pending.refusal is None
+    if pending.answer is not None and not is_probe:
+        return pending  # is known, and true
+    has_more = pending.frame.flags & Flag.MORE
+    status = Status.INVALID_ARGUMENTS if has_more else Status.INVALID_STATE
+    return _refused(replace(pending, answer=None), status)
 
 
 def _is_store(pending: Pending) -> bool:

@@ -21,7 +21,7 @@ cdef extern from *:
 
 cdef Py_ssize_t _BAD
 cdef Py_ssize_t _AT, _BYTES, _OPAQUE_NEXT, _FRAMES, _DONE, _STOPPED, _ODD
-cdef Py_ssize_t _INSERT, _REPLACE, _DELETE, _LOCAL, _REPLICAS, _FRAME_ROOM, _MORE, _FLAGS_AT
+cdef Py_ssize_t _INSERT, _REPLACE, _DELETE, _LOCAL, _REPLICAS, _VBUCKETS, _FRAME_ROOM, _MORE, _FLAGS_AT
 cdef Py_ssize_t _FRONT_AT, _SKIPPED, _PUT, _REMOVED, _STRANGE, _NOTHING, _ONE, _ALL
 cdef u64 _COMMIT, _TRUNCATE, _ONES
 cdef double _TIME_END
@@ -75,6 +75,10 @@ cdef Py_ssize_t microseconds(double seconds) noexcept
 
 @cython.locals(kind=Py_ssize_t)
 cdef Py_ssize_t nature(u64* row, Py_ssize_t bucket) noexcept
+
+@cython.locals(i=Py_ssize_t, size=u64)
+cdef Py_ssize_t begin(
+    u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, u64[::1] numbers) except -1
 
 @cython.locals(raw=Source, to=Target, before=Source, named=Source, owed="Py_ssize_t[512]",
                row="unsigned long long[15]", fields="unsigned long long[20]",

@@ -16,8 +16,9 @@ Most rows differ from the one before in lsn and tuple only. The first of such ro
 what has the same bytes before the tuple, but those of the lsn, reads the same, and its frame
 begins as the model's does but for some numbers.
 
-Nothing here raises, recurses or believes a length: every read and write is checked against the
-ends of its buffer first, since the compiled one would not notice.
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. A table of the caller's own that is too short
+is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _TRUNCATE = 330  # store.definition.SystemSpace
 _COMMIT = 1
 _LOCAL = 1
 _REPLICAS = 32
+_VBUCKETS = 1 << 16
 _ONES = 2**64 - 1
 _FRAME_ROOM = 320  # of a pushed frame, without its names, key and value
 _MORE = 8
@@ -296,6 +298,19 @@ def nature(row: list[int], bucket: int) -> int:
     return _REMOVED if kind == _DELETE and row[_KEY] else _STRANGE
 
 
+def begin(lsns: Table, spaces: Table, bounds: Table, names: bytes, numbers: Table) -> int:
+    """Check the tables that `pushes` is given. Returns where it is to begin."""
+    if len(numbers) <= _FRAMES or len(lsns) < _REPLICAS or len(bounds) <= len(spaces):
+        raise IndexError("pushes: a table is too short")
+    if numbers[_AT] >> 62 or numbers[_BYTES] >> 62:
+        raise IndexError("pushes: numbers beyond their buffers")
+    size = len(names)
+    for i in range(len(spaces)):
+        if bounds[i] > bounds[i + 1] or bounds[i + 1] > size:
+            raise IndexError("pushes: a name beyond the names")
+    return numbers[_AT]
+
+
 def pushes(
     data: bytes,
     lsns: Table,
@@ -313,8 +328,8 @@ def pushes(
     wanted ones, ascending; names[bounds[i]:bounds[i + 1]]: the flex entry with the name of the
     i-th; `front`: the entries before that of the vbucket. A transaction is begun only while fewer
     than `limit` bytes are written. `numbers`: where the transaction begins that is next, bytes used
-    of `out`, the next opaque, frames written so far. ODD: the transaction that is next is, or its
-    bytes are not those of whole rows that `rows.scan` and `rows.transactions` take.
+    of `out`, the next opaque, frames written so far. ODD: the transaction that is next is, or no
+    whole rows that `rows.scan` and `rows.transactions` take.
     """
     raw, to, before, named = data, out, front, names
     owed = [0] * 512
@@ -325,7 +340,7 @@ def pushes(
     end = len(data)
     room = len(out)
     front_bytes = len(front)
-    at = numbers[_AT]
+    at = begin(lsns, spaces, bounds, names, numbers)
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
@@ -481,12 +496,16 @@ def documents(
     front_bytes = len(front)
     name_bytes = len(name)
     room = len(out)
+    if len(numbers) <= _FRAMES or len(wanted) < _VBUCKETS:
+        raise IndexError("documents: a table is too short")
     row = numbers[_AT]
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
     count = len(tuples)
     how = _DONE
+    if row < 0 or used < 0:
+        raise IndexError("documents: numbers beyond their buffers")
     while row < count:
         tuple_ = tuples[row]
         item = tuple_

@@ -397,7 +397,8 @@ class ServerSession:
         """A request whose answer is known, which waits for its turn."""
         is_silent = status == Status.SUCCESS and frame.is_quiet and frame.opcode not in _ALWAYS
         answer = b"" if is_silent else self.encode(frame, status, payload)
-        events.append(Pending(frame, answer=answer))
+        refusal = None if status == Status.SUCCESS else Status(status)
+        events.append(Pending(frame, refusal=refusal, answer=answer))
 
     def _hello(self, frame: Frame, events: list[Event]) -> None:
         try:

@@ -152,7 +152,7 @@ class _Following:
         self._bucket = bucket
         self._stream = stream
         self._progress = progress
-        self._seen: SeenKeys | None = None
+        self._seen: SeenKeys | None = None  # inside a snapshot
         self._follows = False
         self._noted = source.tokens(bucket.name)[0]
 

@@ -256,13 +256,14 @@ def _refusals(requests: Sequence[Packet | RequestRun], status: Status) -> list[b
 
 
 class _Run:
-    """Commands that are run. `answers`: to those that are durable; `fresh`: to those that were run
-    since; `rest`: those that were not yet."""
+    """Commands that are run in a bucket. `answers`: to those that are durable; `fresh`: to those
+    that were run since; `rest`: those that were not yet."""
 
-    __slots__ = ("answers", "event", "fresh", "rest")
+    __slots__ = ("answers", "bucket", "event", "fresh", "rest")
 
-    def __init__(self, event: Commands) -> None:
+    def __init__(self, event: Commands, bucket: Bucket) -> None:
         self.event = event
+        self.bucket = bucket
         self.answers = b""
         self.fresh = b""
         self.rest: Sequence[Packet | RequestRun] = event.requests
@@ -301,6 +302,7 @@ class Conversation:
         self._waits = False
         self._drains = False
         self._waiting: deque[_Run] = deque()
+        self._connecting: Connected | None = None
 
     @property
     def bucket(self) -> Bucket:
@@ -449,7 +451,7 @@ class Conversation:
         if self._unanswered_bytes > TAP_PIPELINE_BYTES and not self._held:
             self._held = True
             self.link.hold_reading()
-        run = _Run(event)
+        run = _Run(event, self.bucket)
         if begun is None:
             self._put_in_line(run)
             return
@@ -457,7 +459,7 @@ class Conversation:
         self._go_on(run, begun.rest)
 
     def _put_in_line(self, run: _Run) -> None:
-        service, bucket = self.service, self.bucket
+        service, bucket = self.service, run.bucket
 
         def apply(group: Group) -> Sequence[Packet | RequestRun]:
             run.fresh = b""
@@ -512,6 +514,10 @@ class Conversation:
         self.session.answer(event.slot, run.answers)
         if self._waiting:
             self.look()
+        if self._connecting is not None and self.session.is_first(self._connecting.slot):
+            connecting, self._connecting = self._connecting, None
+            self.link.resume_reading()
+            self._connect(connecting)
         self.link.flush()
 
     def _go_on(self, run: _Run, rest: Sequence[Packet | RequestRun]) -> None:
@@ -544,9 +550,10 @@ class Conversation:
                 self._drains = True
                 self.link.spawn(self._drain())
             return
-        request = packets_of(self._waiting[0].rest[:1])[0]
+        first = self._waiting[0]
+        request = packets_of(first.rest[:1])[0]
         with self.service.shared.log.read_view() as view:
-            state = ViewItems(self.bucket, view, self.service.now()).state(request.vbucket)
+            state = ViewItems(first.bucket, view, self.service.now()).state(request.vbucket)
         if state == VbucketState.PENDING:
             return
         self.service.wait_no_more(self)
@@ -581,6 +588,11 @@ class Conversation:
     # --- streams ----------------------------------------------------------------------------------
 
     def _connect(self, event: Connected) -> None:
+        """Begin a stream, once everything that was asked before it is answered."""
+        if not self.session.is_first(event.slot):
+            self._connecting = event
+            self.link.hold_reading()  # its answers to what follows are kept until then
+            return
         connect = event.connect
         status = self._may_stream(connect)
         if status is not None:
@@ -588,7 +600,7 @@ class Conversation:
             return
         self.streaming = Streaming(self, event.slot, connect)
         self.service.streams[self] = self.streaming
-        self.link.spawn(self.streaming.run())
+        self.streaming.task = self.link.spawn(self.streaming.run())
 
     def _may_stream(self, connect: Connect) -> Status | None:
         takes_over = bool(connect.options & Option.TAKEOVER_VBUCKETS and connect.vbuckets)

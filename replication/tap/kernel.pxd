@@ -12,7 +12,7 @@ cdef Py_ssize_t _AT, _ANSWERS, _BODIES, _ROWS, _NOW, _CAS
 cdef Py_ssize_t _DONE, _NEED_STATE, _NO_ROOM, _ODD
 cdef unsigned char _PUT, _TOMBSTONE, _REMOVAL
 cdef Py_ssize_t _GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP
-cdef Py_ssize_t _HEADER, _KEY_MAX, _ENTRY_MAX, _PLACE, _ACTIVE, _MISSING, _EXISTS
+cdef Py_ssize_t _HEADER, _KEY_MAX, _STATES, _SCRATCH, _ENTRY_MAX, _PLACE, _ACTIVE, _MISSING, _EXISTS
 cdef Py_ssize_t _MISSING_BYTES, _EXISTS_BYTES, _ITEM_BYTES, _PRIVATE
 cdef unsigned char _AGE
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
@@ -96,7 +96,7 @@ cdef Py_ssize_t verdict(Py_ssize_t kind, u64 wanted, bint is_there, u64 cas) noe
                how=Py_ssize_t, opcode=Py_ssize_t, kind=Py_ssize_t, body=Py_ssize_t, opaque=u64,
                vbucket=Py_ssize_t, key_bytes=Py_ssize_t, key_at=Py_ssize_t, end=Py_ssize_t,
                entry=bytes, tuple_=bytes, item=Source, old_bytes=Py_ssize_t, head=Py_ssize_t,
-               status=Py_ssize_t, start=Py_ssize_t, is_known=bint)
+               status=Py_ssize_t, start=Py_ssize_t, is_known=bint, has_item=bint)
 cpdef Py_ssize_t execute(
     bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get, object handle,
     dict latest, dict born, dict gone, bytearray scratch, bytearray answers, bytearray bodies,

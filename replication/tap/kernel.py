@@ -13,8 +13,9 @@ also if it is merely odd. `execute` stops before a request that needs more than 
 that is not active, an item that is expired, of another vbucket or not written as `pack_item` does,
 a key that LMDB would not take as it is. Every number is an unsigned 64-bit one.
 
-Nothing here raises, recurses or believes a length: every read and write is checked against the
-ends of its buffer first, since the compiled one would not notice.
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. A table of the caller's own that is too short
+is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ _ITEM_BYTES = ITEM_BYTES
 _GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP = range(1, 7)
 _HEADER = 24
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
+_STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
+_SCRATCH = 600  # an index entry of any key of `_KEY_MAX` bytes fits behind that of its vbucket
 _ENTRY_MAX = 509  # longest entry of an index that the state keeps as it is
 _PLACE = 9  # of the second index's entry before the key's: the vbucket
 _ACTIVE = 1
@@ -100,6 +103,8 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
     raw = data
     end = len(data)
     count = changes = size = 0
+    if at < 0 or len(found) <= _RUN_BYTES:
+        raise IndexError("take_run: no room for what is found")
     while count < most and end - at >= _HEADER and raw[at] == 0x80:
         kind = KINDS[raw[at + 1]]
         key_bytes = load2(raw, at + 2)
@@ -416,6 +421,8 @@ def execute(
     raw, out, to, place = data, answers, bodies, scratch
     fields = [0] * 18
     known = states
+    if len(numbers) <= _CAS:
+        raise IndexError("execute: a table is too short")
     at = numbers[_AT]
     said = numbers[_ANSWERS]
     used = numbers[_BODIES]
@@ -425,12 +432,20 @@ def execute(
     room = len(answers)
     bodies_room = len(bodies)
     how = _DONE
+    if len(states) < _STATES or len(scratch) < _SCRATCH or at < 0 or stop > len(data):
+        raise IndexError("execute: a table is too short")
+    if said < 0 or used < 0 or row < 0 or used > bodies_room:
+        raise IndexError("execute: numbers beyond their buffers")
     place[0] = keys.KEY_POSITIVE
     place[_PLACE] = keys.KEY_BINARY
     while at < stop:
+        if stop - at < _HEADER:
+            raise IndexError("execute: a part of a request")
         opcode = raw[at + 1]
         kind = KINDS[opcode]
         body = load4(raw, at + 8)
+        if body > stop - at - _HEADER or load2(raw, at + 2) + raw[at + 4] > body:
+            raise IndexError("execute: a part of a request")
         opaque = load4(raw, at + 12)
         if room - said < _HEADER + _KEY_MAX + 32:
             how = _NO_ROOM
@@ -444,6 +459,10 @@ def execute(
             how = _NEED_STATE if known[vbucket] == 0 else _ODD
             break
         key_bytes = load2(raw, at + 2)
+        has_item = kind in (_SET, _ADD, _REPLACE)
+        if kind == 0 or key_bytes > _KEY_MAX or (has_item and raw[at + 4] != 8):
+            how = _ODD  # `take_run` gives no such one
+            break
         key_at = at + _HEADER + raw[at + 4]
         put8(place, 1, vbucket)
         end = keys.put_raw(raw, key_at, key_bytes, place, _PLACE + 1)
@@ -492,6 +511,8 @@ def execute(
         if bodies_room - used < _ITEM_BYTES + body + (old_bytes if kind == _DELETE else 0):
             how = _NO_ROOM
             break
+        if row + 2 > len(kinds) or row + 2 >= len(bounds):
+            raise IndexError("execute: no room for its rows")
         if kind == _DELETE:
             if cas == fields[_ITEM_CAS]:
                 cas += 1
@@ -551,6 +572,8 @@ def mutations(
     to, chosen = out, wanted
     fields = [0] * 18
     room = len(out)
+    if len(numbers) < 5 or len(wanted) < _STATES:
+        raise IndexError("mutations: a table is too short")
     at = numbers[0]
     opaque = numbers[1]
     sent = numbers[2]
@@ -559,13 +582,15 @@ def mutations(
     last = at
     count = len(items)
     row = first
+    if at < 0 or row < 0:
+        raise IndexError("mutations: numbers beyond their buffers")
     while row < count:
         tuple_ = items[row]
         item = tuple_
         size = len(tuple_)
         if not read_item(item, 0, size, fields) or size + 64 > room - at:
             break
-        if sent >= most or (sent > 0 and last >= room_but_last):
+        if sent >= most or (sent > 0 and last >= room_but_last) or len(ends) // 2 <= sent:
             break
         row += 1
         if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now or not fields[_TTL]:
@@ -618,6 +643,8 @@ def touched(items: list[bytes], wanted: bytes, table: bytearray) -> int:
     fields = [0] * 18
     count = len(items)
     row = 0
+    if len(table) < _STATES or len(wanted) < _STATES:
+        raise IndexError("touched: a table is too short")
     while row < count:
         tuple_ = items[row]
         item = tuple_

@@ -11,8 +11,11 @@ state          takes
 unknown user   VERSION, SASL, wrong passwords included; anything else, NOOP too: status 20, and the
                connection ends (only where SASL is required)
 commands       everything
+connecting     as streaming, from TAP_CONNECT on until its answer; responses are passed over
 streaming      responses, NOOP; other requests: status 83
 =============  =====================================================================================
+
+The stream begins after everything that was asked before it is answered (`is_first`).
 
 Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
 the date that it announces. Ends behind its answer: malformed requests (04), refused TAP_CONNECT,
@@ -158,6 +161,7 @@ class ServerSession:
         self._out = Outbox()
         self._slots: deque[bytes | None] = deque()
         self._first_slot = 0
+        self._connecting: int | None = None  # the slot of a TAP_CONNECT that has no answer yet
         self._closing = ""
         self._attempt: Authentication | None = None
         self._frame_deadline: float | None = None
@@ -222,9 +226,15 @@ class ServerSession:
         assert slot == self._first_slot
         self._out.put(data)
 
+    def is_first(self, slot: int) -> bool:
+        """Whether everything before that slot is answered."""
+        return slot == self._first_slot
+
     def refuse_connect(self, slot: int, connect: Connect, status: Status) -> None:
-        """There will be no stream: say so and close."""
+        """There will be no stream: say so and close. What was answered behind it is not sent."""
         request = Packet(Opcode.TAP_CONNECT, opaque=connect.opaque)
+        while self._first_slot + len(self._slots) - 1 > slot:
+            self._slots.pop()
         self._close(f"TAP_CONNECT was refused with status {status:#06x}")
         self.answer(slot, encode_answer(request, status))
 
@@ -238,9 +248,10 @@ class ServerSession:
         opaque: int = 0,
         acknowledged: object = None,
     ) -> Producer[object]:
-        """Turn the connection into a stream. `opaque`, `acknowledged`: where the name stands."""
+        """Turn the connection into a stream, once `slot` is the first. `opaque`, `acknowledged`:
+        where the name stands."""
         self.answer(slot, b"")
-        assert not self._slots
+        self._connecting = None
         self.producer = Producer(
             connect, self._out, now, options=options, opaque=opaque, acknowledged=acknowledged
         )
@@ -263,12 +274,13 @@ class ServerSession:
     def _takes_runs(self) -> bool:
         """Whether commands are simply run."""
         is_stranger = self._must_login and self.user is None
-        return not (self._is_over() or self.producer is not None or is_stranger)
+        is_stream = self.producer is not None or self._connecting is not None
+        return not (self._is_over() or is_stream or is_stranger)
 
     def _take(
         self, packet: Packet, run: list[Packet | RequestRun], events: list[Event], now: float
     ) -> None:
-        if self.producer is not None:
+        if self.producer is not None or self._connecting is not None:
             self._take_streaming(packet, events, now)
             return
         if packet.is_response:
@@ -290,15 +302,13 @@ class ServerSession:
             run.append(packet)
 
     def _take_streaming(self, packet: Packet, events: list[Event], now: float) -> None:
-        assert self.producer is not None
-        if packet.is_response:
+        if not packet.is_response:
+            is_noop = packet.opcode == Opcode.NOOP
+            self._put(encode_answer(packet, Status.SUCCESS if is_noop else Status.NOT_SUPPORTED))
+        elif self.producer is not None:
             self.producer.take_answer(packet, now)
             self.settle()
             events.append(Acknowledged())
-        elif packet.opcode == Opcode.NOOP:
-            self._out.put(encode_answer(packet))
-        else:
-            self._out.put(encode_answer(packet, Status.NOT_SUPPORTED))
 
     def _answer_local(self, packet: Packet, events: list[Event]) -> None:
         match packet.opcode:
@@ -328,7 +338,8 @@ class ServerSession:
             self._put(encode_answer(packet, status) if isinstance(status, Status) else b"")
             self._close(error.message)
             return
-        events.append(Connected(self._slot(), connect))
+        self._connecting = self._slot()
+        events.append(Connected(self._connecting, connect))
 
     def _change_filter(self, packet: Packet, events: list[Event]) -> None:
         try:

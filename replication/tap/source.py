@@ -13,10 +13,10 @@ Between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL the keys that come are noted (
 the end what was not among them is removed here: a copy that breaks off removes nothing. A vbucket
 that is not here yet becomes active. CAS, flags, datatype and private bytes stay as they came.
 
-A server that gives no checkpoints is copied anew at each connection, which is told. Without
-CLOSE_BACKFILL (memcached's default engine) nothing that it has no more is removed here. An expiry
-below 30 days is no time that an ep-engine sends, but memcached's default engine does, which counts
-from its start. `expiry` in the address says what is made of one:
+A server that gives no checkpoints is copied anew at each connection, which is told; one that sends
+items without any mark and closes the connection (memcached's default engine, which streams nothing
+live) is told as that. An expiry below 30 days is no time that an ep-engine sends, but memcached's
+default engine does, which counts from its start. `expiry` in the address says what is made of one:
 
 ============  ==================================================================================
 `ignore`      (if not given) the item never expires here
@@ -34,8 +34,11 @@ it is not done twice. With `byteorder=big` item flags are taken as a big-endian 
 ends with it. A dump has no checkpoints, and makes void those that we had: what comes behind them
 would be older than what it gave. It is whole where CLOSE_TAP_STREAM came (logweir, and proposed to
 others), or where the server closed the connection (ep-engine) and each INITIAL_VBUCKET_STREAM had
-its CLOSE_BACKFILL. memcached's default engine sends neither: there the end of the connection behind
-at least one item counts, which a server that dies looks like, too.
+its CLOSE_BACKFILL. memcached's default engine sends neither, only items, then the end of the
+connection, which a server that dies looks like, too. Then nothing is removed here, and the source
+stops and says so; with `eof=whole` in the address the end of the connection behind at least one
+item is the end of a whole dump, and what was not in it is removed from all vbuckets, or from those
+named.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from logweir.errors import ConfigError, SourceStopped, Unreachable
+from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
 from logweir.replication import positions
 from logweir.replication.bucket import (
@@ -83,6 +86,7 @@ _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEO
 _DUMP: Final = Option.DUMP | Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
 _STREAM: Final = "tap"
 _TAKEOVER: Final = "takeover"
+_EOFS: Final = ("", "whole")
 _EXPIRIES: Final = ("ignore", "relative", "absolute")
 _ACTIVE: Final = int(VbucketState.ACTIVE)
 
@@ -238,6 +242,14 @@ class TapSource:
         self.dumps = once and not self.takes_over  # which has an end of its own
         suffix = "-takeover" if self.takes_over else "-dump" if self.dumps else ""
         self.name = f"logweir-{shared.log.instance}{suffix}".encode()
+        eof = url.option("eof")
+        if eof not in _EOFS:
+            raise ConfigError("eof", f"{eof!r} in {url}", hint="write eof=whole")
+        if eof and not self.dumps:
+            raise ConfigError(
+                "eof", f"of a stream that has no end, in {url}", hint="follow it with --once"
+            )
+        self.eof_is_whole = bool(eof)
 
     @property
     def url(self) -> str:
@@ -332,6 +344,11 @@ class TapSource:
                     return others, (item.vbucket, item.key)
         return others, None
 
+    def states(self, bucket: Bucket) -> Sequence[int]:
+        """The vbuckets that are here."""
+        with self._shared.log.read_view() as view:
+            return list(ViewItems(bucket, view, 0.0).states())
+
     def item(self, message: TapMessage, started: int) -> Item:
         """The item of a mutation. `started`: when the producer was, in Unix seconds."""
         item = item_of(message)
@@ -362,6 +379,7 @@ class _Following:
         self._follows = False
         self._has_marks = False  # of the beginning of a vbucket's stream
         self._is_closed = False  # CLOSE_TAP_STREAM came
+        self._unmarked: dict[int, SeenKeys] = {}  # what comes in a dump before any mark
         self._taken_messages = 0
         self._taken = source.taken(bucket)
 
@@ -373,9 +391,12 @@ class _Following:
         while True:
             try:
                 messages = await self._upstream.step()
-            except Unreachable:
+            except Unreachable as error:
                 if not self._is_whole_dump():
-                    raise
+                    raise self._unmarked_end(error) from error
+                for vbucket in self._left_out():
+                    seen = self._unmarked.get(vbucket) or SeenKeys(b"")
+                    await self._remove_others(vbucket, seen)
                 self._progress.finished()
                 return
             begin = 0
@@ -395,7 +416,34 @@ class _Following:
         """Whether the connection ended behind a whole dump; see the module."""
         if not self._source.dumps or self._seen or not self._upstream.ended_whole:
             return False
-        return self._is_closed or self._has_marks or self._taken_messages > 0
+        by_eof = self._taken_messages > 0 and self._source.eof_is_whole
+        return self._is_closed or self._has_marks or by_eof
+
+    def _left_out(self) -> Sequence[int]:
+        """The vbuckets of which a whole dump gave what there is without saying so."""
+        if self._has_marks or not self._unmarked:
+            return ()
+        return sorted(self._source.vbuckets or self._source.states(self._bucket))
+
+    def _unmarked_end(self, error: Unreachable) -> LogweirError:
+        """Why a connection ended: `error`, unless it was behind items and no mark at all."""
+        is_ended = self._upstream.ended_whole and self._taken_messages > 0
+        if self._has_marks or self._tokens or not is_ended:
+            return error
+        text = (
+            "the server sent items, but no mark of their beginning or end, and closed the "
+            f"connection ({self._taken_messages} messages)"
+        )
+        if self._source.dumps:
+            return SourceStopped(
+                f"{self._source.url}: {text}: what was deleted there stays here",
+                hint="memcached's default engine ends its dumps so: add eof=whole for it",
+            )
+        return Unreachable(
+            self._source.url,
+            f"{text}: it streams nothing live, and is copied anew each time",
+            hint="memcached's default engine does so: follow it with --once and eof=whole",
+        )
 
     async def _forget_tokens(self) -> None:
         def work(items: GroupItems, group: Group) -> None:
@@ -467,8 +515,7 @@ class _Following:
         if opcode in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE) and items.state(vbucket) is None:
             items.set_state(vbucket, VbucketState.ACTIVE)
         if opcode == Opcode.TAP_MUTATION:
-            if vbucket in self._seen:
-                self._seen[vbucket].add(message.key)
+            self._note_seen(vbucket, message.key)
             item = self._source.item(message, self._upstream.started)
             found = items.find(item.key)
             if found is not None:
@@ -483,6 +530,13 @@ class _Following:
                 f"{vbucket} cannot be applied: status {status:#06x}",
                 hint="a key above 250 bytes, a value above the limit or a dead vbucket here",
             )
+
+    def _note_seen(self, vbucket: int, key: bytes) -> None:
+        """Note that the server has an item."""
+        if vbucket in self._seen:
+            self._seen[vbucket].add(key)
+        elif self._source.dumps and not self._has_marks:
+            self._unmarked.setdefault(vbucket, SeenKeys(self._source.name[:64])).add(key)
 
     def _acknowledge(self, messages: Sequence[TapMessage]) -> None:
         """Say that these, the oldest that wait, are durable."""

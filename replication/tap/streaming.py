@@ -88,6 +88,7 @@ class Streaming:
         self.wanted = frozenset(connect.vbuckets) or None
         self._table = _table(self.wanted)
         self.stream: NamedStream | None = None
+        self.task: asyncio.Task[None] | None = None
         self._service = service
         self._log = service.shared.log
         self._link = conversation.link
@@ -158,7 +159,8 @@ class Streaming:
     def closed(self, reason: str) -> None:
         """The connection is gone, or somebody else goes on with the stream."""
         del reason
-        self._room.set()
+        if self.task is not None:
+            self.task.cancel()
         self._keep(at_once=True)
         if self.stream is not None:
             self.stream.owner = None

@@ -105,10 +105,7 @@ class LaneModel:
         """Do all that was bound together, or nothing of it."""
         after = dict(self.stored)
         outcomes: list[tuple[int, int]] = []
-        for frame, operation, key, value in self.open:
-            if frame.opcode == Opcode.GET:
-                outcomes.append((Status.INVALID_STATE, 0))
-                continue
+        for _, operation, key, value in self.open:
             outcomes.append(self.change(after, operation, key, value))
             if outcomes[-1][0] != Status.SUCCESS:
                 break
@@ -216,10 +213,20 @@ class Conversation(RuleBasedStateMachine):
         model = self.lanes[lane]
         self.send(frame)
         if model.open:
-            model.open.append((frame, None, key, b""))
+            model.owe(frame, Status.INVALID_STATE, None, None)
             return
         value = model.stored.get(key)
         model.owe(frame, Status.NOT_FOUND if value is None else Status.SUCCESS, value, None)
+
+    @rule(lane=LANES, flags=FLAGS)
+    def probe(self, lane: bytes | None, flags: int) -> None:
+        """A NOOP: answered in its turn, and refused at once inside a transaction."""
+        self.opaque += 1
+        flex = {} if lane is None else {FlexKey.LANE.value: lane}
+        frame = Frame(Opcode.NOOP, self.opaque, flags=flags, flex=flex)
+        model = self.lanes[lane]
+        self.send(frame)
+        model.owe(frame, Status.INVALID_STATE if model.open else Status.SUCCESS, None, None)
 
     @rule(lane=LANES, flags=FLAGS)
     def wrong(self, lane: bytes | None, flags: int) -> None:

@@ -16,7 +16,6 @@ from logweir.replication.greenstack.codec import (
     Frame,
     FrameBuffer,
     Opcode,
-    Status,
     encode_frame,
 )
 from logweir.replication.greenstack.flat import Kind
@@ -95,6 +94,7 @@ class LanesMachine(RuleBasedStateMachine):
         self.lanes: Lanes[str] = Lanes("")
         self.asked: dict[bytes | None, list[Pending]] = defaultdict(list)
         self.started: dict[bytes | None, list[Batch[str]]] = defaultdict(list)
+        self.open: dict[bytes | None, int] = defaultdict(int)  # parts of an open transaction
         self.number = 0
 
     def put(self, opcode: int, lane: bytes | None, flags: int, priority: int | None) -> None:
@@ -104,7 +104,11 @@ class LanesMachine(RuleBasedStateMachine):
             flex[FlexKey.PRIORITY] = bytes((priority,))
         pending = Pending(Frame(opcode, self.number, flags=flags, flex=flex))
         assert self.lanes.put(pending)
+        if opcode != Opcode.MUTATION:  # refused before the transaction, if one is open
+            self.asked[lane].insert(len(self.asked[lane]) - self.open[lane], pending)
+            return
         self.asked[lane].append(pending)
+        self.open[lane] = self.open[lane] + 1 if flags & Flag.MORE else 0
 
     @rule(
         opcode=st.sampled_from([Opcode.MUTATION, Opcode.MUTATION, Opcode.GET, Opcode.NOOP]),
@@ -188,10 +192,8 @@ def check(batch: Batch[str]) -> None:
     if batch.kind == BatchKind.TRANSACTION:
         assert flags[0] & Flag.MORE
         assert not flags[-1] & Flag.MORE
-        assert batch.requests[-1].frame.opcode == Opcode.MUTATION
         for one in batch.requests:
-            is_part = one.frame.opcode == Opcode.MUTATION
-            assert one.refusal == (None if is_part else Status.INVALID_STATE)
+            assert (one.frame.opcode, one.refusal) == (Opcode.MUTATION, None)
     else:
         assert not any(flag & Flag.MORE for flag in flags)
         assert not any(flag & Flag.FENCE for flag in flags[:-1])

@@ -336,3 +336,26 @@ def test_input_buffer_joins_only_when_enough_is_there() -> None:
     assert len(buffer) == 3
     assert buffer.join(b"de") == b"abcde"
     assert len(buffer) == 0
+
+
+def test_work_begun_for_a_connection_that_is_gone_is_cancelled() -> None:
+    """As if the connection went then; it would run for ever, if it waits for the connection."""
+    service = EchoService()
+
+    async def test(listener: Listener, url: Url) -> None:
+        _, writer = await asyncio.open_connection(url.host, url.port)
+        await service.begun.wait()
+        link = service.conversations[0].link
+        writer.close()
+        await link.gone
+
+        async def work() -> None:
+            while not link.is_open:
+                await link.gone
+                await asyncio.sleep(0)
+
+        task = link.spawn(work())
+        await asyncio.wait((task,), timeout=5)
+        assert task.cancelled()
+
+    serve(service, test)

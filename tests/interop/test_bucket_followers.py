@@ -1,0 +1,386 @@
+"""What holds for every follower of a bucket, whatever the protocol: the copy, where it goes on,
+when it acknowledges, and what a server keeps for it. Tests take a scheme wherever they can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from interop import gsraw
+from interop.kvclient import KvClient, store
+from interop.serving import Serving
+from interop.tapserver import Peer, TapServer
+from interop.test_greenstack_sockets import mark, pushed
+from interop.test_tap_source import mutation, opaque
+from logweir.limits import BACKFILL_CHUNK_ITEMS
+from logweir.replication import positions
+from logweir.replication.bucketstore import Buckets
+from logweir.replication.greenstack import messages
+from logweir.replication.greenstack.codec import (
+    Flag,
+    FlexKey,
+    Frame,
+    FrameBuffer,
+    encode_answer,
+    encode_frame,
+)
+from logweir.replication.greenstack.codec import Opcode as GsOpcode
+from logweir.replication.greenstack.messages import Feature, HelloAnswer, MarkKind, StreamOpen
+from logweir.replication.tap import endpoint
+from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Packet, TapMessage
+from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.wal import failpoint
+from logweir.wal.vclock import VClock
+
+BOTH = pytest.mark.parametrize("scheme", ["tap", "greenstack"])
+ACK = Option.SUPPORT_ACK
+
+
+def serve(folder: Path, scheme: str = "tap", port: int = 0, **options: object) -> Serving:
+    """A server of bucket b."""
+    path = "/b" if scheme == "tap" else ""
+    listen = [parse_listen_url(f"{scheme}://:{port}{path}")]
+    return Serving(folder, listen=listen, guest="all", **options)  # type: ignore[arg-type]
+
+
+def following(folder: Path, scheme: str, port: int) -> Serving:
+    """A server that follows bucket b there."""
+    return serve(folder, follow=[parse_url(f"{scheme}://127.0.0.1:{port}/b")])
+
+
+def held(server: Serving) -> dict[bytes, bytes]:
+    """Keys and values of the bucket."""
+    return {row[0]: row[2] for row in server.log.select("b")} if "b" in names(server) else {}
+
+
+def names(server: Serving) -> set[str]:
+    """Of the spaces."""
+    return {space.name for space in server.log.schema}
+
+
+def fill(server: Serving, keys: range, value: bytes = b"v") -> None:
+    """Items of the bucket, which is made if need be."""
+    Buckets(server.log).make("b")
+    with server.log.transaction() as tx:
+        for number in keys:
+            tx.replace("b", (b"k%06d" % number, 0, value, 0, 0, number + 1, 0, 0, "", b""))
+
+
+# --- the copy -------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_copy_larger_than_one_chunk_loses_what_is_gone(tmp_path: Path, scheme: str) -> None:
+    """All of it, behind the first chunk too, when the follower has to copy anew."""
+    count = 2 * BACKFILL_CHUNK_ITEMS + 100
+    with serve(tmp_path / "a", scheme) as upstream:
+        fill(upstream, range(count))
+        with following(tmp_path / "f", scheme, upstream.port) as follower:
+            follower.wait(lambda: len(held(follower)) == count)
+            forget_position(follower)
+            name = f"logweir-{follower.log.instance}".encode()
+        if scheme == "tap":  # the server knows where that name stands
+            with KvClient(upstream.port) as client:
+                client.ask(Packet(Opcode.DEREGISTER_TAP_CLIENT, name))
+        with upstream.log.transaction() as tx:
+            for number in range(0, count, 2):
+                tx.delete("b", b"k%06d" % number)
+        with following(tmp_path / "f", scheme, upstream.port) as follower:
+            follower.wait(lambda: len(held(follower)) == count // 2)
+            assert held(follower) == held(upstream)
+
+
+def forget_position(server: Serving) -> None:
+    """What it follows is to be copied anew."""
+    server.wait(lambda: server.log.count(positions.POSITION_SPACE))
+    server.log.truncate(positions.POSITION_SPACE)
+
+
+def test_a_checkpoint_inside_a_backfill_is_no_place_to_go_on_from(tmp_path: Path) -> None:
+    """TAP: the connection breaks behind it: all is asked for again."""
+    checkpoint = (
+        TapMessage(Opcode.TAP_CHECKPOINT_START, number=5),
+        TapMessage(Opcode.TAP_CHECKPOINT_END, number=5),
+    )
+
+    def break_off(peer: Peer) -> None:
+        peer.connect()
+        peer.send(opaque(Opaque.INITIAL_VBUCKET_STREAM), mutation(b"a"), *checkpoint)
+        peer.send(mutation(b"sign", wants_ack=True, opaque=9))
+        assert peer.receive() is not None  # all that is durable at the other side
+
+    def give(peer: Peer) -> None:
+        peer.connect()
+        peer.send(opaque(Opaque.INITIAL_VBUCKET_STREAM), mutation(b"a"), mutation(b"b"))
+        peer.send(opaque(Opaque.CLOSE_BACKFILL), *checkpoint)
+        peer.receive()
+
+    with (
+        TapServer(break_off, give) as upstream,
+        following(tmp_path / "f", "tap", upstream.port) as follower,
+    ):
+        follower.wait(lambda: set(held(follower)) == {b"a", b"b"})
+        again = upstream.connects[1]
+        assert (again.checkpoints, again.backfill) == ((), 0)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def test_another_instance_at_the_address_is_copied_anew(tmp_path: Path) -> None:
+    """Greenstack: its log reaches further than the position, so nothing else would tell. (TAP has
+    nothing that names an instance.)"""
+    port = free_port()
+    with serve(tmp_path / "one", "greenstack", port) as upstream:
+        fill(upstream, range(5))
+        with following(tmp_path / "f", "greenstack", port) as follower:
+            follower.wait(lambda: len(held(follower)) == 5)
+            follower.wait(lambda: follower.log.count(positions.POSITION_SPACE))
+    with serve(tmp_path / "two", "greenstack", port) as upstream:
+        for number in range(20):
+            fill(upstream, range(3, 8), b"other%d" % number)
+        with following(tmp_path / "f", "greenstack", port) as follower:
+            follower.wait(lambda: held(follower) == held(upstream))
+            assert set(held(follower)) == {b"k%06d" % number for number in range(3, 8)}
+
+
+# --- acknowledgements -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def greenstack_server(script: Callable[[socket.socket, dict[int, bytes]], None]) -> Iterator[int]:
+    """A server whose stream is what the script sends; it gets the flex entries of the stream."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        peer, _ = listener.accept()
+        peer.settimeout(20)
+        hello = HelloAnswer("scripted", "1", "", (Feature.CHANGE_STREAM,)).encode()
+        opened = messages.encode_opened(VClock(), "d0f7bb0c-6f6a-4a3c-8a5c-0a4a5a0f9b11")
+        payloads: dict[int, bytes] = {GsOpcode.HELLO: hello, GsOpcode.STREAM_OPEN: opened}
+        buffer = FrameBuffer()
+        with peer:
+            try:
+                while data := peer.recv(65536):
+                    for frame in buffer.feed(data)[0]:
+                        peer.sendall(encode_answer(frame, 0, payloads.get(frame.opcode, b"")))
+                        if frame.opcode == GsOpcode.STREAM_OPEN:
+                            name = {FlexKey.DCP_ID.value: frame.flex[FlexKey.DCP_ID]}
+                            script(peer, name)
+                            return
+            except (AssertionError, OSError) as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    with listener:
+        yield listener.getsockname()[1]
+    thread.join(20)
+    assert not failures, failures
+
+
+@contextlib.contextmanager
+def tap_server(script: Callable[[Peer], None]) -> Iterator[int]:
+    """A server whose stream is what the script sends."""
+    with TapServer(script) as server:
+        yield server.port
+
+
+@BOTH
+def test_acknowledgements_come_after_the_sync(tmp_path: Path, scheme: str) -> None:
+    """While the sync of the follower's log waits, nothing is acknowledged; afterwards it is."""
+    waits, may_sync, has_begun, is_open = (threading.Event() for _ in range(4))
+    acknowledged: list[bool] = []
+
+    def hold() -> None:
+        waits.set()
+        may_sync.wait(20)
+
+    def watch(peer: socket.socket) -> None:
+        assert waits.wait(20), "nothing was written"
+        assert not select.select([peer], [], [], 0.2)[0], "acknowledged before it was synced"
+        may_sync.set()
+        assert peer.recv(65536)
+        acknowledged.append(True)
+
+    def of_tap(peer: Peer) -> None:
+        peer.connect()
+        is_open.set()
+        assert has_begun.wait(20)
+        peer.send(mutation(b"k", wants_ack=True, opaque=7))
+        watch(peer.socket)
+
+    def of_greenstack(peer: socket.socket, name: dict[int, bytes]) -> None:
+        def send(*frames: Frame) -> None:
+            for one in frames:
+                flex = {**name, **one.flex}
+                whole = Frame(one.opcode, 0x80000001, one.payload, None, one.flags, flex)
+                peer.sendall(encode_frame(whole))
+
+        send(mark(MarkKind.SNAPSHOT_BEGINS, 5), mark(MarkKind.SNAPSHOT_ENDS, 5))
+        is_open.set()
+        assert has_begun.wait(20)
+        send(pushed(b"k", 6))
+        watch(peer)
+
+    upstream = tap_server(of_tap) if scheme == "tap" else greenstack_server(of_greenstack)
+    with upstream as port, following(tmp_path / "f", scheme, port) as follower:
+        assert is_open.wait(20)
+        if scheme == "greenstack":  # the position of the snapshot is written first
+            follower.wait(lambda: follower.log.count(positions.POSITION_SPACE) == 1)
+        failpoint.arm("wal.after_write_before_sync", hold)
+        try:
+            has_begun.set()
+            follower.wait(lambda: acknowledged)
+        finally:
+            may_sync.set()
+            failpoint.disarm()
+        assert set(held(follower)) == {b"k"}
+
+
+# --- what a server keeps while it sends what exists -----------------------------------------------
+
+
+class Slow:
+    """A follower that reads the beginning of what exists, and no more until it is told to."""
+
+    def __init__(self, scheme: str, port: int) -> None:
+        self.scheme = scheme
+        self.values: dict[bytes, bytes] = {}
+        if scheme == "tap":
+            self.tap = KvClient(port)
+            self.stream = self.tap.stream(Connect(b"slow", ACK | Option.BACKFILL, backfill=0))
+            while not self.values:
+                self._take_tap()
+            self.close = self.tap.close
+            return
+        self.greenstack = gsraw.RawClient(port, bucket="b")
+        asked = StreamOpen(snapshot=True, buckets=("b",), window_bytes=4096)
+        flex = {FlexKey.DCP_ID.value: b"slow"}
+        open_ = Frame(GsOpcode.STREAM_OPEN, payload=asked.encode(), flex=flex)
+        assert self.greenstack.ask(open_).status == 0
+        while not self.values:
+            self._take_greenstack()
+        self.close = self.greenstack.socket.close
+
+    def _take_tap(self) -> None:
+        message = next(self.stream)
+        if message.opcode == Opcode.TAP_MUTATION:
+            self.values[message.key] = message.value
+        elif message.opcode == Opcode.TAP_DELETE:
+            self.values.pop(message.key, None)
+
+    def _take_greenstack(self) -> None:
+        frame = self.greenstack.push()
+        assert frame.opcode != GsOpcode.STREAM_CLOSE, messages.decode_close(frame.payload)
+        if frame.opcode == GsOpcode.MUTATION:
+            _, document = messages.decode_mutation(frame.payload)
+            self.values[document.id] = document.value
+            credit = messages.encode_ack(VClock(), 1 << 20)
+            flex = {FlexKey.DCP_ID.value: b"slow"}
+            self.greenstack.send(
+                Frame(GsOpcode.STREAM_ACK, payload=credit, flags=Flag.QUIET, flex=flex)
+            )
+        elif frame.opcode == GsOpcode.REMOVE:
+            self.values.pop(messages.decode_remove(frame.payload)[0], None)
+
+    def read_until(self, wanted: dict[bytes, bytes]) -> None:
+        """Go on until it has that."""
+        while self.values != wanted:
+            self._take_tap() if self.scheme == "tap" else self._take_greenstack()
+
+
+COUNT, LARGE = 600, bytes(20_000)  # several chunks, more than a follower takes unread
+
+
+def drop_old_logs(server: Serving) -> None:
+    """Write and take snapshots, so that no log of before is needed for a restart."""
+    for number in range(3):
+        fill(server, range(3 * number, 3 * number + 3), b"new%d" % number)
+        server.log.snapshot()
+    server.log.collect()
+
+
+@BOTH
+def test_the_log_is_kept_while_what_exists_is_sent(tmp_path: Path, scheme: str) -> None:
+    """Changes made meanwhile are given after it, though snapshots were made that need no older
+    logs, and collect was asked for."""
+    options = {"open_options": {"checkpoint_count": 1}}
+    with serve(tmp_path / "a", scheme, **options) as server:
+        fill(server, range(COUNT), LARGE)
+        begun = server.log.vclock
+        slow = Slow(scheme, server.port)
+        server.log.delete("b", b"k%06d" % (COUNT - 1))
+        drop_old_logs(server)
+        assert begun.covers(server.log.oldest_position), "the log from then on is gone"
+        slow.read_until(held(server))
+        slow.close()
+
+
+@BOTH
+def test_a_follower_that_goes_away_inside_the_copy_keeps_nothing(
+    tmp_path: Path, scheme: str
+) -> None:
+    """The logs that were kept for it may go."""
+    options = {"open_options": {"checkpoint_count": 1}}
+    with serve(tmp_path / "a", scheme, **options) as server:
+        fill(server, range(COUNT), LARGE)
+        begun = server.log.vclock
+        slow = Slow(scheme, server.port)
+        server.wait(lambda: any(kept(server, scheme)))
+        slow.close()
+        server.wait(lambda: not server.server.listener.links)
+        look(server)
+        assert kept(server, scheme) == []
+        drop_old_logs(server)
+        server.wait(lambda: not begun.covers(server.log.oldest_position))
+
+
+def kept(server: Serving, scheme: str) -> list[str]:
+    """Names of copies under way for which the log is kept."""
+    word = {"tap": "backfill:", "greenstack": "greenstack:"}[scheme]
+    return [name for name in server.log.status()["followers"] if word in name]
+
+
+def look(server: Serving) -> None:
+    """Have the server look after what it keeps, as it does from time to time."""
+    work = server.server.iproto.retention.look()
+    asyncio.run_coroutine_threadsafe(work, server._loop).result(20)
+
+
+# --- what is waiting ------------------------------------------------------------------------------
+
+
+def test_changes_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """memcached: above the limit nothing more is read from a client whose changes are not done;
+    then all of them are."""
+    monkeypatch.setattr(endpoint, "TAP_PIPELINE_BYTES", 1 << 20)
+    count, value = 400, bytes(100_000)
+    with serve(tmp_path / "s") as server, KvClient(server.port) as other:
+        other.ask(Packet(Opcode.SET_VBUCKET, extras=b"\0\0\0\3", vbucket=7))  # pending
+        with KvClient(server.port) as client:
+            changes = [store(b"k%d" % n, value, vbucket=7) for n in range(count)]
+            sender = threading.Thread(target=client.send, args=changes)
+            sender.start()
+            links = server.server.listener.links
+            server.wait(lambda: any(link._reading_holds for link in links))
+            (link,) = (link for link in links if link._reading_holds)
+            sender.join(1)
+            assert sender.is_alive(), "all of it was taken"
+            assert link.received_bytes < 4 << 20
+            other.ask(Packet(Opcode.SET_VBUCKET, extras=b"\0\0\0\1", vbucket=7))
+            answers = [client.receive() for _ in range(count)]
+            sender.join(20)
+        assert {one.status for one in answers if one is not None} == {0}
+        assert server.log.count("b") == count
