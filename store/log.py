@@ -46,6 +46,7 @@ from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.store.state import MapFull, Position, Spoiled, State
 from logweir.store.syncer import Aside, Syncer
+from logweir.store.synchro import SynchroQueue
 from logweir.store.transaction import Transaction
 from logweir.store.view import Here, ReadView
 from logweir.wal.block import Pieces
@@ -55,6 +56,7 @@ from logweir.wal.follow import Follower
 from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
+from logweir.wal.xrow import RowType
 from logweir.wal.xrow import Transaction as LoggedTransaction
 
 __all__ = ["Durability", "Log"]
@@ -94,6 +96,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
         self._state: State = opened.state
         self._schema: Schema = opened.schema
         self._vclock: VClock = opened.vclock
+        self._synchro: SynchroQueue = opened.waiting
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
         self._lock_stack = opened.lock
@@ -204,8 +207,30 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
 
     @property
     def vclock(self) -> VClock:
-        """The position: everything up to it is durable and applied."""
+        """The position: everything up to it is durable, and applied but for what waits for the
+        CONFIRM of a synchronous replication."""
         return self._vclock
+
+    @property
+    def applied(self) -> VClock:
+        """The position that reads see: before the first transaction that waits."""
+        return self._synchro.applied if self._synchro else self._vclock
+
+    @property
+    def waiting(self) -> int:
+        """How many transactions of synchronous replication wait for CONFIRM or ROLLBACK."""
+        return len(self._synchro)
+
+    def end_waiting(self, *, confirm: bool) -> int:
+        """Decide about all transactions that wait, as `box.ctl.clear_synchro_queue` does: where
+        the master that should is gone for ever. `confirm`: they hold; else they never were.
+
+        Returns how many waited. A row of ours tells the others. Do not use it while their master
+        may still decide: it could decide otherwise.
+        """
+        kind = RowType.CONFIRM if confirm else RowType.ROLLBACK
+        count: int = self._run(lambda group: group.end_waiting(kind))
+        return count
 
     @property
     def schema(self) -> Schema:
@@ -323,6 +348,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             vclock=self._vclock,
             replica_id=self.replica_id,
             now=self._clock(),
+            waiting=self._synchro,
         )
 
     def _commit(self, jobs: list[Job]) -> None:
@@ -412,9 +438,10 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                 self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
             path = self._writer.path
             with self._unlogged if unlogged else self._logged:
-                txn.set_position(
-                    Position(vclock, path.name if path else "", self._writer.size, unlogged)
-                )
+                at = Position(vclock, path.name if path else "", self._writer.size, unlogged)
+                if group.waiting:
+                    at = Position(group.waiting.applied, unlogged=unlogged)
+                txn.set_position(at)
                 failpoint("store.after_sync_before_state_commit")
         if not group.touched:
             txn.abort()
@@ -423,7 +450,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
-            self._vclock = vclock
+            self._vclock, self._synchro = vclock, group.waiting
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)
         failpoint("store.after_state_commit")
@@ -582,7 +609,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
                     self._late.disturb()
                     self._take_late()
                     txn = stack.enter_context(self._state.read())
-                    schema, vclock = self._schema, self._vclock
+                    schema, vclock = self._schema, self.applied
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
         finally:
             with self._grown:
@@ -712,6 +739,7 @@ class Log(statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, Tak
             "replica_id": self.replica_id,
             "vclock": dict(self._vclock),
             "signature": self._vclock.signature,
+            "waiting": self.waiting,
             "durability": self.durability,
             "state": "failed" if self._failure is not None else "running",
             "error": str(self._failure) if self._failure is not None else None,

@@ -40,6 +40,7 @@ from logweir.store.loading import Source, load
 from logweir.store.references import LogFiles
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
+from logweir.store.synchro import SynchroQueue
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.mp import pack, unpack, unpack_at
@@ -65,6 +66,7 @@ class Opened:
     replica_id: int
     state: State
     schema: Schema
+    waiting: SynchroQueue
     plans: Plans
     vclock: VClock
     writer: WalWriter
@@ -120,7 +122,7 @@ def open_folder(
         _check_cut(position, decided)
         decided.prepare()
         plans = Plans()
-        schema, vclock = _recovered(state, position, decided, plans)
+        schema, waiting, vclock = _recovered(state, position, decided, plans)
         _empty_temporary(state, schema)
         instance = _instance(report)
         with state.read() as txn:
@@ -130,7 +132,8 @@ def open_folder(
         if free != vclock:
             vclock = free
             append_point = AppendPoint(vclock, append_point.prev_vclock)
-            _set_position(state, vclock)
+            if not waiting:
+                _set_position(state, vclock)
             failpoint("opening.after_reserve")
         writer = WalWriter(path, instance, append_point, options=options, filesystem=filesystem)
         if append_point is not decided.append_point:
@@ -146,6 +149,7 @@ def open_folder(
             replica_id=replica_id,
             state=state,
             schema=schema,
+            waiting=waiting,
             plans=plans,
             vclock=vclock,
             writer=writer,
@@ -282,8 +286,8 @@ def _check_cut(position: Position | None, decided: RecoveryPlan) -> None:
 
 def _recovered(
     state: State, position: Position | None, decided: RecoveryPlan, plans: Plans
-) -> tuple[Schema, VClock]:
-    """Bring the state to the end of the log."""
+) -> tuple[Schema, SynchroQueue, VClock]:
+    """Bring the state to the end of the log, or to what waits there."""
     start = decided.start if position is None else position.vclock
     end = decided.vclock.merge(start)
     source = Source(
@@ -292,7 +296,7 @@ def _recovered(
         batches=lambda after: replay(decided, after=after),
         end=end,
     )
-    return load(state, plans, source, position), end
+    return *load(state, plans, source, position), end
 
 
 def _empty_temporary(state: State, schema: Schema) -> None:
