@@ -101,7 +101,8 @@ def prepare(
     definitions += wanted_definitions(found, judged)
     draft = FoldPlan(files, tuple(definitions), judged.known, judged.end)
     keyer = Keyer(draft)
-    _check_decided(keyer.history, judged, options)
+    if not base.vclock.covers(judged.vclock):
+        _check_decided(keyer.history, options)
     every = [*splits, *logs[1]]
     wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
     decided = replace(draft, cuts=cuts_of(found, keyer, wanted))
@@ -118,10 +119,10 @@ def prepare(
     )
 
 
-def _check_decided(history: History, judged: Judged, options: ScanOptions) -> None:
+def _check_decided(history: History, options: ScanOptions) -> None:
     """Refuse logs of synchronous spaces: which of their rows hold is decided by rows behind them
     (`store.synchro`), and here every part is folded by itself."""
-    if judged.rows and history.schema.has_synchronous:
+    if history.schema.has_synchronous:
         raise WalError(
             "there are synchronous spaces: rows of the log may wait, or be undone.",
             path=", ".join(options.paths),

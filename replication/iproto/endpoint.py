@@ -223,9 +223,6 @@ class Conversation:
             self._finish(request.size_bytes)
             self.link.spawn(relay.serve(self, request))
 
-    def _user_name(self) -> str:
-        return self.shared.access(self.user_id).user.name
-
     # --- changes and reads ------------------------------------------------------------------------
 
     def _take_dml(self, request: Request) -> None:
