@@ -322,6 +322,8 @@ class ErrorCode(IntEnum):
     BOOTSTRAP_READONLY = 203
     REPLICA_NOT_ANON = 207
     CANNOT_REGISTER = 208
+    UNCOMMITTED_FOREIGN_SYNC_TXNS = 214
+    SYNC_MASTER_MISMATCH = 215
 
 
 class RequestError(LogweirError):

@@ -190,6 +190,9 @@ UPSTREAM_WAITING_BYTES: Final = 16 * 1024 * 1024
 UPSTREAM_STEP_BYTES: Final = 1024 * 1024
 """Rows of one upstream that are applied in one commit, about."""
 
+SYNCHRO_QUEUE_BYTES: Final = 256 * 1024 * 1024
+"""Rows that wait for a master's CONFIRM or ROLLBACK; more stop the source."""
+
 # --- Tank -----------------------------------------------------------------------------------------
 TANK_FRAME_BYTES: Final = 256 * 1024 * 1024
 """Longest payload of a frame; a longer one closes the connection. Source: Tank 4.0."""

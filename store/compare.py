@@ -141,7 +141,7 @@ def _load(
             batches=lambda _: (),
             end=vclock,
         )
-    schema = load(state, Plans(), source, None)
+    schema, _ = load(state, Plans(), source, None)
     return stack.enter_context(state.read()), schema
 
 

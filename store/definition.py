@@ -374,6 +374,7 @@ class SpaceDef:
             and not self.is_system
             and not self.is_view
             and not self.is_temporary
+            and not self.is_sync
         )
 
     @property

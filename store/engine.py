@@ -15,6 +15,7 @@ from logweir.store import jsonpath
 from logweir.store.bulk import KeyPlan
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.keys import exact_key
+from logweir.store.operation import changed_columns, decode_operations
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.state import Txn
@@ -60,15 +61,14 @@ class Plans:
 class Engine:
     """Applies requests in one transaction. `schema` is that of the transaction.
 
-    `lenient`: rows that were accepted once are applied again: indexes that logweir cannot keep
-    are left out instead of refused.
+    Indexes that logweir does not keep (RTREE, BITSET, of a function) have no entries: reading by
+    them is refused, and whether a tuple fits them is left to who keeps them.
     """
 
-    def __init__(self, txn: Txn, schema: Schema, plans: Plans, *, lenient: bool = False) -> None:
+    def __init__(self, txn: Txn, schema: Schema, plans: Plans) -> None:
         self.txn = txn
         self.schema = schema
         self.plans = plans
-        self._lenient = lenient
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -196,8 +196,15 @@ class Engine:
             self._swap(space, image, None, given)
             return None, given, request
         new = apply_upsert(old, ops, index_base=request.index_base, space=space)
-        if self._image(space, primary, new) != image:
-            return old, old, request  # Tarantool ignores the whole update, and logs it
+        changed = self._image(space, primary, new)
+        if changed != image:
+            if _foresees_key(space, primary, request, old):
+                return old, old, request  # Tarantool ignores the whole update, and logs it
+            if self._primary(space).get(changed) is not None:
+                raise duplicate_key(space, primary)
+            self._swap(space, image, old, None)  # it gets another key
+            self._swap(space, changed, None, new)
+            return old, new, request
         self._swap(space, image, old, new)
         return old, new, request
 
@@ -220,9 +227,7 @@ class Engine:
             return
         for index in space.indexes[1:]:
             if not index.is_usable:
-                if self._lenient:
-                    continue
-                self.schema.index(space, index.id)
+                continue
             plan = self.plans.get(space, index, check=False)
             tree = self.txn.tree(space.id, index.id)
             assert tree is not None
@@ -245,6 +250,15 @@ def _needed(value: bytes | None, name: str) -> bytes:
         text = f"Missing mandatory field '{name}' in request"
         raise RequestError(ErrorCode.MISSING_REQUEST_FIELD, text)
     return value
+
+
+def _foresees_key(space: SpaceDef, primary: IndexDef, request: Request, old: bytes) -> bool:
+    """Whether operations look as if they changed the primary key. Only then does Tarantool 2.6.0
+    compare the keys, and ignore them; otherwise the tuple moves to its other key, if that is free
+    (observed)."""
+    operations = decode_operations(request.ops or b"", space.format.names, request.index_base)
+    columns = changed_columns(operations, read_array(old, 0)[0])
+    return any(columns >> min(part.field_no, 63) & 1 for part in primary.parts)
 
 
 def duplicate_key(space: SpaceDef, index: IndexDef) -> RequestError:

@@ -3,14 +3,17 @@
 A group turns requests into rows: it applies them through the engine, gives each row its lsn, and
 closes each transaction as Tarantool does (`wal.xrow`): rows of local spaces count in component 0
 of the vclock; rows of temporary spaces are not logged; a transaction whose last row is local gets
-a closing NOP, so that a follower, who does not see the local row, sees its end.
+a closing NOP, so that a follower, who does not see the local row, sees its end. A transaction of
+ours that changes a synchronous space is confirmed by a row behind it, in the same block: our quorum
+is this instance. What waits for another instance's CONFIRM (`store.synchro`) is logged, and applied
+on trial only, in a child transaction; meanwhile nothing can be changed here.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from operator import itemgetter
@@ -20,6 +23,7 @@ from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import (
     BLOCK_LARGE_BYTES,
     BLOCK_TARGET_BYTES,
+    SYNCHRO_QUEUE_BYTES,
     TRANSACTION_BYTES,
     VCLOCK_COMPONENTS,
 )
@@ -29,8 +33,17 @@ from logweir.store.engine import Engine, Plans
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema, check_cluster_row
-from logweir.store.sequence import fill_sequence, learn_sequence
+from logweir.store.sequence import fill_sequence
 from logweir.store.state import Txn
+from logweir.store.synchro import (
+    DECISIONS,
+    Decision,
+    Entry,
+    SynchroQueue,
+    apply_row,
+    encode_decision,
+    is_synchronous,
+)
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
 from logweir.wal.vclock import VClock
@@ -40,9 +53,6 @@ __all__ = ["Group", "Mark", "large_blocks", "run_blocks"]
 
 _COLUMNS: Final = 7
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
-_APPLIED: Final = frozenset(
-    (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +64,12 @@ class Mark:
     rows: int
     bytes: int
     borders: int
+    waiting: tuple[Entry, ...]
 
 
 class Group:
-    """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows."""
+    """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
+    `waiting`: the transactions that wait for their CONFIRM, in front of it."""
 
     def __init__(
         self,
@@ -68,13 +80,17 @@ class Group:
         vclock: VClock,
         replica_id: int,
         now: float,
+        waiting: Iterable[Entry] = (),
     ) -> None:
         self.engine = Engine(txn, schema, plans)
+        self.waiting = SynchroQueue(waiting)
+        self._trial: Engine | None = None
         self.replica_id = replica_id
         self.now = now
+        (self._now_bits,) = struct.unpack("Q", struct.pack("d", now))
         self.changed_schema = False
         self._lsns = vclock.lsns()
-        self._pending: list[tuple[int, bytes, bool]] = []  # type, body, local
+        self._pending: list[tuple[int, bytes, SpaceDef]] = []  # type, body, space
         self._pending_bytes = 0
         self._borders: list[int] = []  # in `_pending`: where transactions end
         self._columns = [array("Q") for _ in range(_COLUMNS)]
@@ -116,8 +132,7 @@ class Group:
         space = self.schema.space(request.space_id)
         if space.is_view:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
-        if not self.replica_id:
-            self._check_private(space)
+        self._check_change(space)
         if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
             request = fill_sequence(self.engine, space, request)
         old, new, logged = self.engine.execute(space, request)
@@ -137,20 +152,26 @@ class Group:
             )
             self.changed_schema = True
         if not space.is_temporary:
-            self._draft(int(logged.type), encode_body(logged), space.is_local)
+            self._draft(int(logged.type), encode_body(logged), space)
         return old, new
 
-    def _check_private(self, space: SpaceDef) -> None:
-        """Without a place in `_cluster` rows that others would see cannot be signed."""
-        if not (space.is_local or space.is_temporary):
+    def _check_change(self, space: SpaceDef) -> None:
+        """Without a place in `_cluster` rows that others would see cannot be signed; and behind
+        rows that wait a row of ours would have to wait for what another instance decides."""
+        if self.waiting and not space.is_temporary:
             raise RequestError(
-                ErrorCode.READONLY,
-                "Can't modify data because this instance is in read-only mode.",
-                hint="it is an anonymous replica: only local and temporary spaces can be changed",
+                ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
+                f"Found uncommitted sync transactions from other instance with id "
+                f"{self.waiting.owner}",
+                hint="they wait for the CONFIRM or ROLLBACK of their master: follow it, or decide "
+                "with `Log.end_waiting`",
+                details={"replica_id": self.waiting.owner, "transactions": len(self.waiting)},
             )
+        if not (self.replica_id or space.is_local or space.is_temporary):
+            raise _anonymous()
 
-    def _draft(self, kind: int, body: bytes, local: bool) -> None:
-        self._pending.append((kind, body, local))
+    def _draft(self, kind: int, body: bytes, space: SpaceDef) -> None:
+        self._pending.append((kind, body, space))
         self._pending_bytes += len(body)
         if self._pending_bytes > TRANSACTION_BYTES:
             raise LimitExceeded(
@@ -162,8 +183,9 @@ class Group:
 
     def log(self, kind: RowType, body: bytes, space: SpaceDef) -> None:
         """Log a row whose effect is applied by somebody else, as part of the open transaction."""
+        self._check_change(space)
         self.touched = True
-        self._draft(int(kind), body, space.is_local)
+        self._draft(int(kind), body, space)
 
     def mark(self) -> Mark:
         """A place in the open transaction to roll back to."""
@@ -173,11 +195,14 @@ class Group:
             len(self._pending),
             self._pending_bytes,
             len(self._borders),
+            tuple(self.waiting),
         )
 
     def rollback(self, mark: Mark) -> None:
         """Undo the statements since `mark`. Raises `state.Spoiled` where only all can be undone."""
+        self._end_trial()
         self.engine.txn.rollback(mark.txn)
+        self.waiting = SynchroQueue(mark.waiting)
         self.engine.schema = mark.schema
         del self._pending[mark.rows :]
         del self._borders[mark.borders :]
@@ -196,9 +221,13 @@ class Group:
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
         if lsn <= self._lsns[replica_id]:
             return False
-        for row in range(first, last):
-            if columns.type[row] != RowType.NOP:
-                self._apply_replicated(columns, row)
+        if columns.type[last - 1] in DECISIONS:
+            self._decide(Decision.of(columns, last - 1))
+        elif self.waiting or is_synchronous(self.schema, columns, range(first, last)):
+            self._hold(columns, first, last)
+        else:
+            for row in range(first, last):
+                self._apply(columns, row)
         names = ("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags")
         for column, name in zip(self._columns, names, strict=True):
             column.extend(columns.column(name)[first:last])
@@ -211,30 +240,81 @@ class Group:
             self._flush()
         return True
 
-    def _apply_replicated(self, columns: RowColumns, row: int) -> None:
-        kind = columns.type[row]
-        if kind not in _APPLIED:
-            raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
-        space = self.schema.space(columns.space_id[row])
-        if kind in (RowType.UPDATE, RowType.DELETE) and columns.index_id(row):
-            return  # it found nothing
-        request = Request(
-            RowType(kind),
-            space.id,
-            key=columns.key_bytes(row),
-            tuple=columns.tuple_bytes(row),
-            ops=columns.ops_bytes(row),
-            index_base=columns.index_base[row],
-        )
-        if space.sequence is not None and request.type in (RowType.INSERT, RowType.REPLACE):
-            learn_sequence(self.engine, space, request)
-        old, new, _ = self.engine.execute(space, request)
-        if space.is_system:
+    def _apply(self, columns: RowColumns, row: int) -> None:
+        space = apply_row(self.engine, columns, row)
+        if space is not None and space.is_system:
             self.changed_system.add(space.id)
-        if space.is_system and ddl.defines(space.id):
-            is_insert = request.type == RowType.INSERT
-            ddl.apply(self.engine, space.id, old, new, is_insert=is_insert, trusted=True)
-            self.changed_schema = True
+            self.changed_schema = self.changed_schema or ddl.defines(space.id)
+
+    def _hold(self, columns: RowColumns, first: int, last: int) -> None:
+        """Let a transaction wait, if it could be applied behind what waits already."""
+        size = self.waiting.size_bytes + columns.end_offset[last - 1] - columns.row_offset[first]
+        if size > SYNCHRO_QUEUE_BYTES:
+            raise LimitExceeded("SYNCHRO_QUEUE_BYTES", SYNCHRO_QUEUE_BYTES, size)
+        entry = Entry.of(columns, first, last, self.vclock)
+        self._check_owner(entry, columns, range(first, last))
+        trial = self._trial
+        if trial is None:
+            trial = Engine(self.engine.txn.child(), self.schema, self.engine.plans)
+            self._trial = trial
+            for other in self.waiting:
+                rows = other.columns()
+                for row in range(len(rows)):
+                    apply_row(trial, rows, row)
+        try:
+            for row in range(first, last):
+                apply_row(trial, columns, row)
+        except RequestError:
+            self._end_trial()
+            raise
+        self.waiting.hold(entry)
+
+    def _check_owner(self, entry: Entry, columns: RowColumns, rows: range) -> None:
+        if not self.waiting or entry.replica_id == self.waiting.owner:
+            return
+        if is_synchronous((self._trial or self.engine).schema, columns, rows):
+            raise RequestError(
+                ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
+                f"Found uncommitted sync transactions from other instance with id "
+                f"{self.waiting.owner}",
+            )
+
+    def _decide(self, decision: Decision) -> None:
+        """Apply what a CONFIRM or ROLLBACK lets go on."""
+        self._end_trial()
+
+        def is_sync(entry: Entry) -> bool:
+            columns = entry.columns()
+            return is_synchronous(self.schema, columns, range(len(columns)))
+
+        for entry in self.waiting.decide(decision, is_sync):
+            columns = entry.columns()
+            for row in range(len(columns)):
+                self._apply(columns, row)
+
+    def _end_trial(self) -> None:
+        """What was applied on trial is forgotten."""
+        if self._trial is not None:
+            self._trial.txn.abort()
+            self._trial = None
+
+    def end_waiting(self, kind: RowType) -> int:
+        """Decide ourselves about all that waits, as part of no transaction; a row of ours says so.
+        Returns how many transactions waited."""
+        count = len(self.waiting)
+        if count and not self.replica_id:
+            raise _anonymous()
+        if count:
+            owner = self.waiting.owner
+            lsns = [entry.lsn for entry in self.waiting if entry.replica_id == owner]
+            decision = Decision(kind, owner, lsns[-1] if kind == RowType.CONFIRM else lsns[0])
+            self._decide(decision)
+            self._lsns[self.replica_id] += 1
+            lsn = self._lsns[self.replica_id]
+            body = encode_decision(owner, decision.lsn)
+            self._row(int(kind), self.replica_id, 0, lsn, lsn, FLAG_COMMIT, body)
+            self.touched = True
+        return count
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -252,28 +332,39 @@ class Group:
                 self._end(rows[start:border])
             start = border
 
-    def _end(self, rows: list[tuple[int, bytes, bool]]) -> None:
-        if rows[-1][2] and not all(local for _, _, local in rows):
-            rows.append((RowType.NOP, b"", False))
+    def _end(self, rows: list[tuple[int, bytes, SpaceDef]]) -> None:
+        drafts = [(kind, body, space.is_local) for kind, body, space in rows]
+        if drafts[-1][2] and not all(local for _, _, local in drafts):
+            drafts.append((RowType.NOP, b"", False))
         numbers = []
-        for _, _, local in rows:
+        for _, _, local in drafts:
             replica_id = 0 if local else self.replica_id
             self._lsns[replica_id] += 1
             numbers.append((replica_id, self._lsns[replica_id]))
         tsn = next((lsn for replica_id, lsn in numbers if replica_id), numbers[0][1])
-        (bits,) = struct.unpack("Q", struct.pack("d", self.now))
-        last = len(rows) - 1
+        last = len(drafts) - 1
         for i, ((kind, body, local), (replica_id, lsn)) in enumerate(
-            zip(rows, numbers, strict=True)
+            zip(drafts, numbers, strict=True)
         ):
             flags = FLAG_COMMIT if i == last else 0
-            row = (kind, replica_id, GROUP_LOCAL if local else 0, lsn, bits, tsn, flags)
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
-            self._bodies.append(body)
-            self._bodies_bytes += len(body)
+            self._row(kind, replica_id, GROUP_LOCAL if local else 0, lsn, tsn, flags, body)
+        if any(space.is_sync for _, _, space in rows):
+            ours = self.replica_id
+            body = encode_decision(ours, self._lsns[ours])
+            self._lsns[ours] += 1
+            lsn = self._lsns[ours]
+            self._row(RowType.CONFIRM, ours, 0, lsn, lsn, FLAG_COMMIT, body)
         if self._bodies_bytes >= BLOCK_TARGET_BYTES:
             self._flush()
+
+    def _row(
+        self, kind: int, replica_id: int, group_id: int, lsn: int, tsn: int, flags: int, body: bytes
+    ) -> None:
+        row = (kind, replica_id, group_id, lsn, self._now_bits, tsn, flags)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        self._bodies.append(body)
+        self._bodies_bytes += len(body)
 
     def add_run(
         self,
@@ -291,8 +382,7 @@ class Group:
         `kind`: INSERT or REPLACE; `ends`: before which row each transaction ends, the last before
         the end of all; without it each row is a transaction, or all are one.
         """
-        if not self.replica_id:
-            self._check_private(space)
+        self._check_change(space)
         self._flush()
         count = len(bounds) - 1
         replica_id = 0 if space.is_local else self.replica_id
@@ -326,7 +416,7 @@ class Group:
         """`add_run` of transactions of several rows: blocks that hold whole ones."""
         replica_id = 0 if space.is_local else self.replica_id
         lsn = self._lsns[replica_id] + 1
-        (bits,) = struct.unpack("Q", struct.pack("d", self.now))
+        bits = self._now_bits
         first = start = 0
         tsns, flags = array("Q"), array("Q")
         for end in ends:
@@ -364,6 +454,7 @@ class Group:
         """Log large INSERTs whose effect is already applied, a transaction each, without joining
         them: their bytes are written from where they are. Returns the blocks that they are in,
         each as `kernel.lay` puts them."""
+        self._check_change(space)
         self._flush()
         replica_id = 0 if space.is_local else self.replica_id
         made = large_blocks(
@@ -400,6 +491,7 @@ class Group:
 
     def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""
+        self._end_trial()
         self._flush()
         return self._blocks
 
@@ -425,6 +517,14 @@ class Group:
         )
         self._columns = [array("Q") for _ in range(_COLUMNS)]
         self._bodies, self._bodies_bytes = [], 0
+
+
+def _anonymous() -> RequestError:
+    return RequestError(
+        ErrorCode.READONLY,
+        "Can't modify data because this instance is in read-only mode.",
+        hint="it is an anonymous replica: only local and temporary spaces can be changed",
+    )
 
 
 def run_blocks(

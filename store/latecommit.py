@@ -23,6 +23,7 @@ from logweir.store.run import RunMaker
 from logweir.store.schema import Schema
 from logweir.store.state import State
 from logweir.store.syncer import Syncer
+from logweir.store.synchro import SynchroQueue
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import CHECKSUM, CHECKSUM_INVERTED
 from logweir.wal.failpoint import failpoint
@@ -71,6 +72,7 @@ class CommitsLate(ABC):
     _schema: Schema
     _state: State
     _taking: OnError
+    _synchro: SynchroQueue
     _syncer: Syncer
     _vclock: VClock
     _view_guard: threading.Lock
@@ -124,7 +126,7 @@ class CommitsLate(ABC):
         """`commit_runs` of a run of one tuple, `data`: with few calls, since each of them finds
         the processor's caches cold. Raises the same."""
         late, writer = self._late, self._writer
-        if self.durability == "none" or not self._queue.enter():
+        if self.durability == "none" or self._synchro or not self._queue.enter():
             self._queue.check_process()
             return False
         try:
@@ -189,7 +191,7 @@ class CommitsLate(ABC):
         somebody commits. Raises `WriteFailed` with nothing done, and `WriterPoisoned`. Call
         `settle` behind the answers.
         """
-        if self.durability != "write" or not self._queue.enter():
+        if self.durability != "write" or self._synchro or not self._queue.enter():
             self._queue.check_process()
             return False
         try:
@@ -264,7 +266,7 @@ class CommitsLate(ABC):
         return finish
 
     def _prepare_late(self, makers: Sequence[RunMaker]) -> LateGroup | None:
-        if not makers or self.durability == "none":
+        if not makers or self._synchro or self.durability == "none":
             return None
         if not self._late.takes(sum([maker.size_bytes for maker in makers])):
             return None

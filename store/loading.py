@@ -3,7 +3,8 @@
 Rows of a snapshot go into the primary indexes as they come, in order; the other indexes are built
 when all are there. Rows of the log are applied in large LMDB transactions, each with its position,
 so a process that is stopped in the middle goes on from there. Runs of INSERT and REPLACE into a
-space with no other index are sorted, only the last of each key kept, and written in bulk.
+space with no other index are sorted, only the last of each key kept, and written in bulk. Rows that
+wait for their CONFIRM at the end of the log are not applied: `store.synchro`.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ from typing import Final
 from logweir.errors import CorruptBlock, RequestError
 from logweir.recovery import Batch
 from logweir.store import ddl, kernel
-from logweir.store.definition import SpaceDef
+from logweir.store.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.engine import Engine, Plans
-from logweir.store.request import Request
 from logweir.store.schema import Schema
-from logweir.store.sequence import learn_sequence
 from logweir.store.state import MapFull, Position, State, Txn
+from logweir.store.synchro import (
+    APPLIED,
+    DECISIONS,
+    Decision,
+    Entry,
+    SynchroQueue,
+    apply_row,
+    is_synchronous,
+)
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
 from logweir.wal.place import Place
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import FLAG_COMMIT, RowType
 
 __all__ = ["Loader", "Source", "load", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
 _BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
 _RUN_ROWS: Final = 64
-_APPLIED: Final = frozenset(
-    (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
-)
-_BY_KEY: Final = frozenset((RowType.UPDATE, RowType.DELETE))
 _STORED: Final = frozenset((RowType.INSERT, RowType.REPLACE))
 
 
@@ -64,8 +68,11 @@ class Source:
     instance: uuid.UUID | None = None
 
 
-def load(state: State, plans: Plans, source: Source, position: Position | None) -> Schema:
-    """Bring a state to the end of a source. Returns the definitions that then hold.
+def load(
+    state: State, plans: Plans, source: Source, position: Position | None
+) -> tuple[Schema, SynchroQueue]:
+    """Bring a state to the end of a source. Returns the definitions that then hold, and what waits
+    there for its CONFIRM.
 
     `position`: what the state, which is open, has applied already; None for an empty one that is
     not open. Where the map becomes full it is doubled, and what was not committed is done again.
@@ -76,7 +83,7 @@ def load(state: State, plans: Plans, source: Source, position: Position | None) 
         try:
             if position is None:
                 state.open()
-                loader = Loader(state, plans)
+                loader = Loader(state, plans, source.start)
                 for block in source.blocks():
                     loader.load_snapshot(block)
                 loader.finish_snapshot(source)
@@ -84,12 +91,12 @@ def load(state: State, plans: Plans, source: Source, position: Position | None) 
             else:
                 with state.read() as txn:
                     schema = schema_of(txn)
-                loader = Loader(state, plans, schema)
+                loader = Loader(state, plans, position.vclock, schema)
                 after = position.vclock
             for batch in source.batches(after):
                 loader.apply(batch)
             loader.finish(source.end)
-            return loader.schema
+            return loader.schema, loader.waiting
         except MapFull:
             if loader is not None:
                 loader.abort()
@@ -108,12 +115,19 @@ def _grown(state: State) -> Position | None:
 
 
 class Loader:
-    """Fills one state. `schema`: what it holds already; without one it is empty."""
+    """Fills one state. `start`: the position from which rows of the log come; `schema`: what it
+    holds already; without one it is empty."""
 
-    def __init__(self, state: State, plans: Plans, schema: Schema | None = None) -> None:
+    def __init__(
+        self, state: State, plans: Plans, start: VClock, schema: Schema | None = None
+    ) -> None:
         self._state = state
         self._plans = plans
+        self._start = start
         self.schema = Schema() if schema is None else schema
+        self.waiting = SynchroQueue()
+        self._asked: Schema | None = None
+        self._has_synchronous = False
         self._engine: Engine | None = None
         self._rows = 0
         self._bytes = 0
@@ -178,24 +192,90 @@ class Loader:
         """Apply rows of the log. Raises `CorruptBlock` where one cannot be applied."""
         columns = batch.block.columns
         kinds, spaces = columns.type.tolist(), columns.space_id.tolist()
-        row = batch.first
-        while row < batch.last:
+        if self._may_wait(batch, kinds, spaces):
+            self._apply_in_turn(batch, kinds, spaces)
+        else:
+            self._apply_rows(batch, batch.first, batch.last, kinds, spaces)
+        self._rows += batch.last - batch.first
+        if batch.last > batch.first:
+            self._bytes += len(batch.data)
+        self._last = batch
+        self._commit_if_large(batch)
+
+    def _apply_rows(
+        self, batch: Batch, first: int, last: int, kinds: list[int], spaces: list[int]
+    ) -> None:
+        columns = batch.block.columns
+        row = first
+        while row < last:
             end = row
-            while end < batch.last and kinds[end] in _STORED and spaces[end] == spaces[row]:
+            while end < last and kinds[end] in _STORED and spaces[end] == spaces[row]:
                 end += 1
             if end - row >= _RUN_ROWS and self._store_run(spaces[row], columns, row, end):
                 row = end
                 continue
             end = max(end, row + 1)
             for at in range(row, end):
-                if kinds[at] in _APPLIED:
-                    self._apply_row(batch, at, kinds[at], spaces[at])
+                if kinds[at] in APPLIED:
+                    self._apply_row(batch, columns, at)
             row = end
-        self._rows += batch.last - batch.first
-        if batch.last > batch.first:
-            self._bytes += len(batch.data)
-        self._last = batch
-        self._commit_if_large(batch)
+
+    def _may_wait(self, batch: Batch, kinds: list[int], spaces: list[int]) -> bool:
+        """Whether rows of a batch may have to wait for others."""
+        if self._asked is not self.schema:
+            self._asked, self._has_synchronous = self.schema, self.schema.has_synchronous
+        return (
+            self._has_synchronous
+            or bool(self.waiting)
+            or SystemSpace.SPACE in spaces
+            or not DECISIONS.isdisjoint(kinds)
+        )
+
+    def _apply_in_turn(self, batch: Batch, kinds: list[int], spaces: list[int]) -> None:
+        """Apply a batch by transactions: each decides whether those behind it wait."""
+        columns = batch.block.columns
+        lsns = (self._last.vclock if self._last else self._start).lsns()
+        flags = columns.flags
+        first = ready = batch.first  # from `ready` on nothing was applied
+        for row in range(batch.first, batch.last):
+            if not flags[row] & FLAG_COMMIT:
+                continue
+            last = row + 1
+            if kinds[row] in DECISIONS:
+                self._apply_rows(batch, ready, first, kinds, spaces)
+                self._decide(batch, row)
+                ready = last
+            elif self.waiting or self._is_synchronous(columns, first, last):
+                self._apply_rows(batch, ready, first, kinds, spaces)
+                before = VClock(dict(enumerate(lsns)))
+                self.waiting.hold(Entry.of(columns, first, last, before))
+                ready = last
+            elif any(space_id <= SYSTEM_ID_MAX for space_id in spaces[first:last]):
+                self._apply_rows(batch, ready, last, kinds, spaces)
+                ready = last
+            for each in range(first, last):
+                lsns[columns.replica_id[each]] = columns.lsn[each]
+            first = last
+        self._apply_rows(batch, ready, batch.last, kinds, spaces)
+
+    def _is_synchronous(self, columns: RowColumns, first: int, last: int) -> bool:
+        return is_synchronous(self.schema, columns, range(first, last))
+
+    def _decide(self, batch: Batch, row: int) -> None:
+        try:
+            decision = Decision.of(batch.block.columns, row)
+        except RequestError as error:
+            raise _cannot_apply(batch.block, batch.block.columns, row, error) from error
+
+        def is_sync(entry: Entry) -> bool:
+            columns = entry.columns()
+            return self._is_synchronous(columns, 0, len(columns))
+
+        for entry in self.waiting.decide(decision, is_sync):
+            columns = entry.columns()
+            for at in range(len(columns)):
+                if columns.type[at] in APPLIED:
+                    self._apply_row(batch, columns, at)
 
     def _store_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> bool:
         """Write INSERT and REPLACE rows of one space in bulk; False where that cannot be."""
@@ -213,41 +293,17 @@ class Loader:
         self._open().txn.load(space_id, 0, sorted(latest.items()))
         return True
 
-    def _apply_row(self, batch: Batch, row: int, kind: int, space_id: int) -> None:
-        columns = batch.block.columns
-        space = self.schema.get(space_id)
+    def _apply_row(self, batch: Batch, columns: RowColumns, row: int) -> None:
+        space = self.schema.get(columns.space_id[row])
         if space is not None and space.engine != "memtx":
             return  # data of other engines is not in these files
-        if kind in _BY_KEY and columns.index_id(row):
-            return  # it found nothing
-        request = Request(
-            RowType(kind),
-            space_id,
-            key=columns.key_bytes(row),
-            tuple=columns.tuple_bytes(row),
-            ops=columns.ops_bytes(row),
-            index_base=columns.index_base[row],
-        )
+        engine = self._open()
+        engine.schema = self.schema
         try:
-            self._execute(self._open(), self.schema.space(space_id), request)
+            apply_row(engine, columns, row)
         except RequestError as error:
             raise _cannot_apply(batch.block, columns, row, error) from error
-
-    def _execute(self, engine: Engine, space: SpaceDef, request: Request) -> None:
-        engine.schema = self.schema
-        if space.sequence is not None and request.type in _STORED:
-            learn_sequence(engine, space, request)
-        old, new, _ = engine.execute(space, request)
-        if space.is_system and ddl.defines(space.id):
-            ddl.apply(
-                engine,
-                space.id,
-                old,
-                new,
-                is_insert=request.type == RowType.INSERT,
-                trusted=True,
-            )
-            self.schema = engine.schema
+        self.schema = engine.schema
 
     def abort(self) -> None:
         """Forget what is not committed."""
@@ -265,7 +321,7 @@ class Loader:
 
     def _open(self) -> Engine:
         if self._engine is None:
-            self._engine = Engine(self._state.begin(), self.schema, self._plans, lenient=True)
+            self._engine = Engine(self._state.begin(), self.schema, self._plans)
         return self._engine
 
     def _commit_if_large(self, batch: Batch | None) -> None:
@@ -283,6 +339,8 @@ class Loader:
             place = before.place if before else None
         else:
             place = Place.read(batch.block, batch.position.offset)
+        if self.waiting:  # the state stands before them: what follows is looked at again
+            vclock, place = self.waiting.applied, None if place is None else place.nowhere
         engine.txn.set_position(Position(vclock, place))
         self._commit()
 

@@ -55,6 +55,7 @@ from logweir.store.state import (
     typed,
 )
 from logweir.store.syncer import Aside, Syncer
+from logweir.store.synchro import SynchroQueue
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
 from logweir.store.viewers import Viewers
@@ -69,6 +70,7 @@ from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, keep_for_ever
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
+from logweir.wal.xrow import RowType
 from logweir.wal.xrow import Transaction as LoggedTransaction
 
 __all__ = ["Durability", "Log"]
@@ -113,6 +115,7 @@ class Log(
         """Where in logs or snapshots the state stood before this process wrote its first row."""
         self._schema: Schema = opened.schema
         self._vclock: VClock = opened.vclock
+        self._synchro: SynchroQueue = opened.waiting
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
         self.end_marks: EndMarks = opened.writer.end_marks
@@ -254,9 +257,32 @@ class Log(
     @property
     def vclock(self) -> VClock:
         """The position: everything up to it was acknowledged, as durable as `durability` says, and
-        is what readers see."""
+        is what readers see but for what waits for the CONFIRM of a synchronous replication."""
         self.check_process()
         return self._vclock
+
+    @property
+    def applied(self) -> VClock:
+        """The position that reads see: before the first transaction that waits."""
+        self.check_process()
+        return self._synchro.applied if self._synchro else self._vclock
+
+    @property
+    def waiting(self) -> int:
+        """How many transactions of synchronous replication wait for CONFIRM or ROLLBACK."""
+        self.check_process()
+        return len(self._synchro)
+
+    def end_waiting(self, *, confirm: bool) -> int:
+        """Decide about all transactions that wait, as `box.ctl.clear_synchro_queue` does: where
+        the master that should is gone for ever. `confirm`: they hold; else they never were.
+
+        Returns how many waited. A row of ours tells the others. Do not use it while their master
+        may still decide: it could decide otherwise.
+        """
+        kind = RowType.CONFIRM if confirm else RowType.ROLLBACK
+        count: int = self._run(lambda group: group.end_waiting(kind))
+        return count
 
     @property
     def schema(self) -> Schema:
@@ -393,6 +419,7 @@ class Log(
                 vclock=self._vclock,
                 replica_id=self.replica_id,
                 now=self._clock(),
+                waiting=self._synchro,
             )
         except BaseException:
             if txn is not None:
@@ -491,8 +518,12 @@ class Log(
                 self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
             last = self._writer.last_block
             place = self.anchor if last is None else Place.written(last)
+            at = Position(vclock, place, unlogged)
+            if group.waiting:  # the state stands before them: what follows is looked at again
+                behind = None if place is None else place.nowhere
+                at = Position(group.waiting.applied, behind, unlogged)
             with logging:
-                txn.set_position(Position(vclock, place, unlogged))
+                txn.set_position(at)
                 failpoint("store.after_sync_before_state_commit")
         if not group.touched:
             txn.abort()
@@ -501,7 +532,7 @@ class Log(
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
-            self._vclock = vclock
+            self._vclock, self._synchro = vclock, group.waiting
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)
         failpoint("store.after_state_commit")
@@ -595,7 +626,7 @@ class Log(
                     if self._late.is_refused:
                         self._check_open()
                     txn = self._state.begin(write=False)
-                    schema, vclock = self._schema, self._vclock
+                    schema, vclock = self._schema, self.applied
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
             except StateError as error:
                 raise explained(error, self._state.directory) from error
@@ -735,6 +766,7 @@ class Log(
             "replica_id": self.replica_id,
             "vclock": dict(self._vclock),
             "signature": self._vclock.signature,
+            "waiting": self.waiting,
             "durability": self.durability,
             "state": "failed" if self._failure is not None else "running",
             "error": str(self._failure) if self._failure is not None else None,

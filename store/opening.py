@@ -42,6 +42,7 @@ from logweir.store.loading import Source, load
 from logweir.store.references import LogFiles
 from logweir.store.schema import Schema
 from logweir.store.state import Position, State
+from logweir.store.synchro import SynchroQueue
 from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
@@ -69,6 +70,7 @@ class Opened:
     replica_id: int
     state: State
     schema: Schema
+    waiting: SynchroQueue
     plans: Plans
     vclock: VClock
     writer: WalWriter
@@ -122,7 +124,8 @@ def open_folder(
         if free != vclock:
             vclock = free
             append_point = AppendPoint(vclock, append_point.prev_vclock)
-            _set_position(state, vclock)
+            if not found.waiting:
+                _set_position(state, vclock)
             failpoint("opening.after_reserve")
         with state.read() as txn:
             stands = txn.position()
@@ -140,6 +143,7 @@ def open_folder(
             replica_id=replica_id,
             state=state,
             schema=schema,
+            waiting=found.waiting,
             plans=plans,
             vclock=vclock,
             writer=writer,
@@ -219,6 +223,7 @@ class _Recovered:
     position: Position | None
     plans: Plans
     schema: Schema
+    waiting: SynchroQueue
     vclock: VClock
     instance: uuid.UUID
     replica_id: int
@@ -307,12 +312,12 @@ def _at_end(state: State, kept: Kept | None, decided: RecoveryPlan) -> _Recovere
         end=end,
         instance=decided.report.instance,
     )
-    schema = load(state, plans, source, position)
+    schema, waiting = load(state, plans, source, position)
     _empty_temporary(state, schema)
     instance = _instance(decided.report)
     with state.read() as txn:
         replica_id = _replica_id(txn, schema, instance)
-    return _Recovered(decided, position, plans, schema, end, instance, replica_id)
+    return _Recovered(decided, position, plans, schema, waiting, end, instance, replica_id)
 
 
 def _empty_temporary(state: State, schema: Schema) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import decimal
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Final
 
@@ -41,7 +41,7 @@ from logweir.store.fieldtype import FieldType, MpType, ext_type, mp_type
 from logweir.store.values import read_array, read_bytes, read_int, skip, string
 from logweir.wal.mp import pack, unpack_at
 
-__all__ = ["Operation", "decode_operations"]
+__all__ = ["Operation", "changed_columns", "decode_operations"]
 
 _ARGUMENTS: Final = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
 _FLOAT32_MAX: Final = struct.unpack(">f", bytes.fromhex("7f7fffff"))[0]
@@ -60,6 +60,9 @@ _DECIMALS: Final = decimal.Context(
 )
 
 Number = int | float | Decimal
+
+
+_ALL_COLUMNS: Final = 2**64 - 1
 
 
 class Operation:
@@ -405,3 +408,28 @@ def decode_operations(data: bytes, names: Mapping[bytes, int], base: int) -> lis
         at = operation.read_argument(data, at, base)
         operations.append(operation)
     return operations
+
+
+def changed_columns(operations: Iterable[Operation], field_count: int) -> int:
+    """Which fields operations on a tuple of that many fields change, as Tarantool 2.6.0 reckons: a
+    bit for each field number, 63 for all from there on.
+
+    That is a guess made before any of them is applied: one that is left out, as of a field that is
+    not there, still counts, and moves what negative numbers mean for those after it. Source:
+    `xrow_update_read_ops`, observed.
+    """
+    mask = 0
+    for op in operations:
+        number = op.field_no
+        if number < 0:
+            number += field_count + (op.code == "!")
+        if number < 0:
+            return _ALL_COLUMNS
+        if op.code == "!":
+            field_count += 1
+        elif op.code == "#":
+            assert isinstance(op.argument, int)
+            field_count -= op.argument
+        bit = 1 << min(number, 63)
+        mask |= (_ALL_COLUMNS & -bit) if op.code in "!#" else bit
+    return mask

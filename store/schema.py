@@ -20,8 +20,8 @@ code  when
 65    the replica set's UUID is deleted; 67, 73, 128, 64, 5: a row of `_cluster` is wrong
 137   a system space would be truncated
 144   a sequence that has data or is in use is dropped; 145 one is not there; 173 collation none
-5     an index of type RTREE or BITSET, or computed by a function: logweir does not keep these.
-      With `trusted` rows (a log, a snapshot, an upstream) they are loaded and simply not kept.
+5     an index of type RTREE or BITSET, or computed by a function, is made here or read by: logweir
+      does not keep these. Those of `trusted` rows (a log, a snapshot, an upstream) are known only.
 ====  ============================================================================================
 
 Names of spaces and of a space's indexes are unique by indexes of `_space` and `_index`: the store
@@ -189,6 +189,11 @@ class Schema:
         if not found.is_usable:
             raise _unsupported(found)
         return found
+
+    @property
+    def has_synchronous(self) -> bool:
+        """Whether there is a space whose changes wait for a CONFIRM."""
+        return any(space.is_sync for space in self)
 
     def check_new_space(self, name: str) -> None:
         """Raises 10 where a space of that name exists."""
@@ -453,8 +458,8 @@ def _unsupported(index: IndexDef) -> RequestError:
     what = "functional" if index.function_id else index.type.name
     return RequestError(
         ErrorCode.UNSUPPORTED,
-        f"logweir does not support {what} indexes",
-        hint="use a TREE or HASH index",
+        f"logweir does not keep {what} indexes, such as '{index.name}'",
+        hint="use a TREE or HASH index; the tuples of the space are there",
         details={"index": index.name},
     )
 

@@ -416,6 +416,13 @@ class State(OfProcess):
                 raw.abort()
             raise
 
+    def begin_inside(self, raw: Any, opened: dict[bytes, Any]) -> Txn:
+        """See `Txn.child`. `opened`: the handles that only its parent `raw` knows."""
+        assert self._env is not None
+        child = Txn(self, self._env.begin(write=True, parent=raw), write=True)
+        child._opened.update(opened)
+        return child
+
     def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
         """The handle of a named database; None where a reader finds none."""
         handle = self._databases.get(name)
@@ -670,6 +677,10 @@ class Txn:
     def _forget(self, places: list[bytes]) -> None:
         for place in places:
             self.raw.delete(place, db=self.database(_REFERENCES))
+
+    def child(self) -> Txn:
+        """A write transaction inside of this one, which waits until it is aborted."""
+        return self._state.begin_inside(self.raw, self._opened)
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from logweir.errors import CorruptFile, PositionUnavailable
+from logweir.errors import CorruptFile, PositionUnavailable, WalError
 from logweir.limits import PIPELINE_PART_BYTES
 from logweir.pipeline.jobs.fold import STATE_DDL, Folder
 from logweir.pipeline.jobs.history import History
@@ -101,6 +101,8 @@ def prepare(
     definitions += wanted_definitions(found, judged)
     draft = FoldPlan(files, tuple(definitions), judged.known, judged.end)
     keyer = Keyer(draft)
+    if not base.vclock.covers(judged.vclock):
+        _check_decided(keyer.history, options)
     every = [*splits, *logs[1]]
     wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
     decided = replace(draft, cuts=cuts_of(found, keyer, wanted))
@@ -115,6 +117,18 @@ def prepare(
         instance=read_meta(Path(base.path), filesystem).instance,
         rows=judged.rows + sum(told["rows"] for (file, _), told in found.ranges if not file),
     )
+
+
+def _check_decided(history: History, options: ScanOptions) -> None:
+    """Refuse logs of synchronous spaces: which of their rows hold is decided by rows behind them
+    (`store.synchro`), and here every part is folded by itself."""
+    if history.schema.has_synchronous:
+        raise WalError(
+            "there are synchronous spaces: rows of the log may wait, or be undone.",
+            path=", ".join(options.paths),
+            hint="make a snapshot with `logweir snapshot DIR`, which holds what is confirmed, and "
+            "take the state at its position",
+        )
 
 
 def _snapshots(options: ScanOptions, name: str | None) -> list[Source]:

@@ -208,7 +208,7 @@ class History:
         Raises `CorruptBlock` for a row that cannot be applied, `LimitExceeded` for too many.
         """
         history = cls()
-        engine = Engine(cast(Txn, history._memory), history.schema, history._plans, lenient=True)
+        engine = Engine(cast(Txn, history._memory), history.schema, history._plans)
         in_snapshot = True
         size = 0
         for row in rows:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import ConfigError, DecodeError, RemoteProtocolError, SourceStopped, WalError
 from logweir.replication.iproto.codec import Ballot
@@ -35,18 +35,21 @@ from logweir.wal.xrow import RowType
 __all__ = ["Joined", "join"]
 
 _SCHEMA_ID: Final = 272
+_INDEX_ID: Final = 288
 _CLUSTER_ID: Final = 320
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A finished copy. `replica_id`: our id in `_cluster`, 0 without a place there."""
+    """A finished copy. `replica_id`: our id in `_cluster`, 0 without a place there; `warnings`:
+    what of it logweir does not keep."""
 
     vclock: VClock
     instance: uuid.UUID
     replicaset: uuid.UUID
     replica_id: int
     rows: int
+    warnings: tuple[str, ...] = ()
 
 
 class _Copy:
@@ -62,6 +65,7 @@ class _Copy:
         self.replica_id = 0
         self.rows = 0
         self.final: list[bytes] = []
+        self.unkept: dict[tuple[int, int], str] = {}
 
     def begin(self, vclock: VClock, timestamp: float) -> None:
         self.start = vclock
@@ -101,6 +105,13 @@ class _Copy:
             for row in map(unpack, tuples):
                 if row[0] == "cluster":
                     self.replicaset = uuid.UUID(row[1])
+        elif space_id == _INDEX_ID:
+            for row in map(unpack, tuples):
+                if kind := _unkept(row):
+                    self.unkept[row[0], row[1]] = (
+                        f"index {row[2]!r} of space {row[0]} is {kind}: it is not kept here, so "
+                        "reading by it is refused, and whether a tuple fits it is not checked"
+                    )
         elif space_id == _CLUSTER_ID:
             for row in map(unpack, tuples):
                 if uuid.UUID(row[1]) == self.instance:
@@ -123,6 +134,14 @@ class _Copy:
         elif self.start != end:
             raise RemoteProtocolError(f"the join ends at {end} but no row leads there")
         self.snapshot.finish()
+
+
+def _unkept(row: list[Any]) -> str:
+    """What makes an index of `_index` one that logweir does not keep, "" if nothing does."""
+    if isinstance(row[4], dict) and row[4].get("func"):
+        return "functional"
+    kind = str(row[3]).upper()
+    return "" if kind in ("TREE", "HASH") else kind
 
 
 async def join(
@@ -163,7 +182,8 @@ async def join(
         raise RemoteProtocolError(f"{url} sent a malformed row: {error}") from error
     finally:
         shutil.rmtree(working, ignore_errors=True)
-    return Joined(end, copy.instance, copy.replicaset, copy.replica_id, copy.rows)
+    warnings = tuple(copy.unkept.values())
+    return Joined(end, copy.instance, copy.replicaset, copy.replica_id, copy.rows, warnings)
 
 
 def _prepare(folder: Path) -> Path:

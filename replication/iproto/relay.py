@@ -3,7 +3,10 @@
 JOIN: OK with the start vclock; every tuple of a consistent view as an INSERT without lsn; then the
 replica gets its place (lowest free id) in `_cluster`; OK with the vclock behind that; the rows of
 the log between the two, which hold at least that place; OK. The logs from the start vclock on stay
-while this goes on, and behind the replica's position afterwards.
+while this goes on, and behind the replica's position afterwards. A replica takes all rows of a join
+for confirmed and refuses decisions, so those that were rolled back meanwhile are left out, CONFIRM
+and ROLLBACK are NOPs, and it ends before what waits for its CONFIRM. While anything does, a new
+replica is told to come again (116).
 
 SUBSCRIBE: OK with our id, vclock and replica set; a heartbeat with our clock; then rows as they
 stand in the log, but those of local spaces, of ids that the replica does not want, and of its own
@@ -18,7 +21,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from array import array
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import (
@@ -45,11 +50,14 @@ from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
 from logweir.store.request import Request as Change
+from logweir.store.schema import Schema
+from logweir.store.synchro import DECISIONS, Decision
 from logweir.store.view import ReadView
+from logweir.wal.columns import RowColumns
 from logweir.wal.mp import encode_uint, pack, unpack
 from logweir.wal.snapshot import insert_prefix
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import Row, RowType, encode_row
 
 if TYPE_CHECKING:
     from logweir.replication.iproto.endpoint import Conversation
@@ -136,6 +144,13 @@ def _check_may_register(conversation: Conversation) -> None:
         raise RequestError(ErrorCode.READONLY, text)
     access = shared.access(conversation.user_id)
     access.check(Privilege.WRITE, "space", _CLUSTER_ID, 1, "_cluster")
+    if shared.log.waiting:
+        raise _undecided()
+
+
+def _undecided() -> RequestError:
+    text = "Rows of synchronous spaces wait for their CONFIRM: join again when they have it"
+    return RequestError(ErrorCode.LOADING, text)
 
 
 async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
@@ -155,7 +170,12 @@ async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
         row = pack([free[0], str(instance)])
         group.execute(Change(RowType.INSERT, _CLUSTER_ID, tuple=row))
 
-    await conversation.shared.run(Job(apply, 100))
+    try:
+        await conversation.shared.run(Job(apply, 100))
+    except RequestError as error:
+        if error.code == ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS:
+            raise _undecided() from error
+        raise
 
 
 # --- first and last stage of a join ---------------------------------------------------------------
@@ -235,18 +255,88 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _send_log(conversation: Conversation, after: VClock, upto: VClock, sync: int) -> None:
-    """The rows of the log between two positions."""
+    """The rows of the log between two positions, but for those that were rolled back there."""
     log, link = conversation.shared.log, conversation.link
     limits = {i: upto.lsn(i) for i in range(VCLOCK_COMPONENTS)}
     start = after.with_lsn(0, log.vclock.lsn(0))
-    with conversation.shared.hub.follow(start) as follower:
+    undone = _Undone(log.schema)
+    for columns in _blocks(conversation, start, upto):
+        undone.learn(columns)
+        await asyncio.sleep(0)
+    for columns in _blocks(conversation, start, upto):
+        for first, last in undone.others(columns):
+            part = columns
+            if columns.type[first] in DECISIONS:
+                part, first, last = _as_nop(columns.row(first)), 0, 1
+            link.write(bytes(part.packets(first, last, after=after, upto=limits, sync=sync)))
+        await link.drained()
+
+
+def _blocks(conversation: Conversation, after: VClock, upto: VClock) -> Iterator[RowColumns]:
+    with conversation.shared.hub.follow(after) as follower:
         for block in follower.poll():
-            columns = block.columns
-            packets = columns.packets(0, len(columns), upto=limits, sync=sync)
-            link.write(bytes(packets))
-            await link.drained()
+            yield block.columns
             if follower.vclock.covers(upto):
                 return
+
+
+def _as_nop(row: Row) -> RowColumns:
+    return RowColumns.scan(encode_row(replace(row, type=RowType.NOP, body=b"")))
+
+
+class _Undone:
+    """The rows of a part of the log that no join has: those that ROLLBACK rows in it undo, which
+    are all of that instance in front of it, from the lsn on that it names. The decisions themselves
+    are NOPs there: a 2.6.0 replica refuses them, also later, when nothing waits."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._synchronous = {space.id for space in schema if space.is_sync}
+        self._undecided: list[tuple[int, int]] = []  # replica id, lsn of synchronous rows
+        self._has_decisions = False
+        self._ranges: list[tuple[int, int, int]] = []  # replica id, first and last lsn
+        self._reached = array("Q", bytes(8 * VCLOCK_COMPONENTS))
+
+    def learn(self, columns: RowColumns) -> None:
+        """Look at the next block."""
+        decides = not DECISIONS.isdisjoint(columns.type)
+        self._has_decisions = self._has_decisions or decides
+        if decides or not self._synchronous.isdisjoint(columns.space_id):
+            for row, kind in enumerate(columns.type):
+                replica_id, lsn = columns.replica_id[row], columns.lsn[row]
+                if kind in DECISIONS:
+                    self._decide(Decision.of(columns, row))
+                elif columns.space_id[row] in self._synchronous:
+                    self._undecided.append((replica_id, lsn))
+                self._reached[replica_id] = lsn
+        else:
+            columns.raise_lsns(self._reached)
+
+    def _decide(self, said: Decision) -> None:
+        rolls_back = said.type == RowType.ROLLBACK
+        of_owner = [lsn for replica_id, lsn in self._undecided if replica_id == said.owner]
+        found = [lsn for lsn in of_owner if (lsn >= said.lsn) == rolls_back or lsn == said.lsn]
+        if rolls_back and found:
+            self._ranges.append((said.owner, found[0], self._reached[said.owner]))
+        gone = {(said.owner, lsn) for lsn in found}
+        self._undecided = [each for each in self._undecided if each not in gone]
+
+    def others(self, columns: RowColumns) -> Iterator[tuple[int, int]]:
+        """The runs of rows of a block that are not undone, a decision by itself: the first row, and
+        the one after the last."""
+        first = 0
+        for row, kind in enumerate(columns.type if self._has_decisions else ()):
+            replica_id, lsn = columns.replica_id[row], columns.lsn[row]
+            is_decision = kind in DECISIONS
+            if is_decision or any(
+                of == replica_id and low <= lsn <= high for of, low, high in self._ranges
+            ):
+                if first < row:
+                    yield first, row
+                if is_decision:
+                    yield row, row + 1
+                first = row + 1
+        if first < len(columns):
+            yield first, len(columns)
 
 
 async def _join(conversation: Conversation, request: Request) -> None:
@@ -268,7 +358,7 @@ async def _join(conversation: Conversation, request: Request) -> None:
         await _give_place(conversation, request.instance)
     finally:
         shared.joining.discard(name)
-    end = shared.log.vclock
+    end = shared.log.applied
     link.write(encode_vclock_answer(end, sync=sync))
     await _send_log(conversation, start, end, sync)
     link.write(encode_vclock_answer(end, sync=sync))
@@ -293,7 +383,7 @@ async def _register(conversation: Conversation, request: Request) -> None:
     shared, link = conversation.shared, conversation.link
     after = request.vclock or VClock()
     await _give_place(conversation, request.instance)
-    end = shared.log.vclock
+    end = shared.log.applied
     await _send_log(conversation, after, end, request.sync)
     link.write(encode_vclock_answer(end, sync=request.sync))
 

@@ -191,7 +191,7 @@ class Shared:
 
     async def keep_here(self, instance: uuid.UUID) -> None:
         """From now on the logs stay for a replica that begins to join."""
-        await self.retention.keep_now(follower_name(instance), self.log.vclock)
+        await self.retention.keep_now(follower_name(instance), self.log.applied)
 
     def _with_local(self, position: VClock) -> VClock:
         return position.with_lsn(0, self.log.vclock.lsn(0))

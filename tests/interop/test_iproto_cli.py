@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -155,3 +156,47 @@ def test_server_that_is_stopped_before_it_serves_says_so(tmp_path: Path, number:
     assert done.returncode == 1
     assert done.stderr == "logweir: stopped before it served\n"
     logweir.open(store).close()
+
+
+@contextmanager
+def master_of(folder: Path) -> Iterator[str]:
+    """A server with a space, as a master of others. Yields its address."""
+    with logweir.open(folder) as log:
+        log.create_space("t")
+        log.insert("t", (1, "x"))
+    with serving(folder, "--allow-guest", "all") as ready:
+        yield ready["listen"][0]
+
+
+def test_serve_of_a_new_folder_joins_first(tmp_path: Path) -> None:
+    """It belongs to the set of the master that it follows before anybody can ask it anything."""
+    with master_of(tmp_path / "one") as url:
+        with (
+            serving(tmp_path / "two", "--follow", url, "--allow-guest", "all") as ready,
+            RawClient(int(ready["listen"][0].rpartition(":")[2])) as client,
+        ):
+            assert client.ask(1, {0x10: 512, 0x20: [1], 0x12: 1}).body[0x30] == [[1, "x"]]
+        with serving(tmp_path / "two", "--follow", url):
+            pass  # a store already: it goes on
+    with (
+        logweir.open(tmp_path / "one", create=False) as one,
+        logweir.open(tmp_path / "two", create=False) as two,
+    ):
+        assert two.get("_schema", "cluster") == one.get("_schema", "cluster")
+        assert (two.replica_id, two.count("_cluster")) == (2, 2)
+
+
+def test_serve_that_cannot_join_leaves_nothing(tmp_path: Path) -> None:
+    """It does not begin a replica set of its own in place of the one that it was to follow."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"tarantool://127.0.0.1:{free.getsockname()[1]}"
+    listen = ("--listen", "tarantool://127.0.0.1:0")
+    code, _, err = told("serve", tmp_path / "two", "--follow", url, *listen)
+    assert code == 4
+    assert url in err
+    with master_of(tmp_path / "one") as url:
+        refused = url.replace("tarantool://", "tarantool://nobody:wrong@")
+        code, _, err = told("serve", tmp_path / "two", "--follow", refused, *listen)
+        assert code == 1
+        assert "nobody" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,3 +267,27 @@ def test_chain_of_master_ours_and_replica(tmp_path: Path) -> None:
                 until(lambda: serving.log.vclock[1] == global_clock(master)[1])
                 until(lambda: equal(serving, replica))
                 assert master.eval(SELECT) == replica.eval(SELECT)
+
+
+def test_own_rows_that_were_lost_are_asked_back(tmp_path: Path) -> None:
+    """A folder put back from an older copy gets what it wrote since then from the master, and
+    writes on behind it."""
+    with RealTarantool(tmp_path / "master") as master:
+        master.eval(SETUP)
+        copy(master, tmp_path / "ours")
+        shutil.copytree(tmp_path / "ours", tmp_path / "backup")
+        with following(tmp_path / "ours", master, guest="replicate") as serving:
+            master.eval("box.cfg{replication = ...}", [f"127.0.0.1:{serving.port}"])
+            for number in range(100, 110):
+                serving.log.insert("t", (number, "ours"))
+            until(lambda: equal(serving, master))
+            master.eval("box.cfg{replication = {}}")
+            (last,) = master.eval("return box.info.vclock[2]")
+        assert last == 10
+        shutil.rmtree(tmp_path / "ours")
+        shutil.copytree(tmp_path / "backup", tmp_path / "ours")
+        with following(tmp_path / "ours", master) as serving:
+            until(lambda: equal(serving, master))
+            assert serving.log.count("t") == 10
+            serving.log.insert("t", (200, "after"))
+            assert serving.log.vclock.lsn(2) == last + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import socket
@@ -18,8 +19,11 @@ import pytest
 import logweir
 from interop.rawclient import RawClient
 from interop.serving import Serving
+from logweir.limits import UPSTREAM_WAITING_BYTES
 from logweir.replication import users
 from logweir.replication.iproto import codec
+from logweir.replication.iproto.follower import Rows, Subscribed
+from logweir.replication.iproto.upstream import connect
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import parse_url
 from logweir.wal.mp import pack
@@ -364,3 +368,53 @@ def test_fault_of_the_program_in_a_change_ends_one_connection(
         with RawClient(serving.port) as other:
             assert not other.ask(2, {0x10: 512, 0x21: [14]}).is_error
         assert serving.log.select("t") == [(14,)]
+
+
+def test_fast_master_is_not_read_ahead_of_what_is_applied(folder: Path) -> None:
+    """What waits to be applied is bounded (`limits.UPSTREAM_WAITING_BYTES`); all of it comes."""
+    large = codec.frame(
+        pack({0: 2, 2: 5, 3: 1, 4: 1.5}) + pack({0x10: 512, 0x21: [1, "x" * 500_000]})
+    )
+    offered = 6 * UPSTREAM_WAITING_BYTES
+
+    async def flooded() -> tuple[int, int]:
+        sent = taken = 0
+        more = asyncio.Event()
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            writer.write(codec.encode_greeting(MASTER, NOISE))
+            await reader.read(1000)
+            ballot = codec.Ballot(False, VClock(), VClock(), False)
+            writer.write(codec.encode_answer(0, 80, ballot.body()))
+            await reader.read(1000)
+            writer.write(codec.encode_vclock_answer(VClock(), replica_id=5))
+            while sent < offered:
+                writer.write(large)
+                await writer.drain()
+                sent += len(large)
+                more.set()
+            writer.close()
+
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with connect(parse_url(f"tarantool://127.0.0.1:{port}")) as (upstream, _, _):
+            upstream.session.subscribe(uuid.uuid4(), uuid.uuid4(), VClock())
+            upstream.link.flush()
+            await upstream.expect(Subscribed)
+            with contextlib.suppress(TimeoutError):
+                while True:  # until it sends no more
+                    more.clear()
+                    async with asyncio.timeout(1):
+                        await more.wait()
+            ahead = sent
+            while taken < offered:
+                event = await upstream.expect(Rows)
+                taken += len(event.data)
+        server.close()
+        return ahead, taken
+
+    ahead, taken = asyncio.run(flooded())
+    # Besides what waits, the system keeps some for the sockets.
+    assert ahead < 3 * UPSTREAM_WAITING_BYTES
+    assert taken >= offered

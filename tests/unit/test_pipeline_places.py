@@ -17,7 +17,7 @@ from support.folding import look_here, state_here
 
 import logweir
 from logweir import pipeline
-from logweir.errors import ConfigError, CorruptFile
+from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
 from logweir.pipeline.plan import plan
@@ -27,6 +27,7 @@ from logweir.pipeline.tail import Tail
 from logweir.recovery import examine
 from logweir.wal.directory import scan_directory
 from logweir.wal.reader import Block, WalReader
+from logweir.wal.vclock import VClock
 
 
 @pytest.fixture
@@ -226,3 +227,16 @@ def test_a_tank_folder_is_imported(tmp_path: Path) -> None:
         bundles = [row for row in kept[name] if row[0] == partition]
         assert (bundles[0][1], bundles[-1][2]) == (int(first), int(last))
         assert len(bundles) == runs[0][name, partition]["bundles"]
+
+
+def test_state_of_synchronous_rows_is_refused(tmp_path: Path) -> None:
+    """Which of them hold is decided behind them; the state at a snapshot is taken."""
+    with logweir.open(tmp_path / "d") as log:
+        log.insert("_space", (600, 1, "s", "memtx", 0, {"is_sync": True}, []))
+        log.insert("_index", (600, 0, "p", "tree", {"unique": True}, [[0, "unsigned"]]))
+        log.insert("s", (1,))
+    with pytest.raises(WalError, match="synchronous spaces"):
+        prepare(look_here, [tmp_path / "d"])
+    with logweir.open(tmp_path / "d") as log:
+        log.snapshot()
+    assert prepare(look_here, [tmp_path / "d"]).vclock == VClock({1: 4})

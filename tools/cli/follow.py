@@ -16,9 +16,9 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.replication import positions
 from logweir.replication import server as serving
-from logweir.replication.iproto.join import join
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import Url, parse_url
+from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory
 
@@ -48,15 +48,9 @@ def command(
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None
-    if source.scheme == "tarantool" and not _is_store(directory):
-        joined = serving.run(join(source, directory, instance=instance))
-        out.message(f"copied {joined.rows} rows up to {joined.vclock}")
+    join_if_new(out, [source], directory, instance=instance)
     with logweir.open(directory, create=source.scheme != "tarantool") as log:
         return serving.run(_follow(out, log, source, once))
-
-
-def _is_store(directory: Path) -> bool:
-    return directory.is_dir() and bool(scan_directory(directory).snaps)
 
 
 def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:

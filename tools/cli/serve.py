@@ -20,6 +20,7 @@ from logweir.replication import server as serving
 from logweir.replication.listener import bind_hint, server_tls
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 from logweir.tools.cli.configfile import config_option
+from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 
 _OTHER_FILES = 256
@@ -91,7 +92,8 @@ def command(
 ) -> int:
     """Serve a store to Tarantool clients and replicas, and follow upstreams.
 
-    Without --listen it listens on tarantool://127.0.0.1:3301. A folder that is not there is made.
+    Without --listen it listens on tarantool://127.0.0.1:3301. A folder that is not there is made;
+    with --follow tarantool://… it joins that replica set first.
     Stop it with Ctrl-C or SIGTERM.
     """
     del config  # its values are those of the other options
@@ -111,8 +113,10 @@ def command(
     files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
     if files < CONNECTIONS + _OTHER_FILES:
         out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
-    with stopped_early(out), logweir.open(directory, durability=durability) as log:
-        return serving.run(_serve(out, log, options, where))
+    with stopped_early(out):
+        join_if_new(out, options.follow, directory)
+        with logweir.open(directory, durability=durability) as log:
+            return serving.run(_serve(out, log, options, where))
 
 
 @contextmanager

@@ -1,0 +1,38 @@
+"""Copying a Tarantool master into a folder that is none yet, before it is opened."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from logweir.errors import Unreachable
+from logweir.replication import server as serving
+from logweir.replication.iproto.join import join
+from logweir.replication.urls import Url
+from logweir.tools.cli.output import Output
+from logweir.wal.directory import scan_directory
+
+__all__ = ["join_if_new"]
+
+
+def join_if_new(
+    out: Output, sources: Sequence[Url], directory: Path, *, instance: uuid.UUID | None = None
+) -> None:
+    """Copy the first of the Tarantool masters among `sources` that can be reached, unless the
+    folder is a store already. Nothing of a copy that fails stays; its error is raised."""
+    masters = [url for url in sources if url.scheme == "tarantool"]
+    if not masters or (directory.is_dir() and scan_directory(directory).snaps):
+        return
+    for number, url in enumerate(masters, 1):
+        try:
+            joined = serving.run(join(url, directory, instance=instance))
+        except Unreachable as error:
+            if number == len(masters):
+                raise
+            out.warning(str(error))
+        else:
+            out.message(f"copied {joined.rows} rows of {url} up to {joined.vclock}")
+            for warning in joined.warnings:
+                out.warning(warning)
+            return
