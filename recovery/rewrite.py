@@ -23,10 +23,10 @@ from logweir.limits import READ_WINDOW_BYTES
 from logweir.recovery.replay import Batch
 from logweir.recovery.report import HOLE_ITEM, Hole
 from logweir.wal.block import EOF_MARKER, encode_block
-from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.filesystem import FileSystem, create_file, explain, make_folders
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, create_file
+from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter
 
 __all__ = [
     "LogRewriter",
@@ -87,9 +87,9 @@ def rewrite(
 
 
 def make_target(to: Path, filesystem: FileSystem) -> None:
-    """Make the new folder. Raises `ConfigError` if it holds anything, or `WalError`."""
+    """Make the new folder, durably. Raises `ConfigError` if it holds anything, or `WalError`."""
     try:
-        filesystem.make_directory(to)
+        make_folders(filesystem, to)
     except OSError as error:
         raise explain(error, str(to)) from error
     if names_in(to, filesystem):

@@ -24,10 +24,9 @@ from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
 from logweir.store.references import move_in
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import explain
+from logweir.wal.filesystem import explain, replace_file
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import create_file
 
 if TYPE_CHECKING:
     from logweir.store.log import Log
@@ -274,20 +273,15 @@ class Checkpoints:
             file.close()
 
     def _save_followers(self, followers: dict[str, VClock]) -> None:
-        filesystem = self._log.filesystem
         path = self._log.path / FOLLOWERS_NAME
-        temporary = path.with_name(path.name + ".new")
         text = json.dumps({name: str(at) for name, at in sorted(followers.items())}, indent=1)
         try:
-            file = create_file(filesystem, temporary)
-            try:
-                file.write([text.encode()])
-                file.sync()
-            finally:
-                file.close()
-            failpoint("followers.before_rename")
-            filesystem.rename(temporary, path)
-            filesystem.sync_directory(self._log.path)
+            replace_file(
+                self._log.filesystem,
+                path,
+                text.encode(),
+                lambda: failpoint("followers.before_rename"),
+            )
         except OSError as error:
             raise explain(error, str(path)) from error
         self._followers = followers

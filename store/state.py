@@ -10,7 +10,8 @@ Layout of the folder `state/`:
   (the boot id of the machine), `clean` (closed in order), `format`. LMDB runs without sync, so
   after a power cut it may hold anything; then it is thrown away **before** it is opened. It is
   kept where it was closed in order or the machine has not been restarted since.
-* `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in
+* `data.mdb`, `lock.mdb`: LMDB, which opens them by itself: they are on the real disk whatever the
+  file system of the store is. One named database for each index, `<space id>/<index id>`: in
   index 0 the key's memcomparable bytes (`store.keys`) give the tuple, or say where in the log it
   stands (`store.references`), in the others the index key gives the primary key. `meta` holds the
   position, `references` where references were made.
@@ -43,7 +44,15 @@ from logweir.store import collation
 from logweir.store.keys import KEY_VERSION
 from logweir.store.longkeys import PIECE_BYTES, LongKeys
 from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
-from logweir.wal.filesystem import explain
+from logweir.wal.filesystem import (
+    FILE_MODE,
+    OS,
+    FileSystem,
+    FolderGone,
+    explain,
+    make_folders,
+    replace_file,
+)
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 
@@ -52,6 +61,7 @@ __all__ = ["MapFull", "Position", "SortedPart", "Spoiled", "State", "Tree", "Txn
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
 _READERS_MAX: Final = 1024
+_LMDB_FILES: Final = ("data.mdb", "lock.mdb")
 _META: Final = b"meta"
 _POSITION: Final = b"position"
 _LONG: Final = b"long/"
@@ -113,9 +123,14 @@ class State:
     empty one where there is none.
     """
 
-    def __init__(self, directory: Path, files: LogFiles | None = None) -> None:
+    def __init__(
+        self, directory: Path, files: LogFiles | None = None, filesystem: FileSystem = OS
+    ) -> None:
         self.directory = directory
         self.files = files or LogFiles(directory.parent)
+        self._filesystem = filesystem
+        self._place = Path(os.path.abspath(directory))  # for LMDB, whatever the current folder is
+        self._data: os.stat_result | None = None
         self._env: lmdb.Environment | None = None
         self._databases: dict[bytes, Any] = {}
         self._map_bytes = STATE_MAP_START_BYTES
@@ -127,12 +142,14 @@ class State:
     def is_usable(self) -> bool:
         """Whether the state on disk is that of a position: closed in order, or same boot."""
         try:
-            epoch = json.loads((self.directory / "epoch").read_bytes())
+            with contextlib.closing(self._filesystem.open_read(self.directory / "epoch")) as file:
+                epoch = json.loads(file.read(file.size(), 0))
             return (
                 isinstance(epoch, dict)
                 and epoch.get("format") == state_format()
                 and (epoch.get("clean") is True or bool(boot_id() and epoch["boot"] == boot_id()))
-                and (self.directory / "data.mdb").is_file()
+                and (self._place / "data.mdb").is_file()
+                and not any((self._place / name).is_symlink() for name in _LMDB_FILES)
             )
         except (OSError, ValueError, KeyError):
             return False
@@ -143,21 +160,26 @@ class State:
         Raises `WalError` where something of it stays: LMDB must not see it.
         """
         try:
-            shutil.rmtree(self.directory)
-        except FileNotFoundError:
-            return
+            self._filesystem.remove_tree(self.directory)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._place)
         except OSError as error:
             raise explain(error, str(self.directory)) from error
 
     def open(self) -> None:
         """Open or make the database. Raises `WalError` where the disk does not allow it."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_folders(self._filesystem, self.directory)
             self._write_epoch(clean=False)
-            data = self.directory / "data.mdb"
+            os.makedirs(self._place, exist_ok=True)
+            data = self._place / "data.mdb"
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
             self._env = self._open_environment()
+            for name in _LMDB_FILES:
+                if (self._place / name).stat().st_mode & 0o777 != FILE_MODE:
+                    os.chmod(self._place / name, FILE_MODE)  # the umask was in the way
+            self._data = data.stat()
             count = int(self._env.stat()["entries"])
             if self._wants_databases(count):
                 self._env.close()
@@ -180,7 +202,7 @@ class State:
 
     def _open_environment(self) -> lmdb.Environment:
         return lmdb.open(
-            os.fsencode(self.directory),  # its name need not be text
+            os.fsencode(self._place),  # its name need not be text
             map_size=self._map_bytes,
             max_dbs=min(self._databases_max, _DATABASES_MAX),
             max_readers=_READERS_MAX,
@@ -188,7 +210,7 @@ class State:
             sync=False,
             metasync=False,
             readahead=False,
-            mode=0o660,
+            mode=FILE_MODE,
         )
 
     def _wants_databases(self, count: int) -> bool:
@@ -213,8 +235,10 @@ class State:
         self._databases.clear()
         self._env.close()
         self._env = None
-        if clean and self.directory.is_dir():  # it may be removed at any time
-            self._write_epoch(clean=True)
+        if clean:
+            # It may be removed at any time, the whole folder be renamed: then it is made anew.
+            with contextlib.suppress(FileNotFoundError, FolderGone):
+                self._write_epoch(clean=True)
 
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
@@ -224,6 +248,7 @@ class State:
             self._map_bytes *= 2
             self._env.set_mapsize(self._map_bytes)
             return
+        self._check_place()
         self._databases_max *= 2
         self._lacks_databases = False
         self._databases.clear()
@@ -264,13 +289,15 @@ class State:
             self._disk_left -= wanted_bytes
             return
         try:
-            found = os.statvfs(self.directory)
+            free = self._filesystem.free_bytes(self.directory)
         except OSError:
             return
-        left = found.f_bavail * found.f_frsize - wanted_bytes - _DISK_ROOM_BYTES
+        if free is None:
+            return
+        left = free - wanted_bytes - _DISK_ROOM_BYTES
         self._disk_left = left - _DISK_OTHERS_BYTES
         self._disk_until = now + _DISK_SECONDS
-        if found.f_blocks and left < 0:
+        if left < 0:
             known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
             raise WriteFailed(
                 f"cannot store the change: {known.reason}",
@@ -319,19 +346,19 @@ class State:
         self._databases.pop(name, None)
 
     def _write_epoch(self, *, clean: bool) -> None:
-        path = self.directory / "epoch"
-        temporary = self.directory / "epoch.new"
         text = json.dumps({"format": state_format(), "boot": boot_id(), "clean": clean})
-        with open(temporary, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fd = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+        replace_file(self._filesystem, self.directory / "epoch", text.encode())
+
+    def _check_place(self) -> None:
+        """Raise `WriteFailed` where opening the environment again would open another one."""
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            if self._data is None or os.path.samestat(
+                os.stat(self._place / "data.mdb"), self._data
+            ):
+                return
+        except OSError:
+            pass
+        raise explain(FolderGone(self.directory), str(self.directory))
 
 
 class Txn:

@@ -23,11 +23,11 @@ from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.columns import encode_run
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, FileSystem, explain, give_up
+from logweir.wal.filesystem import OS, FileSystem, create_file, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 from logweir.wal.xrow import GROUP_LOCAL, RowType
 
 __all__ = ["SnapshotWriter", "insert_prefix", "read_snapshot"]

@@ -30,7 +30,7 @@ from logweir.errors import ConfigError, WriteFailed, WriterPoisoned
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
+from logweir.wal.filesystem import OS, AppendFile, FileSystem, create_file, explain, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
@@ -448,12 +448,3 @@ class WalWriter:
                 raise self._poisoned(error, "a new log file's name could not be synced") from error
             raise
         return _Current(file, path, self._vclock, file.size())
-
-
-def create_file(filesystem: FileSystem, path: Path) -> AppendFile:
-    """A new file; a leftover of the same temporary name, which nobody reads, is replaced."""
-    try:
-        return filesystem.create(path)
-    except FileExistsError:
-        filesystem.remove(path)
-        return filesystem.create(path)

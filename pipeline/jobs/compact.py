@@ -33,10 +33,10 @@ from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import target_folder
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.filesystem import OS, create_file, explain, make_folders
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import INPROGRESS, PROGRAM, create_file, file_name
+from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ def compact(
         stage = target / stage_name()
         timestamp = time.time()
         try:
-            OS.make_directory(stage)
+            make_folders(OS, stage)
             staged = _staged(spark, prepared, stage, timestamp)
             return publish(prepared, staged, stage, target, timestamp)
         except OSError as error:
@@ -129,7 +129,7 @@ def compact(
 def _target(to: str | Path) -> Path:
     target = target_folder("to", to)
     try:
-        OS.make_directory(target)
+        make_folders(OS, target)
     except OSError as error:
         raise explain(error, str(target)) from error
     return target
