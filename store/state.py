@@ -237,8 +237,12 @@ class State:
         self._env = None
         if clean:
             # It may be removed at any time, the whole folder be renamed: then it is made anew.
-            with contextlib.suppress(FileNotFoundError, FolderGone):
+            try:
                 self._write_epoch(clean=True)
+            except (FileNotFoundError, FolderGone):
+                return
+            except OSError as error:
+                raise explain(error, str(self.directory)) from error
 
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
