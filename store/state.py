@@ -23,12 +23,10 @@ the index (`store.longkeys`).
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -38,9 +36,10 @@ from typing import Any, Final, TypeAlias
 
 import lmdb
 
-from logweir.errors import WalError, WriteFailed
+from logweir.errors import WalError
 from logweir.limits import STATE_MAP_START_BYTES
 from logweir.store import collation
+from logweir.store.diskroom import DiskRoom
 from logweir.store.keys import KEY_VERSION
 from logweir.store.longkeys import PIECE_BYTES, LongKeys
 from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
@@ -72,9 +71,6 @@ _MOVED_BYTES: Final = 16 * 1024 * 1024
 _MOVED_ENTRIES: Final = 10_000
 _LONG_NAME: Final = b"/long"
 _ROOM_BYTES: Final = 64 * 1024 * 1024
-_DISK_ROOM_BYTES: Final = 128 * 1024
-_DISK_SECONDS: Final = 0.1
-_DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
 _STEP_VALUES: Final = 16
 _SMALL_BYTES: Final = 1024
 
@@ -136,8 +132,7 @@ class State:
         self._map_bytes = STATE_MAP_START_BYTES
         self._databases_max = _DATABASES_FIRST
         self._lacks_databases = False  # one that was wanted could not be had
-        self._disk_left = 0  # may be stored until then without asking the system again
-        self._disk_until = 0.0
+        self._room = DiskRoom(directory, filesystem)
 
     def is_usable(self) -> bool:
         """Whether the state on disk is that of a position: closed in order, or same boot."""
@@ -282,33 +277,8 @@ class State:
         return used + max(room_bytes, used) > self._map_bytes
 
     def check_disk(self, wanted_bytes: int) -> None:
-        """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
-
-        LMDB takes what it could not write for a broken disk, so that it must not come to it. Where
-        the system does not say, as of a folder that was removed, nothing is refused. Where there is
-        much room it is asked again only after a while.
-        """
-        now = time.monotonic()
-        if wanted_bytes <= self._disk_left and now < self._disk_until:
-            self._disk_left -= wanted_bytes
-            return
-        try:
-            free = self._filesystem.free_bytes(self.directory)
-        except OSError:
-            return
-        if free is None:
-            return
-        left = free - wanted_bytes - _DISK_ROOM_BYTES
-        self._disk_left = left - _DISK_OTHERS_BYTES
-        self._disk_until = now + _DISK_SECONDS
-        if left < 0:
-            known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
-            raise WriteFailed(
-                f"cannot store the change: {known.reason}",
-                path=str(self.directory),
-                errno=errno.ENOSPC,
-                hint=known.hint,
-            )
+        """Raise `WriteFailed` where the disk has no room for that much and what goes with it."""
+        self._room.check(wanted_bytes)
 
     @property
     def map_bytes(self) -> int:

@@ -226,8 +226,11 @@ def make_folders(filesystem: FileSystem, path: Path) -> None:
     since the folder that it was made in is synced. It may be there."""
     try:
         filesystem.make_directory(path)
-    except FileExistsError:
-        filesystem.list_directory(path)  # raises where it is no folder
+    except FileExistsError as error:
+        try:
+            filesystem.list_directory(path)
+        except NotADirectoryError:
+            raise error from None
         return
     except FileNotFoundError:
         if path.parent == path:
@@ -357,11 +360,11 @@ _sync_data: Final[Callable[[int], None]] = os.fdatasync if _FULL_SYNC is None el
 class OsFileSystem:
     """The real disk."""
 
-    _held: Path | None = None
+    _folder_path: Path | None = None
     """The folder that is held, by the name it had then."""
-    _name = ""
+    _folder_name = ""
     """The same, whatever the current folder is."""
-    _folder: int | None = None
+    _folder_fd: int | None = None
     """Its descriptor."""
 
     def open_read(self, path: Path) -> ReadFile:
@@ -370,7 +373,7 @@ class OsFileSystem:
     def create(self, path: Path) -> AppendFile:
         name, folder = self._at(path)
         if folder is not None:
-            self._check_place(path)
+            self._check_place(path, folder)
         return _OsAppendFile(path, name, folder, os.O_CREAT | os.O_EXCL)
 
     def open_append(self, path: Path) -> AppendFile:
@@ -436,7 +439,7 @@ class OsFileSystem:
                 try:
                     yield held
                 finally:
-                    held._folder = None
+                    held._folder_fd = None
                 os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
             finally:
                 os.close(fd)
@@ -446,24 +449,27 @@ class OsFileSystem:
     def _holding(self, path: Path, folder: int) -> Self:
         """The same, with `path` looked up by its descriptor."""
         held = copy.copy(self)
-        held._held, held._name, held._folder = path, os.path.abspath(path), folder
+        held._folder_path, held._folder_name, held._folder_fd = path, os.path.abspath(path), folder
         return held
 
     def _at(self, path: Path) -> tuple[Path, int | None]:
         """The name to open and the descriptor that it is relative to."""
-        folder = self._folder
-        if folder is None or self._held is None or not path.is_relative_to(self._held):
+        folder = self._folder_fd
+        if (
+            folder is None
+            or self._folder_path is None
+            or not path.is_relative_to(self._folder_path)
+        ):
             return path, None
-        return path.relative_to(self._held), folder
+        return path.relative_to(self._folder_path), folder
 
-    def _check_place(self, path: Path) -> None:
+    def _check_place(self, path: Path, folder: int) -> None:
         """Raise `FolderGone` where the name of the folder that is held leads elsewhere."""
-        assert self._folder is not None
         try:
-            there = os.stat(self._name)
+            there = os.stat(self._folder_name)
         except FileNotFoundError:
             raise FolderGone(path) from None
-        if not os.path.samestat(there, os.fstat(self._folder)):
+        if not os.path.samestat(there, os.fstat(folder)):
             raise FolderGone(path)
 
     @contextlib.contextmanager
