@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 from logweir.recovery.faults import FaultyFileSystem, SimFileSystem
 from logweir.recovery.faults.faulty import WRITING
 
+NAMES_TIMES = 3
+
 Noted = TypeVar("Noted")
 
 
@@ -27,7 +29,8 @@ class Image(Generic[Noted]):
 
 class Recorder(FaultyFileSystem, Generic[Noted]):
     """`inner`, with power cuts before calls that write. `note`: what is known now; `rate`: at how
-    many of the calls, 0.0 … 1.0; `each`: cuts at such a call."""
+    many of the calls, 0.0 … 1.0, and at `NAMES_TIMES` as many of those about names; `each`: cuts at
+    such a call."""
 
     def __init__(
         self,
@@ -48,7 +51,8 @@ class Recorder(FaultyFileSystem, Generic[Noted]):
 
     def call(self, kind: str, path: Path) -> None:
         """As `FaultyFileSystem.call`, behind the cuts."""
-        if kind in WRITING and self._dice.random() < self._rate:
+        rate = self._rate * (NAMES_TIMES if kind in ("remove", "sync_directory") else 1)
+        if kind in WRITING and self._dice.random() < rate:
             self.cut(f"{kind} {path.name}")
         super().call(kind, path)
 

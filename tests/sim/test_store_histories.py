@@ -32,7 +32,7 @@ from logweir.wal.filesystem import FileSystem
 FORMAT = [("id", "unsigned"), ("value", "string")]
 IMAGES = int(os.environ.get("LOGWEIR_POWER_CUTS", "300"))
 GROUPS = 6
-RATE = 0.2  # of the calls of a history at which power is cut
+RATE = 0.12  # of the calls of a history at which power is cut
 STEPS = 40
 
 Rows = dict[int, str]
