@@ -19,7 +19,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,14 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.directory import DirectoryIndex, scan_directory
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, AppendFile, explain, give_up
+from logweir.wal.filesystem import (
+    OS,
+    AppendFile,
+    FileSystem,
+    explain,
+    give_up,
+    make_folders,
+)
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.reader import WalReader
@@ -66,30 +73,33 @@ class Target:
     replaces: bool = False
 
 
-def publish(target: Target, parts: Sequence[Part]) -> Path | None:
-    """Make the file. Returns its path; None where there are no rows or the batch is there already.
+def publish(target: Target, parts: Sequence[Part], filesystem: FileSystem = OS) -> Path | None:
+    """Make the file, in a folder that is made where there is none. Returns its path; None where
+    there are no rows or the batch is there already.
 
     Raises `WalError` and its kinds: `DirectoryLocked` where a server has the folder, `ChainGap`
     where positions do not rise, `CorruptBlock` where a part is not as its task left it.
     """
-    with _locked(target.folder):
-        index = scan_directory(target.folder)
+    with _locked(target.folder, filesystem) as held:
+        index = scan_directory(target.folder, held)
         if target.batch and is_published(index, target.batch):
             return None
         kept = [part for part in parts if part.rows]
         if not kept and target.layout.kind != "snap":
             return None
         for part in kept:
-            _check_part(part)
+            _check_part(part, held)
+        if not index.files:  # who made the folder need not have made its name durable
+            held.sync_directory(target.folder.parent)
         if target.layout.kind == "snap":
-            path = _publish_snapshot(target, index, kept)
+            path = _publish_snapshot(target, index, kept, held)
         else:
-            path = _publish_log(target, index, kept)
+            path = _publish_log(target, index, kept, held)
         if target.replaces:
             for file in index.files:
                 if file.path != path:
-                    OS.remove(file.path)
-            OS.sync_directory(target.folder)
+                    held.remove(file.path)
+            held.sync_directory(target.folder)
         return path
 
 
@@ -110,17 +120,19 @@ def remove_stale_stages(folder: Path, *, query: str = "", now: float | None = No
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, filesystem: FileSystem) -> Iterator[FileSystem]:
     try:
-        with OS.lock(folder / LOCK_NAME):
-            yield
+        make_folders(filesystem, folder)
+        with filesystem.lock(folder / LOCK_NAME) as held:
+            yield held
     except OSError as error:
         raise explain(error, str(folder)) from error
 
 
-def _check_part(part: Part) -> None:
+def _check_part(part: Part, filesystem: FileSystem) -> None:
     try:
-        size = os.stat(part.path).st_size
+        with closing(filesystem.open_read(Path(part.path))) as file:
+            size = file.size()
     except OSError as error:
         raise explain(error, part.path) from error
     if size != part.size:
@@ -132,13 +144,13 @@ def _check_part(part: Part) -> None:
         )
 
 
-def _end_of(index: DirectoryIndex) -> VClock:
+def _end_of(index: DirectoryIndex, filesystem: FileSystem) -> VClock:
     """Where the folder's log ends."""
     if not index.xlogs:
         snap = index.newest_snap()
         return snap.vclock if snap else VClock()
     newest = index.xlogs[-1]
-    with WalReader(newest.path) as reader:
+    with WalReader(newest.path, filesystem=filesystem) as reader:
         for item in reader.blocks():
             if isinstance(item, Damage):
                 raise item.to_error()
@@ -170,9 +182,11 @@ def _check_order(parts: Sequence[Part], reached: VClock) -> VClock:
     return reached
 
 
-def _publish_log(target: Target, index: DirectoryIndex, parts: Sequence[Part]) -> Path:
+def _publish_log(
+    target: Target, index: DirectoryIndex, parts: Sequence[Part], filesystem: FileSystem
+) -> Path:
     fresh = target.replaces or not index.files
-    start = (target.vclock or VClock()) if fresh else _end_of(index)
+    start = (target.vclock or VClock()) if fresh else _end_of(index, filesystem)
     if target.layout.keeps:
         _check_order(parts, start)
     before = index.xlogs[-1].vclock if index.xlogs and not fresh else None
@@ -191,10 +205,12 @@ def _publish_log(target: Target, index: DirectoryIndex, parts: Sequence[Part]) -
         unknown=((BATCH_KEY, target.batch),) if target.batch else (),
     )
     first = start.lsn(target.replica_id)
-    return _write(path, meta, _chunks(target, parts, first))
+    return _write(path, meta, _chunks(target, parts, first, filesystem), filesystem)
 
 
-def _publish_snapshot(target: Target, index: DirectoryIndex, parts: Sequence[Part]) -> Path:
+def _publish_snapshot(
+    target: Target, index: DirectoryIndex, parts: Sequence[Part], filesystem: FileSystem
+) -> Path:
     if target.vclock is None:
         raise ConfigError("vclock", "a snapshot has to say what it contains.", origin="option")
     highest = -1
@@ -216,14 +232,16 @@ def _publish_snapshot(target: Target, index: DirectoryIndex, parts: Sequence[Par
         instance=target.instance or index.instance or uuid.uuid4(),
         program=PROGRAM,
     )
-    return _write(path, meta, _chunks(target, parts, 0))
+    return _write(path, meta, _chunks(target, parts, 0, filesystem), filesystem)
 
 
-def _chunks(target: Target, parts: Sequence[Part], first: int) -> Iterator[list[bytes]]:
+def _chunks(
+    target: Target, parts: Sequence[Part], first: int, filesystem: FileSystem
+) -> Iterator[list[bytes]]:
     """The blocks of all parts, as they are, or numbered through from `first` + 1."""
     as_is = target.layout.keeps or target.layout.kind == "snap"
     for part in parts:
-        for head, payload, packed in _blocks(part):
+        for head, payload, packed in _blocks(part, filesystem):
             if as_is:
                 yield [head, payload]
                 continue
@@ -264,15 +282,15 @@ def _renumber(rows: bytes, replica_id: int, first: int) -> bytearray:
 def part_rows(part: Part) -> Iterator[RowColumns]:
     """The rows of a part, a block at a time. Raises `CorruptBlock`."""
     if part.rows:
-        _check_part(part)
-        for _, payload, packed in _blocks(part):
+        _check_part(part, OS)
+        for _, payload, packed in _blocks(part, OS):
             yield RowColumns.scan(decompress(payload) if packed else payload)
 
 
-def _blocks(part: Part) -> Iterator[tuple[bytes, bytes, bool]]:
+def _blocks(part: Part, filesystem: FileSystem) -> Iterator[tuple[bytes, bytes, bool]]:
     """Each block's header and payload, checked. Raises `CorruptBlock`."""
     try:
-        file = OS.open_read(Path(part.path))
+        file = filesystem.open_read(Path(part.path))
     except OSError as error:
         raise explain(error, part.path) from error
     end = 0
@@ -297,11 +315,11 @@ def _blocks(part: Part) -> Iterator[tuple[bytes, bytes, bool]]:
         )
 
 
-def _write(path: Path, meta: Meta, chunks: Iterator[list[bytes]]) -> Path:
+def _write(path: Path, meta: Meta, chunks: Iterator[list[bytes]], filesystem: FileSystem) -> Path:
     temporary = path.with_name(path.name + INPROGRESS)
     file: AppendFile | None = None
     try:
-        file = create_file(OS, temporary)
+        file = create_file(filesystem, temporary)
         file.write([meta.encode()])
         for chunk in chunks:
             file.write(chunk)
@@ -309,13 +327,14 @@ def _write(path: Path, meta: Meta, chunks: Iterator[list[bytes]]) -> Path:
         file.sync()
         file.close()
         failpoint("pipeline.before_rename")
-        OS.rename(temporary, path)
+        filesystem.rename(temporary, path)
         failpoint("pipeline.after_rename")
-        OS.sync_directory(path.parent)
+        filesystem.sync_directory(path.parent)
     except BaseException as error:
         if file is not None:
             give_up(file)
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                filesystem.remove(temporary)  # nothing where it was renamed
         if isinstance(error, OSError):
             raise explain(error, str(temporary)) from error
         raise

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from logweir.errors import ConfigError
 from logweir.pipeline.options import ORIGIN, SinkOptions
 from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import OS, explain, make_folders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +97,10 @@ class _Writing:
         from logweir.pipeline.parts import PartWriter
 
         stage = Path(self.stage)
-        stage.mkdir(parents=True, exist_ok=True)
+        try:
+            make_folders(OS, stage)
+        except OSError as error:
+            raise explain(error, str(stage)) from error
         task = TaskContext.get()
         name = f"part-{task.partitionId() if task else 0:05d}-{uuid.uuid4().hex}"
         writer = PartWriter(stage / name, self.layout)
@@ -143,7 +147,6 @@ class _Writing:
             batch=batch,
             replaces=self.overwrite,
         )
-        target.folder.mkdir(parents=True, exist_ok=True)
         publish(target, parts)
 
     def _folder(self, parts: Sequence[Part]) -> Path:

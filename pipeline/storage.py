@@ -146,13 +146,25 @@ class UrlFileSystem:
         """Refused."""
         raise self._read_only(path)
 
+    def remove_directory(self, path: Path) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Refused."""
+        raise self._read_only(path)
+
+    def free_bytes(self, path: Path) -> int | None:
+        """Not told."""
+        return None
+
     def sync_file(self, path: Path) -> None:
         """Nothing: what such a file system shows, it has stored."""
 
     def sync_directory(self, path: Path) -> None:
         """Nothing, as `sync_file`."""
 
-    def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
+    def lock(self, path: Path) -> contextlib.AbstractContextManager[FileSystem]:
         """Refused."""
         raise self._read_only(path)
 

@@ -23,7 +23,7 @@ from logweir.limits import READ_WINDOW_BYTES
 from logweir.recovery.replay import Batch
 from logweir.recovery.report import HOLE_ITEM, Hole
 from logweir.wal.block import EOF_MARKER, encode_block
-from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.filesystem import FileSystem, explain, make_folders
 from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
@@ -97,7 +97,7 @@ def new_target(to: Path, filesystem: FileSystem) -> Iterator[None]:
     Raises `ConfigError` if it holds anything, or `WalError`.
     """
     try:
-        filesystem.make_directory(to)
+        make_folders(filesystem, to)
     except OSError as error:
         raise explain(error, str(to)) from error
     if names_in(to, filesystem):

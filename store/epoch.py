@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,11 +28,23 @@ from logweir.limits import STATE_CHECK_BYTES
 from logweir.store import collation, lmdbfile
 from logweir.store.keys import KEY_VERSION
 from logweir.wal.crc32c import checksum
+from logweir.wal.filesystem import FileSystem
+from logweir.wal.newfile import replace_file
 
-__all__ = ["DATA_NAME", "Seal", "read_epoch", "state_format", "sync_data", "write_epoch"]
+__all__ = [
+    "DATA_NAME",
+    "LMDB_FILES",
+    "Seal",
+    "read_epoch",
+    "state_format",
+    "sync_data",
+    "write_epoch",
+]
 
 DATA_NAME: Final = "data.mdb"
+LMDB_FILES: Final = (DATA_NAME, "lock.mdb")
 _EPOCH_NAME: Final = "epoch"
+_EPOCH_BYTES: Final = 64 * 1024
 _STEP_BYTES: Final = 1024 * 1024
 
 
@@ -94,25 +107,29 @@ def _identity(path: Path) -> list[int]:
     return [known.st_ino, known.st_mtime_ns, known.st_ctime_ns]
 
 
-def read_epoch(directory: Path) -> tuple[Seal | None, str]:
+def read_epoch(directory: Path, place: Path, filesystem: FileSystem) -> tuple[Seal | None, str]:
     """What there is, and why it cannot be used: "" if it can. A seal, with orderly closed ones.
 
-    The seal is not compared. Raises `OSError` where there is no folder.
+    `place`: the same folder as LMDB is told it. The seal is not compared. Raises `OSError` where
+    there is no folder.
     """
-    os.stat(directory)
+    filesystem.list_directory(directory)
     try:
-        epoch = json.loads((directory / _EPOCH_NAME).read_bytes())
+        with closing(filesystem.open_read(directory / _EPOCH_NAME)) as file:
+            epoch = json.loads(file.read(_EPOCH_BYTES, 0))
         if epoch["format"] != state_format():
             return None, f"its format is {epoch['format']}, this version uses {state_format()}"
         if epoch.get("damage"):
             return None, str(epoch["damage"])
-        if not (directory / DATA_NAME).is_file():
+        if not (place / DATA_NAME).is_file():
             return None, f"{DATA_NAME} is not there"
+        if linked := [name for name in LMDB_FILES if (place / name).is_symlink()]:
+            return None, f"{linked[0]} is a symbolic link"
         if epoch["clean"] is True:
             return Seal(**epoch["seal"]), ""
         if not boot_id() or epoch["boot"] != boot_id():
             return None, "it was not closed before the machine was started again"
-        return None, lmdbfile.damage(directory / DATA_NAME)
+        return None, lmdbfile.damage(place / DATA_NAME)
     except FileNotFoundError as error:
         return None, f"{Path(error.filename).name} is not there"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -124,21 +141,16 @@ def sync_data(directory: Path) -> None:
     _sync(directory / DATA_NAME)
 
 
-def write_epoch(directory: Path, seal: Seal | None, *, damage: str = "") -> None:
+def write_epoch(
+    directory: Path, filesystem: FileSystem, seal: Seal | None, *, damage: str = ""
+) -> None:
     """Note how things stand, synced. `seal`: of what was closed in order. Raises `OSError`."""
-    path = directory / _EPOCH_NAME
-    temporary = directory / (_EPOCH_NAME + ".new")
     epoch: dict[str, Any] = {"format": state_format(), "boot": boot_id(), "clean": seal is not None}
     if seal is not None:
         epoch["seal"] = asdict(seal)
     if damage:
         epoch["damage"] = damage
-    with temporary.open("wb") as file:
-        file.write(json.dumps(epoch).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(directory)
+    replace_file(filesystem, directory / _EPOCH_NAME, json.dumps(epoch).encode())
 
 
 def _sync(path: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -45,7 +45,7 @@ from logweir.store.state import Position, State
 from logweir.store.synchro import SynchroQueue
 from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.filesystem import FileSystem, explain, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.place import Place
@@ -111,8 +111,8 @@ def open_folder(
     """Open a folder for changes: see the module. Raises `WalError` and its kinds."""
     with contextlib.ExitStack() as stack:
         _prepare_folder(path, create, filesystem)
-        stack.enter_context(_locked(path, filesystem))
-        state = State(path / STATE_NAME, LogFiles(path, filesystem))
+        filesystem = stack.enter_context(_locked(path, filesystem))
+        state = State(path / STATE_NAME, LogFiles(path, filesystem), filesystem)
         stack.callback(state.close, clean=False)
         kept = trusted(state, path, filesystem)
         found = _recovered(state, kept, path, create, force_recovery, filesystem, clock)
@@ -193,23 +193,28 @@ def _is_unlogged(position: Position | None) -> bool:
 def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
     try:
         if create:
-            filesystem.make_directory(path)
+            make_folders(filesystem, path)
         names = filesystem.list_directory(path)
     except OSError as error:
         raise explain(error, str(path)) from error
-    if not create and not any(name.endswith((".snap", ".xlog")) for name in names):
+    if any(name.endswith((".snap", ".xlog")) for name in names):
+        return
+    if not create:
         raise no_store(path)  # before a lock file is left in a folder that is none of ours
+    # Who made the folder, perhaps we before a crash, need not have made its name durable.
+    with contextlib.suppress(PermissionError):
+        filesystem.sync_directory(path.parent)
 
 
 @contextlib.contextmanager
-def _locked(path: Path, filesystem: FileSystem) -> Any:
+def _locked(path: Path, filesystem: FileSystem) -> Iterator[FileSystem]:
     try:
         lock = filesystem.lock(path / LOCK_NAME)
-        lock.__enter__()
+        held = lock.__enter__()
     except OSError as error:
         raise explain(error, str(path / LOCK_NAME)) from error
     try:
-        yield
+        yield held
     finally:
         lock.__exit__(None, None, None)
 

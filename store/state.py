@@ -21,12 +21,10 @@ the index (`store.longkeys`).
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import struct
 import threading
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,12 +33,20 @@ from typing import Any, Final
 
 import lmdb
 
-from logweir.errors import WalError, WriteFailed
+from logweir.errors import WalError
 from logweir.limits import STATE_MAP_START_BYTES
-from logweir.store.epoch import DATA_NAME, Seal, read_epoch, sync_data, write_epoch
+from logweir.store.diskroom import DiskRoom
+from logweir.store.epoch import (
+    DATA_NAME,
+    LMDB_FILES,
+    Seal,
+    read_epoch,
+    sync_data,
+    write_epoch,
+)
 from logweir.store.references import REFERENCE, LogFiles, file_of, file_part
 from logweir.store.tree import SortedPart, Tree
-from logweir.wal.filesystem import explain
+from logweir.wal.filesystem import FILE_MODE, OS, FileSystem, FolderGone, explain, make_folders
 from logweir.wal.mp import pack, unpack
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, keep_for_ever
@@ -64,6 +70,8 @@ _ROOM_BYTES: Final = 64 * 1024 * 1024
 _DISK_ROOM_BYTES: Final = 128 * 1024
 _DISK_SECONDS: Final = 0.1
 _DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
+_STEP_VALUES: Final = 16
+_SMALL_BYTES: Final = 1024
 
 MapFull = lmdb.MapFullError
 """The memory map is full, or there are too many databases: abort the transaction, call
@@ -120,16 +128,20 @@ class State(OfProcess):
     empty one where there is none.
     """
 
-    def __init__(self, directory: Path, files: LogFiles | None = None) -> None:
+    def __init__(
+        self, directory: Path, files: LogFiles | None = None, filesystem: FileSystem = OS
+    ) -> None:
         self.directory = directory
         self.files = files or LogFiles(directory.parent)
+        self._filesystem = filesystem
+        self._place = Path(os.path.abspath(directory))  # for LMDB, whatever the current folder is
+        self._data: os.stat_result | None = None
         self._env: lmdb.Environment | None = None
         self._databases: dict[bytes, Any] = {}
         self._map_bytes = STATE_MAP_START_BYTES
         self._databases_max = _DATABASES_FIRST
         self._lacks_databases = False  # one that was wanted could not be had
-        self._disk_left = 0  # may be stored until then without asking the system again
-        self._disk_until = 0.0
+        self._room = DiskRoom(directory, filesystem)
         self._seal: Seal | None = None  # while nothing is different from what was closed in order
         self._check: threading.Thread | None = None
         self._stop = threading.Event()
@@ -139,9 +151,9 @@ class State(OfProcess):
         """Before `open`: why what is on disk cannot be used; "" where it can, and where there is
         nothing. `fully`: nothing is left to be looked at later. See `store.epoch`."""
         try:
-            self._seal, reason = read_epoch(self.directory)
-            if self._seal is not None and (fully or not self._seal.waits(self.directory)):
-                reason = self._seal.damage(self.directory)
+            self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
+            if self._seal is not None and (fully or not self._seal.waits(self._place)):
+                reason = self._seal.damage(self._place)
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -154,9 +166,9 @@ class State(OfProcess):
         Raises `WalError` where something of it stays: LMDB must not see it.
         """
         try:
-            shutil.rmtree(self.directory)
-        except FileNotFoundError:
-            return
+            self._filesystem.remove_tree(self.directory)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._place)
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         finally:
@@ -166,14 +178,19 @@ class State(OfProcess):
     def open(self) -> None:
         """Open or make the database. Raises `WalError` where the disk does not allow it."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_folders(self._filesystem, self.directory)
             if self._seal is None:
-                write_epoch(self.directory, None)
-            (self.directory / "lock.mdb").unlink(missing_ok=True)  # nobody else has it open
-            data = self.directory / DATA_NAME
+                write_epoch(self.directory, self._filesystem, None)
+            os.makedirs(self._place, exist_ok=True)
+            (self._place / "lock.mdb").unlink(missing_ok=True)  # nobody else has it open
+            data = self._place / DATA_NAME
             while data.exists() and self._map_bytes < data.stat().st_size:
                 self._map_bytes *= 2
             self._env = self._open_environment()
+            for name in LMDB_FILES:
+                if (self._place / name).stat().st_mode & 0o777 != FILE_MODE:
+                    os.chmod(self._place / name, FILE_MODE)  # the umask was in the way
+            self._data = data.stat()
             count = int(self._env.stat()["entries"])
             if self._wants_databases(count):
                 self._env.close()
@@ -181,7 +198,7 @@ class State(OfProcess):
                     self._databases_max *= 2
                 self._env = self._open_environment()
             self._open_databases()
-            if self._seal is not None and self._seal.waits(self.directory):
+            if self._seal is not None and self._seal.waits(self._place):
                 self._check = threading.Thread(
                     target=self._look, args=(self._seal,), name="logweir-state", daemon=True
                 )
@@ -195,9 +212,9 @@ class State(OfProcess):
     def open_to_read(self) -> None:
         """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
         try:
-            self._map_bytes = (self.directory / DATA_NAME).stat().st_size
+            self._map_bytes = (self._place / DATA_NAME).stat().st_size
             self._env = lmdb.open(
-                os.fsencode(self.directory),
+                os.fsencode(self._place),
                 map_size=self._map_bytes,
                 max_dbs=_DATABASES_MAX,
                 readonly=True,
@@ -222,7 +239,7 @@ class State(OfProcess):
 
     def _open_environment(self) -> lmdb.Environment:
         return lmdb.open(
-            os.fsencode(self.directory),  # its name need not be text
+            os.fsencode(self._place),  # its name need not be text
             map_size=self._map_bytes,
             max_dbs=min(self._databases_max, _DATABASES_MAX),
             max_readers=_READERS_MAX,
@@ -230,7 +247,7 @@ class State(OfProcess):
             sync=False,
             metasync=False,
             readahead=False,
-            mode=0o660,
+            mode=FILE_MODE,
         )
 
     def _wants_databases(self, count: int) -> bool:
@@ -248,12 +265,12 @@ class State(OfProcess):
     def _look(self, seal: Seal) -> None:
         """Compare the file with its seal while it is read; nobody writes to it before the end."""
         try:
-            self._damage = seal.damage(self.directory, self._stop)
+            self._damage = seal.damage(self._place, self._stop)
         except OSError as error:
             self._damage = f"it cannot be read: {error.strerror or error}"
         if self._damage:
             with contextlib.suppress(OSError):
-                write_epoch(self.directory, None, damage=self._damage)
+                write_epoch(self.directory, self._filesystem, None, damage=self._damage)
 
     def _check_whole(self) -> None:
         if self._damage:
@@ -270,7 +287,7 @@ class State(OfProcess):
             self._check.join()
         self._check_whole()
         try:
-            write_epoch(self.directory, None)
+            write_epoch(self.directory, self._filesystem, None)
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         self._seal = None
@@ -292,10 +309,10 @@ class State(OfProcess):
         if not clean or self._seal is not None:
             return
         try:
-            sync_data(self.directory)
-            write_epoch(self.directory, Seal.of(self.directory))
-        except FileNotFoundError:
-            return  # it may be removed at any time
+            sync_data(self._place)
+            write_epoch(self.directory, self._filesystem, Seal.of(self._place))
+        except (FileNotFoundError, FolderGone):
+            return  # it may be removed at any time, the whole folder be renamed
         except OSError as error:
             raise explain(error, str(self.directory)) from error
 
@@ -327,6 +344,7 @@ class State(OfProcess):
                 raise explained(error, self.directory) from error
             self._map_bytes *= 2
             return
+        self._check_place()
         self._databases_max *= 2
         self._lacks_databases = False
         self._databases.clear()
@@ -356,31 +374,8 @@ class State(OfProcess):
         return used + max(room_bytes, used) > self._map_bytes
 
     def check_disk(self, wanted_bytes: int) -> None:
-        """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
-
-        LMDB takes what it could not write for a broken disk, so that it must not come to it. Where
-        the system does not say, as of a folder that was removed, nothing is refused. Where there is
-        much room it is asked again only after a while.
-        """
-        now = time.monotonic()
-        if wanted_bytes <= self._disk_left and now < self._disk_until:
-            self._disk_left -= wanted_bytes
-            return
-        try:
-            found = os.statvfs(self.directory)
-        except OSError:
-            return
-        left = found.f_bavail * found.f_frsize - wanted_bytes - _DISK_ROOM_BYTES
-        self._disk_left = left - _DISK_OTHERS_BYTES
-        self._disk_until = now + _DISK_SECONDS
-        if found.f_blocks and left < 0:
-            known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
-            raise WriteFailed(
-                f"cannot store the change: {known.reason}",
-                path=str(self.directory),
-                errno=errno.ENOSPC,
-                hint=known.hint,
-            )
+        """Raise `WriteFailed` where the disk has no room for that much and what goes with it."""
+        self._room.check(wanted_bytes)
 
     @property
     def map_bytes(self) -> int:
@@ -450,6 +445,17 @@ class State(OfProcess):
     def forget(self, name: bytes) -> None:
         """Drop the handle of a database that no longer exists."""
         self._databases.pop(name, None)
+
+    def _check_place(self) -> None:
+        """Raise `WriteFailed` where opening the environment again would open another one."""
+        try:
+            if self._data is None or os.path.samestat(
+                os.stat(self._place / "data.mdb"), self._data
+            ):
+                return
+        except OSError:
+            pass
+        raise explain(FolderGone(self.directory), str(self.directory))
 
 
 class Txn:

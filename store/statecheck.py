@@ -110,7 +110,7 @@ def check_state(
             return found
         made = State(scratch / "state")
         stack.callback(made.close, clean=False)
-        schema = load(made, Plans(), _source(decided, position, progress), None)
+        schema, _ = load(made, Plans(), _source(decided, position, progress), None)
         wanted = stack.enter_context(made.read())
         try:
             with state.read() as txn:

@@ -18,7 +18,7 @@ from typing import Final, cast
 import logweir.store
 from logweir.errors import ConfigError, LogweirError
 from logweir.store.log import Durability, Log
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, make_folders
 
 __all__ = ["FAILPOINTS", "check_store", "make_store"]
 
@@ -51,7 +51,7 @@ def _open(directory: Path, durability: Durability) -> Log:
 def make_store(directory: Path) -> None:
     """A store with the space. Raises `ConfigError` where the folder holds something already: a
     workload would write into it."""
-    OS.make_directory(directory)
+    make_folders(OS, directory)
     if OS.list_directory(directory):
         raise ConfigError(
             "DIR", f"{directory} is not empty", hint="a crash test writes into a folder of its own"

@@ -6,28 +6,50 @@ call, one that forgets what was not synced. Calls raise `OSError` as the system 
 turns it into an error with the place and a hint.
 
 What a caller may rely on: after `AppendFile.sync` returned, the bytes written to that file are on
-stable storage; after `sync_directory`, the names in it are. Nothing else is durable.
+stable storage; after `sync_directory`, the names in it are. Nothing else is durable. A new folder
+is a name in its parent: see `make_folders`.
+
+Who holds a folder's lock gets a file system that looks names up in the folder itself, by its
+descriptor (`FileSystem.lock`). So a folder that is renamed, removed or replaced while it is open
+never makes its owner read or write another one; a new file in it is refused (`FolderGone`).
+
+Files are made with mode 0640 and folders with 0750, whatever the umask. Only reading follows a
+symbolic link: what is written, cut or locked must be a regular file of that name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
-from logweir.errors import DirectoryLocked, WalError
+from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.wal.process import OfProcess
 
-__all__ = ["OS", "AppendFile", "FileSystem", "OsFileSystem", "ReadFile", "explain", "give_up"]
+__all__ = [
+    "FILE_MODE",
+    "OS",
+    "AppendFile",
+    "FileSystem",
+    "FolderGone",
+    "OsFileSystem",
+    "ReadFile",
+    "explain",
+    "give_up",
+    "make_folders",
+]
 
 Buffer = bytes | bytearray | memoryview
 
-_FILE_MODE: Final = 0o660
+FILE_MODE: Final = 0o640
+_FOLDER_MODE: Final = 0o750
 _PARTS_MAX: Final = 512  # of one writev call; the system allows 1024
 
 
@@ -39,7 +61,8 @@ _HINTS: Final = {
     errno.ENOTDIR: "look at the path: a part of it is a file, not a folder",
     errno.EISDIR: "name a file in that folder",
     errno.EINVAL: "name an ordinary file",
-    errno.ELOOP: "its symbolic links lead in a circle: name the real file",
+    errno.ELOOP: "name the real file: symbolic links may lead in a circle, and what is written is "
+    "not looked for through one",
     errno.ENOSPC: "the disk is full: free some room, then try again",
     errno.EDQUOT: "the quota is used up: free some room, then try again",
     errno.EFBIG: "the system allows this process no file as large as that (ulimit -f)",
@@ -47,11 +70,28 @@ _HINTS: Final = {
     errno.EMFILE: "this process has too many files open: raise `ulimit -n`",
     errno.ENFILE: "the machine has too many files open",
     errno.EIO: "the disk failed: look at the system's log, and copy what can be read",
+    errno.ESTALE: "close the log, bring the folder back to its name, and open it again",
 }
+
+
+class FolderGone(OSError):
+    """A folder that is held is no longer what its name leads to: no new file is made in it."""
+
+    def __init__(self, path: Path) -> None:
+        text = "the open folder is no longer at its name: it was renamed, removed or replaced"
+        super().__init__(errno.ESTALE, text, str(path))
 
 
 def explain(error: OSError, path: str, offset: int | None = None) -> WalError:
     """The typed error for what the system said about `path`, with what to do about it."""
+    if isinstance(error, FolderGone):
+        return WriteFailed(
+            f"{error.strerror}.",
+            path=path,
+            offset=offset,
+            errno=errno.ESTALE,
+            hint=_HINTS[errno.ESTALE],
+        )
     return WalError(
         f"{(error.strerror or str(error)).lower()}.",
         path=path,
@@ -126,7 +166,13 @@ class FileSystem(Protocol):
     def remove(self, path: Path) -> None: ...
 
     def make_directory(self, path: Path) -> None:
-        """Make the folder and its parents; it may exist."""
+        """Make a folder in one that is there; `FileExistsError` where the name is taken."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty folder."""
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a folder with all that is in it; nothing where there is none."""
 
     def list_directory(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
@@ -137,20 +183,73 @@ class FileSystem(Protocol):
     def sync_directory(self, path: Path) -> None:
         """Return when the names in the folder are on stable storage."""
 
-    def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
-        """Hold `path` as a lock file. Raises `DirectoryLocked` with the holder's process id."""
+    def free_bytes(self, path: Path) -> int | None:
+        """Bytes that may still be written where the folder is; None where that is not told."""
+
+    def lock(self, path: Path) -> contextlib.AbstractContextManager[FileSystem]:
+        """Hold `path` as a lock file. Raises `DirectoryLocked` with the holder's process id.
+
+        Returns the file system for the time that it is held: the same one, in which names in that
+        folder are looked up in the folder that was locked, wherever its name leads since. It makes
+        no file in a folder that is gone from its name: `FolderGone`.
+        """
+
+
+def make_folders(filesystem: FileSystem, path: Path) -> None:
+    """Make a folder, and those of its parents that are missing; each is durable when this returns,
+    since the folder that it was made in is synced. It may be there."""
+    try:
+        filesystem.make_directory(path)
+    except FileExistsError as error:
+        try:
+            filesystem.list_directory(path)
+        except NotADirectoryError:
+            raise error from None
+        return
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_folders(filesystem, path.parent)
+        with contextlib.suppress(FileExistsError):  # somebody else makes it too
+            filesystem.make_directory(path)
+    filesystem.sync_directory(path.parent)
+
+
+def _opened(path: Path | str, flags: int, folder: int | None) -> int:
+    """Open a regular file. `folder`: the descriptor that `path` is relative to."""
+    # Without O_NONBLOCK opening a named pipe would wait for who has its other end.
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+            text = "is a symbolic link, which is not followed to write"
+            raise OSError(errno.ELOOP, text, str(path)) from error
+        raise
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
+        if flags & os.O_CREAT:
+            _set_mode(fd, mode, FILE_MODE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _set_mode(fd: int, mode: int, wanted: int) -> None:
+    """Make the rights `wanted`, which the umask may have cut. Some file systems have no rights to
+    set (FAT, some network drives): it is no error there."""
+    if mode & 0o777 != wanted:
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, mode & 0o7000 | wanted)
 
 
 class _OsReadFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: Path, folder: int | None) -> None:
         self.path = path
-        # Without O_NONBLOCK opening a named pipe would wait for a writer.
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        mode = os.fstat(self._fd).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(self._fd)
-            what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
+        self._fd = _opened(name, os.O_RDONLY, folder)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -173,11 +272,14 @@ class _OsReadFile:
 
 
 class _OsAppendFile(OfProcess):
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, name: Path, folder: int | None, flags: int) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _FILE_MODE)
-        self._size = os.fstat(self._fd).st_size
-        os.lseek(self._fd, self._size, os.SEEK_SET)
+        self._fd = _opened(name, os.O_RDWR | os.O_NOFOLLOW | flags, folder)
+        try:
+            self._size = os.lseek(self._fd, 0, os.SEEK_END)
+        except BaseException:
+            os.close(self._fd)
+            raise
         self._belong()
 
     def size(self) -> int:
@@ -200,6 +302,8 @@ class _OsAppendFile(OfProcess):
                 return
             views[0] = views[0][written:]
             written = os.writev(self._fd, views[:_PARTS_MAX])
+            if not written:
+                raise OSError(errno.EIO, "the disk takes no more bytes of a write", str(self.path))
             self._size += written
 
     def truncate(self, size: int) -> None:
@@ -234,56 +338,89 @@ _sync_data: Final[Callable[[int], None]] = os.fdatasync if _FULL_SYNC is None el
 class OsFileSystem:
     """The real disk."""
 
+    _folder_path: Path | None = None
+    """The folder that is held, by the name it had then."""
+    _folder_name = ""
+    """The same, whatever the current folder is."""
+    _folder_fd: int | None = None
+    """Its descriptor."""
+
     def open_read(self, path: Path) -> ReadFile:
-        return _OsReadFile(path)
+        return _OsReadFile(path, *self._at(path))
 
     def create(self, path: Path) -> AppendFile:
-        return _OsAppendFile(path, os.O_CREAT | os.O_EXCL)
+        name, folder = self._at(path)
+        if folder is not None:
+            self._check_place(path, folder)
+        return _OsAppendFile(path, name, folder, os.O_CREAT | os.O_EXCL)
 
     def open_append(self, path: Path) -> AppendFile:
-        return _OsAppendFile(path, 0)
+        return _OsAppendFile(path, *self._at(path), 0)
 
     def rename(self, old: Path, new: Path) -> None:
-        os.replace(old, new)
+        (source, source_folder), (target, target_folder) = self._at(old), self._at(new)
+        os.replace(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
     def remove(self, path: Path) -> None:
-        os.unlink(path)
+        name, folder = self._at(path)
+        os.unlink(name, dir_fd=folder)
 
     def make_directory(self, path: Path) -> None:
-        os.makedirs(path, exist_ok=True)
+        name, folder = self._at(path)
+        os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
+        with contextlib.suppress(OSError), self._directory(path, os.O_NOFOLLOW) as fd:
+            _set_mode(fd, os.fstat(fd).st_mode, _FOLDER_MODE)
+
+    def remove_directory(self, path: Path) -> None:
+        name, folder = self._at(path)
+        os.rmdir(name, dir_fd=folder)
+
+    def remove_tree(self, path: Path) -> None:
+        name, folder = self._at(path)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(name, dir_fd=folder)
 
     def list_directory(self, path: Path) -> list[str]:
-        return sorted(os.listdir(path))
+        with self._directory(path) as fd:
+            return sorted(os.listdir(fd))
 
     def sync_file(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        name, folder = self._at(path)
+        fd = _opened(name, os.O_RDONLY, folder)
         try:
             _sync_data(fd)
         finally:
             os.close(fd)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with self._directory(path) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int | None:
+        with self._directory(path) as fd:
+            found = os.fstatvfs(fd)
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
 
     @contextlib.contextmanager
-    def lock(self, path: Path) -> Iterator[None]:
+    def lock(self, path: Path) -> Iterator[FileSystem]:
         # Tarantool locks the folder itself, so that is what is locked; the file names the holder.
-        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        name, at = self._at(path.parent)
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
         try:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise _locked(path) from None
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+                raise _locked(path, folder) from None
+            fd = _lock_file(path.name, folder)
             try:
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
                 shares = _Shares(folder, fd)
-                yield
+                held = self._holding(path.parent, folder)
+                try:
+                    yield held
+                finally:
+                    held._folder_fd = None
                 del shares
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
@@ -294,6 +431,45 @@ class OsFileSystem:
                 _give_back(fd)
         finally:
             _give_back(folder)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _holding(self, path: Path, folder: int) -> Self:
+        """The same, with `path` looked up by its descriptor."""
+        held = copy.copy(self)
+        held._folder_path, held._folder_name, held._folder_fd = path, os.path.abspath(path), folder
+        return held
+
+    def _at(self, path: Path) -> tuple[Path, int | None]:
+        """The name to open and the descriptor that it is relative to."""
+        folder = self._folder_fd
+        if (
+            folder is None
+            or self._folder_path is None
+            or not path.is_relative_to(self._folder_path)
+        ):
+            return path, None
+        return path.relative_to(self._folder_path), folder
+
+    def _check_place(self, path: Path, folder: int) -> None:
+        """Raise `FolderGone` where the name of the folder that is held leads elsewhere."""
+        try:
+            there = os.stat(self._folder_name)
+        except FileNotFoundError:
+            raise FolderGone(path) from None
+        if not os.path.samestat(there, os.fstat(folder)):
+            raise FolderGone(path)
+
+    @contextlib.contextmanager
+    def _directory(self, path: Path, flags: int = 0) -> Iterator[int]:
+        """A descriptor of a folder."""
+        name, folder = self._at(path)
+        flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=folder)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 class _Shares(OfProcess):
@@ -318,18 +494,29 @@ def unopened(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _locked(folder / "logweir.lock") from None
+            raise _locked(folder / "logweir.lock", held) from None
         yield
     finally:
         os.close(held)
 
 
-def _locked(path: Path) -> DirectoryLocked:
+def _lock_file(name: str, folder: int) -> int:
+    """Open the lock file, or make it; what is in it is left alone."""
+    flags = os.O_RDWR | os.O_NOFOLLOW
+    with contextlib.suppress(FileExistsError):
+        return _opened(name, flags | os.O_CREAT | os.O_EXCL, folder)
+    return _opened(name, flags, folder)
+
+
+def _locked(path: Path, folder: int) -> DirectoryLocked:
     """The error for a folder that somebody else holds, who may be named in the lock file."""
-    try:
-        text = path.read_bytes()[:32].strip()
-    except OSError:
-        text = b""
+    text = b""
+    with contextlib.suppress(OSError):
+        fd = _opened(path.name, os.O_RDONLY | os.O_NOFOLLOW, folder)
+        try:
+            text = os.pread(fd, 32, 0).strip()
+        finally:
+            os.close(fd)
     pid = int(text) if text.isdigit() and _is_alive(int(text)) else 0
     who = f"process {pid}" if pid else "another process, such as a Tarantool"
     return DirectoryLocked(

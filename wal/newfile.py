@@ -20,15 +20,16 @@ def create_file(filesystem: FileSystem, path: Path) -> AppendFile:
         return filesystem.create(path)
 
 
-def replace_file(filesystem: FileSystem, path: Path, data: bytes, point: str) -> None:
+def replace_file(filesystem: FileSystem, path: Path, data: bytes, point: str = "") -> None:
     """Make `data` the durable contents of `path`: a crash leaves the old ones or the new ones.
 
-    `point`: the failpoint in front of the rename. Raises `OSError`.
+    `point`: the failpoint in front of the rename, if there is one. Raises `OSError`.
     """
     temporary = path.with_name(path.name + ".new")
     with closing(create_file(filesystem, temporary)) as file:
         file.write([data])
         file.sync()
-    failpoint(point)
+    if point:
+        failpoint(point)
     filesystem.rename(temporary, path)
     filesystem.sync_directory(path.parent)

@@ -33,7 +33,7 @@ from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import target_folder
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.filesystem import OS, explain, make_folders
 from logweir.wal.lease import leased
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
@@ -119,7 +119,7 @@ def compact(
         stage = target / stage_name()
         timestamp = time.time()
         try:
-            OS.make_directory(stage)
+            make_folders(OS, stage)
             staged = _staged(spark, prepared, stage, timestamp)
             return publish(prepared, staged, stage, target, timestamp)
         except OSError as error:
@@ -131,7 +131,7 @@ def compact(
 def _target(to: str | Path) -> Path:
     target = target_folder("to", to)
     try:
-        OS.make_directory(target)
+        make_folders(OS, target)
     except OSError as error:
         raise explain(error, str(target)) from error
     return target

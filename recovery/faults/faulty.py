@@ -11,6 +11,7 @@ full disk does; a failing `sync` on a `SimFileSystem` makes what was to be synce
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,13 +38,15 @@ WRITING: Final = frozenset(
         "rename",
         "remove",
         "make_directory",
+        "remove_directory",
+        "remove_tree",
         "sync_file",
         "sync_directory",
     }
 )
 """Kinds of calls that change a disk."""
 
-KINDS: Final = WRITING | {"open_read", "read", "size", "list_directory", "lock"}
+KINDS: Final = WRITING | {"open_read", "read", "size", "list_directory", "free_bytes", "lock"}
 """All kinds of calls."""
 
 _CALLS_MAX: Final = 100_000
@@ -73,21 +76,22 @@ class FaultyFileSystem:
         self.failed = ""
         """The first call that failed, such as "write …/0.xlog", "" while none has."""
         self._counted = 0
+        self._whole = self  # that counts: this one also for the one in a folder that is held
 
     def open_read(self, path: Path) -> ReadFile:
         """As `FileSystem.open_read`."""
         self.call("open_read", path)
-        return _FaultyReadFile(self, self.inner.open_read(path))
+        return _FaultyReadFile(self._whole, self.inner.open_read(path))
 
     def create(self, path: Path) -> AppendFile:
         """As `FileSystem.create`."""
         self.call("create", path)
-        return _FaultyAppendFile(self, self.inner.create(path))
+        return _FaultyAppendFile(self._whole, self.inner.create(path))
 
     def open_append(self, path: Path) -> AppendFile:
         """As `FileSystem.open_append`."""
         self.call("open_append", path)
-        return _FaultyAppendFile(self, self.inner.open_append(path))
+        return _FaultyAppendFile(self._whole, self.inner.open_append(path))
 
     def rename(self, old: Path, new: Path) -> None:
         """As `FileSystem.rename`."""
@@ -104,6 +108,16 @@ class FaultyFileSystem:
         self.call("make_directory", path)
         self.inner.make_directory(path)
 
+    def remove_directory(self, path: Path) -> None:
+        """As `FileSystem.remove_directory`."""
+        self.call("remove_directory", path)
+        self.inner.remove_directory(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """As `FileSystem.remove_tree`."""
+        self.call("remove_tree", path)
+        self.inner.remove_tree(path)
+
     def list_directory(self, path: Path) -> list[str]:
         """As `FileSystem.list_directory`."""
         self.call("list_directory", path)
@@ -119,22 +133,30 @@ class FaultyFileSystem:
         self.call("sync_directory", path)
         self.inner.sync_directory(path)
 
+    def free_bytes(self, path: Path) -> int | None:
+        """As `FileSystem.free_bytes`."""
+        self.call("free_bytes", path)
+        return self.inner.free_bytes(path)
+
     @contextlib.contextmanager
-    def lock(self, path: Path) -> Iterator[None]:
+    def lock(self, path: Path) -> Iterator[FileSystem]:
         """As `FileSystem.lock`."""
         self.call("lock", path)
-        with self.inner.lock(path):
-            yield
+        with self.inner.lock(path) as inner:
+            held = copy.copy(self)
+            held.inner = inner
+            yield held
 
     def call(self, kind: str, path: Path) -> None:
         """Count a call; raise `OSError` if it is the one to fail."""
-        self.counts[kind] += 1
-        fault = self.fault
+        whole = self._whole
+        whole.counts[kind] += 1
+        fault = whole.fault
         if fault is None or kind not in fault.kinds:
             return
-        self._counted += 1
-        if self._counted == fault.at or (fault.lasts and self._counted > fault.at):
-            self.failed = self.failed or f"{kind} {path}"
+        whole._counted += 1
+        if whole._counted == fault.at or (fault.lasts and whole._counted > fault.at):
+            whole.failed = whole.failed or f"{kind} {path}"
             raise OSError(fault.errno, os.strerror(fault.errno), str(path))
 
 

@@ -3,8 +3,9 @@
 Two states are kept of everything: what programs see, and what is on stable storage.
 
 * `write` and `truncate` change what programs see; they become stable by `sync` of that file.
-* `create`, `rename` and `remove` change the names that programs see; they become stable by
-  `sync_directory`.
+* `create`, `rename`, `remove`, `make_directory` and `remove_directory` change the names that
+  programs see; they become stable by `sync_directory` of the folder that the name is in. A folder
+  whose name is lost is lost with all that is in it, however well that was synced.
 * `crash` gives a new disk as it is after a power cut. Each 512-byte sector of a file holds what it
   held at the last sync or after any later change of the file, whatever the other sectors hold: the
   system writes sectors back whenever it likes, in any order, a whole one at a time. The size is one
@@ -14,12 +15,14 @@ Two states are kept of everything: what programs see, and what is on stable stor
   seeing it, but no later sync makes it stable. That is what Linux does (pages are marked clean).
 
 Everything that a crash decides comes from one random generator, so a number repeats it exactly.
-Paths are taken as they are; folders must be made before files in them. Locks are not crashed.
+Paths are taken as they are, relative ones beside absolute ones; "/" and "." are there from the
+start, and "..", symbolic links and rights are not known. Nobody holds a lock after a crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import os
 import random
@@ -27,10 +30,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from logweir.errors import DirectoryLocked
-from logweir.wal.filesystem import AppendFile, ReadFile
+from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, ReadFile
 
 __all__ = ["SimFileSystem"]
 
@@ -39,7 +42,7 @@ SECTOR_BYTES: Final = 512
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Inode:
     """One file. `seen`: what programs see; `stable`: what survives for certain; `pending`: changes
     since then in order, (offset, bytes) of a write or (size, None) of a truncation; `doubtful`:
@@ -89,6 +92,28 @@ class _Inode:
         return bytes(data[:size].ljust(size, b"\0"))
 
 
+@dataclass(slots=True, eq=False)
+class _Folder:
+    """One folder: the names that programs see, and those that are stable."""
+
+    seen: dict[str, _Node] = field(default_factory=dict)
+    stable: dict[str, _Node] = field(default_factory=dict)
+
+
+_Node: TypeAlias = _Inode | _Folder
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What all views of one disk have in common. `room_bytes`: how many more it takes."""
+
+    root: _Folder
+    room_bytes: int | None = None
+    open_files: int = 0
+    locks: list[_Folder] = field(default_factory=list)
+    mutex: threading.RLock = field(default_factory=threading.RLock)
+
+
 def _apply(data: bytearray, offset: int, piece: bytes | None) -> None:
     if piece is None:
         del data[offset:]
@@ -106,12 +131,12 @@ def _sectors(start: int, end: int) -> range:
 class SimFile:
     """A file of a `SimFileSystem`, open for reading or for writing at its end."""
 
-    def __init__(self, filesystem: SimFileSystem, path: Path, inode: _Inode) -> None:
+    def __init__(self, shared: _Shared, path: Path, inode: _Inode) -> None:
         self.path = path
-        self._filesystem = filesystem
+        self._shared = shared
         self._inode = inode
         self._is_open = True
-        filesystem.open_files += 1
+        shared.open_files += 1
 
     def _data(self) -> bytearray:
         if not self._is_open:
@@ -130,27 +155,32 @@ class SimFile:
         """As `AppendFile.write`; one pending change for all parts."""
         data = self._data()
         piece = b"".join(parts)
-        with self._filesystem.mutex:
-            self._inode.pending.append((len(data), piece))
-            data += piece
+        with self._shared.mutex:
+            taken = self._take_room(len(piece))
+            if taken:
+                self._inode.pending.append((len(data), piece[:taken]))
+                data += piece[:taken]
+            if taken < len(piece):
+                raise _error(errno.ENOSPC, self.path)
 
     def truncate(self, size: int) -> None:
         """As `AppendFile.truncate`."""
         data = self._data()
-        with self._filesystem.mutex:
+        with self._shared.mutex:
+            self._take_room(size - len(data))
             self._inode.pending.append((size, None))
             del data[size:]
 
     def sync(self) -> None:
         """As `AppendFile.sync`."""
         self._data()
-        with self._filesystem.mutex:
+        with self._shared.mutex:
             self._inode.sync()
 
     def fail_sync(self) -> None:
         """What a sync that fails does: what was pending is doubtful from now on."""
         self._data()
-        with self._filesystem.mutex:
+        with self._shared.mutex:
             self._inode.doubtful += self._inode.pending
             self._inode.pending.clear()
 
@@ -158,96 +188,142 @@ class SimFile:
         """Close it. Twice: nothing."""
         if self._is_open:
             self._is_open = False
-            self._filesystem.open_files -= 1
+            self._shared.open_files -= 1
+
+    def _take_room(self, wanted: int) -> int:
+        """How many of `wanted` bytes the disk takes; fewer than none are given back."""
+        room = self._shared.room_bytes
+        if room is None:
+            return wanted
+        taken = min(wanted, room)
+        self._shared.room_bytes = room - taken
+        return taken
 
 
 class SimFileSystem:
-    """A disk in memory; see the module. `seed`: what `crash` decides by."""
+    """A disk in memory; see the module. `seed`: what `crash` decides by; `room_bytes`: how many
+    bytes the disk takes, None any number. Room is not given back by removing."""
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self.mutex = threading.RLock()
-        self.open_files = 0
-        """Files that are open now: a test looks for leaks."""
+    def __init__(self, *, seed: int = 0, room_bytes: int | None = None) -> None:
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, nothing secret
-        self._seen: dict[Path, _Inode] = {}
-        self._stable: dict[Path, _Inode] = {}
-        self._folders: set[Path] = set()
-        self._locks: set[Path] = set()
+        slash = _Folder()
+        self._shared = _Shared(_Folder({"/": slash}, {"/": slash}), room_bytes)
+        self._held: tuple[Path, _Folder] | None = None
+
+    @property
+    def open_files(self) -> int:
+        """Files that are open now: a test looks for leaks."""
+        return self._shared.open_files
+
+    @property
+    def mutex(self) -> threading.RLock:
+        """Held while anything changes."""
+        return self._shared.mutex
 
     # --- what `wal.filesystem.FileSystem` wants ---------------------------------------------------
 
     def open_read(self, path: Path) -> ReadFile:
         """As `FileSystem.open_read`."""
-        return SimFile(self, path, self._find(path))
+        return SimFile(self._shared, path, self._file(path))
 
     def create(self, path: Path) -> AppendFile:
         """As `FileSystem.create`."""
         with self.mutex:
-            self._want_folder(path.parent)
-            if path in self._seen or path in self._folders:
+            if self._held is not None and path.is_relative_to(self._held[0]):
+                self._check_place(path)
+            folder = self._folder(path.parent)
+            if path.name in folder.seen:
                 raise _error(errno.EEXIST, path)
-            inode = self._seen[path] = _Inode()
-        return SimFile(self, path, inode)
+            inode = folder.seen[path.name] = _Inode()
+        return SimFile(self._shared, path, inode)
 
     def open_append(self, path: Path) -> AppendFile:
         """As `FileSystem.open_append`."""
-        return SimFile(self, path, self._find(path))
+        return SimFile(self._shared, path, self._file(path))
 
     def rename(self, old: Path, new: Path) -> None:
         """As `FileSystem.rename`."""
         with self.mutex:
-            self._want_folder(new.parent)
-            inode = self._find(old)
-            del self._seen[old]
-            self._seen[new] = inode
+            source, target = self._folder(old.parent), self._folder(new.parent)
+            node = self._node(old)
+            there = target.seen.get(new.name)
+            if isinstance(node, _Folder) and isinstance(there, _Inode):
+                raise _error(errno.ENOTDIR, new)
+            if isinstance(there, _Folder) and there is not node:
+                if isinstance(node, _Inode):
+                    raise _error(errno.EISDIR, new)
+                if there.seen:
+                    raise _error(errno.ENOTEMPTY, new)
+            del source.seen[old.name]
+            target.seen[new.name] = node
 
     def remove(self, path: Path) -> None:
         """As `FileSystem.remove`."""
         with self.mutex:
-            self._find(path)
-            del self._seen[path]
+            self._file(path)
+            del self._folder(path.parent).seen[path.name]
 
     def make_directory(self, path: Path) -> None:
-        """As `FileSystem.make_directory`; folders are stable at once."""
+        """As `FileSystem.make_directory`."""
         with self.mutex:
-            for folder in (path, *path.parents):
-                if folder in self._seen:
-                    raise _error(errno.ENOTDIR, folder)
-                self._folders.add(folder)
+            if not path.name:
+                raise _error(errno.EEXIST, path)
+            folder = self._folder(path.parent)
+            if path.name in folder.seen:
+                raise _error(errno.EEXIST, path)
+            folder.seen[path.name] = _Folder()
+
+    def remove_directory(self, path: Path) -> None:
+        """As `FileSystem.remove_directory`."""
+        with self.mutex:
+            if self._folder(path).seen:
+                raise _error(errno.ENOTEMPTY, path)
+            del self._folder(path.parent).seen[path.name]
+
+    def remove_tree(self, path: Path) -> None:
+        """As `FileSystem.remove_tree`; what a crash leaves of it is all or nothing."""
+        with self.mutex, contextlib.suppress(FileNotFoundError):
+            self._folder(path)
+            del self._folder(path.parent).seen[path.name]
 
     def list_directory(self, path: Path) -> list[str]:
         """As `FileSystem.list_directory`."""
         with self.mutex:
-            self._want_folder(path)
-            children = (*self._seen, *self._folders)
-            return sorted({one.name for one in children if one.parent == path and one != path})
+            return sorted(self._folder(path).seen)
 
     def sync_file(self, path: Path) -> None:
         """As `FileSystem.sync_file`."""
-        with contextlib.closing(SimFile(self, path, self._find(path))) as file:
+        with contextlib.closing(SimFile(self._shared, path, self._file(path))) as file:
             file.sync()
 
     def sync_directory(self, path: Path) -> None:
         """As `FileSystem.sync_directory`."""
         with self.mutex:
-            self._want_folder(path)
-            for one in [one for one in self._stable if one.parent == path]:
-                del self._stable[one]
-            self._stable |= {one: inode for one, inode in self._seen.items() if one.parent == path}
+            folder = self._folder(path)
+            folder.stable = dict(folder.seen)
+
+    def free_bytes(self, path: Path) -> int | None:
+        """As `FileSystem.free_bytes`."""
+        self._folder(path)
+        return self._shared.room_bytes
 
     @contextlib.contextmanager
-    def lock(self, path: Path) -> Iterator[None]:
+    def lock(self, path: Path) -> Iterator[FileSystem]:
         """As `FileSystem.lock`."""
         with self.mutex:
-            if path in self._locks:
+            folder = self._folder(path.parent)
+            if any(one is folder for one in self._shared.locks):
                 text = "the folder is in use by process unknown."
                 raise DirectoryLocked(text, path=str(path.parent))
-            self._locks.add(path)
+            self._shared.locks.append(folder)
+        held = copy.copy(self)
+        held._held = (path.parent, folder)
         try:
-            yield
+            yield held
         finally:
             with self.mutex:
-                self._locks.discard(path)
+                held._held = None
+                self._shared.locks.remove(folder)
 
     # --- what a test does with it -----------------------------------------------------------------
 
@@ -258,60 +334,140 @@ class SimFileSystem:
         """
         with self.mutex:
             number = self._rng.getrandbits(64) if seed is None else seed
+            after = SimFileSystem(seed=number, room_bytes=self._shared.room_bytes)
             rng = random.Random(number)  # noqa: S311 - repeatable, nothing secret
-            after = SimFileSystem(seed=number)
-            after._folders = set(self._folders)
-            survivors: dict[int, _Inode] = {}
-            for path in sorted({*self._seen, *self._stable}):
-                seen, stable = self._seen.get(path), self._stable.get(path)
-                inode = seen if seen is stable or rng.random() < 0.5 else stable
-                if inode is None:
-                    continue
-                if id(inode) not in survivors:
-                    survivors[id(inode)] = _settled(inode.survivor(rng))
-                after._seen[path] = survivors[id(inode)]
-            after._stable = dict(after._seen)
+            after._shared.root = _Survivors(rng, self._shared.root).root
             return after
 
     def copy(self) -> SimFileSystem:
         """A disk with the same files, everything stable."""
-        after = SimFileSystem(seed=self._rng.getrandbits(64))
+        after = SimFileSystem(seed=self._rng.getrandbits(64), room_bytes=self._shared.room_bytes)
         with self.mutex:
-            after._folders = set(self._folders)
-            after._seen = {path: _settled(bytes(one.seen)) for path, one in self._seen.items()}
-        after._stable = dict(after._seen)
+            after._shared.root = _settled_folder(self._shared.root)
         return after
 
     def contents(self, path: Path) -> bytes:
         """What programs see in a file."""
-        return bytes(self._find(path).seen)
+        return bytes(self._file(path).seen)
 
     def put(self, path: Path, data: bytes) -> None:
-        """Set a file's contents, stable at once; its folder is made."""
-        self.make_directory(path.parent)
+        """Set a file's contents, stable at once; its folders are made, and stable too."""
         with self.mutex:
-            inode = _settled(data)
-            self._seen[path] = inode
-            self._stable[path] = inode
+            folder = self._shared.root
+            for name in path.parent.parts:
+                node = folder.seen.setdefault(name, _Folder())
+                if isinstance(node, _Inode):
+                    raise _error(errno.ENOTDIR, path)
+                folder.stable[name] = node
+                folder = node
+            folder.seen[path.name] = folder.stable[path.name] = _settled(data)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _find(self, path: Path) -> _Inode:
+    def _node(self, path: Path) -> _Node:
+        """What programs see at that name: in the folder that is held, by what it is and not by its
+        name."""
         with self.mutex:
-            if path in self._folders:
-                raise _error(errno.EISDIR, path)
-            inode = self._seen.get(path)
-            if inode is None:
-                raise _error(errno.ENOENT, path)
-            return inode
+            node: _Node = self._shared.root
+            names = path.parts
+            if self._held is not None and path.is_relative_to(self._held[0]):
+                node = self._held[1]
+                names = path.relative_to(self._held[0]).parts
+            return _below(node, names, path)
 
-    def _want_folder(self, path: Path) -> None:
-        if path not in self._folders:
-            raise _error(errno.ENOTDIR if path in self._seen else errno.ENOENT, path)
+    def _file(self, path: Path) -> _Inode:
+        node = self._node(path)
+        if isinstance(node, _Folder):
+            raise _error(errno.EISDIR, path)
+        return node
+
+    def _folder(self, path: Path) -> _Folder:
+        node = self._node(path)
+        if isinstance(node, _Inode):
+            raise _error(errno.ENOTDIR, path)
+        return node
+
+    def _check_place(self, path: Path) -> None:
+        """Raise `FolderGone` where the name of the folder that is held leads elsewhere."""
+        assert self._held is not None
+        place, folder = self._held
+        try:
+            there = _below(self._shared.root, place.parts, place)
+        except FileNotFoundError:
+            raise FolderGone(path) from None
+        if there is not folder:
+            raise FolderGone(path)
+
+
+def _below(node: _Node, names: Sequence[str], path: Path) -> _Node:
+    """What is at `names` below `node`. `path`: for the error."""
+    for name in names:
+        if isinstance(node, _Inode):
+            raise _error(errno.ENOTDIR, path)
+        found = node.seen.get(name)
+        if found is None:
+            raise _error(errno.ENOENT, path)
+        node = found
+    return node
+
+
+class _Survivors:
+    """What is left of a tree of folders after a power cut: `root`."""
+
+    def __init__(self, rng: random.Random, root: _Folder) -> None:
+        self._rng = rng
+        self._made: dict[int, _Inode] = {}
+        self._moved: dict[int, bool] = {}  # a folder that was renamed: whether that survives
+        seen, stable = _places(root, is_stable=False), _places(root, is_stable=True)
+        for number, place in sorted(stable.items(), key=lambda one: one[1]):
+            if seen.get(number, place) != place:
+                self._moved[number] = rng.random() < 0.5
+        self.root = self._of(root)
+
+    def _of(self, folder: _Folder) -> _Folder:
+        after = _Folder()
+        for name in sorted({*folder.seen, *folder.stable}):
+            node = self._choice(folder.seen.get(name), folder.stable.get(name))
+            if isinstance(node, _Folder):
+                after.seen[name] = self._of(node)
+            elif node is not None:
+                if id(node) not in self._made:
+                    self._made[id(node)] = _settled(node.survivor(self._rng))
+                after.seen[name] = self._made[id(node)]
+        after.stable = dict(after.seen)
+        return after
+
+    def _choice(self, seen: _Node | None, stable: _Node | None) -> _Node | None:
+        if seen is stable:
+            return seen
+        left = None if self._moved.get(id(stable)) else stable
+        if id(seen) in self._moved:
+            return seen if self._moved[id(seen)] else left
+        if id(stable) in self._moved and left is not None:
+            return left
+        return seen if self._rng.random() < 0.5 else left
+
+
+def _places(folder: _Folder, *, is_stable: bool, path: str = "") -> dict[int, str]:
+    """Where every folder below `folder` is, as programs see it or as it is stable."""
+    found: dict[int, str] = {}
+    for name, node in (folder.stable if is_stable else folder.seen).items():
+        if isinstance(node, _Folder):
+            found[id(node)] = f"{path}/{name}"
+            found |= _places(node, is_stable=is_stable, path=f"{path}/{name}")
+    return found
 
 
 def _settled(data: bytes) -> _Inode:
     return _Inode(bytearray(data), data)
+
+
+def _settled_folder(folder: _Folder) -> _Folder:
+    seen: dict[str, _Node] = {
+        name: _settled_folder(node) if isinstance(node, _Folder) else _settled(bytes(node.seen))
+        for name, node in folder.seen.items()
+    }
+    return _Folder(seen, dict(seen))
 
 
 def _error(number: int, path: Path) -> OSError:

@@ -20,7 +20,7 @@ from typing import Final
 from logweir.recovery.examine import examine
 from logweir.recovery.policy import plan
 from logweir.recovery.replay import replay
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, make_folders
 from logweir.wal.mp import pack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -42,7 +42,7 @@ def expected_tuple(lsn: int) -> bytes:
 
 def make_folder(directory: Path) -> None:
     """A folder with a snapshot to start from; nothing if it has one."""
-    OS.make_directory(directory)
+    make_folders(OS, directory)
     if not any(name.endswith(".snap") for name in OS.list_directory(directory)):
         _snapshot(directory, VClock())
 

@@ -10,7 +10,7 @@ served, but not changed.
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 import time
 import uuid
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from logweir.replication.iproto.follower import Refused, Rows, StreamBegun, Stre
 from logweir.replication.iproto.upstream import Upstream, connect
 from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns
-from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filesystem import OS, FileSystem, explain, make_folders
 from logweir.wal.mp import unpack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -159,7 +159,7 @@ async def join(
     the master refuses for good, `Unreachable` or `RemoteProtocolError` where another try may help.
     """
     anonymous = url.flag("anonymous")
-    working = _prepare(folder)
+    working = _prepare(folder, filesystem)
     copy = _Copy(working, instance or uuid.uuid4(), filesystem)
     try:
         async with connect(url) as (upstream, greeting, ballot):
@@ -181,14 +181,15 @@ async def join(
     except DecodeError as error:
         raise RemoteProtocolError(f"{url} sent a malformed row: {error}") from error
     finally:
-        shutil.rmtree(working, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            filesystem.remove_tree(working)
     warnings = tuple(copy.unkept.values())
     return Joined(end, copy.instance, copy.replicaset, copy.replica_id, copy.rows, warnings)
 
 
-def _prepare(folder: Path) -> Path:
+def _prepare(folder: Path, filesystem: FileSystem) -> Path:
     """The working folder beside `folder`, empty. Raises `ConfigError` where `folder` is not."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not _is_free(folder, filesystem):
         raise ConfigError(
             "folder",
             f"{folder} is not empty",
@@ -196,11 +197,23 @@ def _prepare(folder: Path) -> Path:
         )
     working = folder.with_name(folder.name + ".joining")
     try:
-        shutil.rmtree(working, ignore_errors=True)
-        working.mkdir(parents=True)
+        filesystem.remove_tree(working)
+        make_folders(filesystem, working)
     except OSError as error:
         raise explain(error, str(working)) from error
     return working
+
+
+def _is_free(folder: Path, filesystem: FileSystem) -> bool:
+    """Whether the name is not taken, or is that of an empty folder."""
+    try:
+        return not filesystem.list_directory(folder)
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    except OSError as error:
+        raise explain(error, str(folder)) from error
 
 
 def _check_ballot(url: Url, ballot: Ballot) -> None:
@@ -232,8 +245,8 @@ async def _receive(upstream: Upstream, copy: _Copy, clock: Callable[[], float]) 
 
 def _publish(working: Path, folder: Path, filesystem: FileSystem) -> None:
     try:
-        if folder.exists():
-            folder.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.remove_directory(folder)
         filesystem.rename(working, folder)
         filesystem.sync_directory(folder.parent)
     except OSError as error:

@@ -23,6 +23,7 @@ from logweir.errors import LogweirError, WalError, WriteFailed, WriterPoisoned
 from logweir.recovery import examine, plan, repair, restore
 from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
 from logweir.recovery.faults.faulty import KINDS, WRITING
+from logweir.wal.filesystem import make_folders
 from logweir.wal.mp import pack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -189,7 +190,7 @@ def test_a_copy_that_was_not_finished_is_never_taken_for_whole(what) -> None:  #
         assert disk.open_files == 0, run.failed
         assert rows_of(examine(FOLDER, filesystem=disk)) == written.rows
         for image in [disk.copy(), *(disk.crash(seed=seed) for seed in range(4))]:
-            image.make_directory(target)
+            make_folders(image, target)
             report = examine(target, filesystem=image)
             if report.snapshot is not None:
                 assert report.ok

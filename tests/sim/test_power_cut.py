@@ -21,6 +21,7 @@ from logweir.recovery import examine
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.block import EOF_MARKER, MAGIC_PLAIN, MAGIC_ZSTD, encode_block
 from logweir.wal.damage import FileEnd
+from logweir.wal.filesystem import make_folders
 from logweir.wal.reader import WalReader
 from logweir.wal.writer import WriterOptions
 
@@ -147,7 +148,7 @@ def test_a_name_that_was_not_synced_may_be_lost_but_never_what_it_holds() -> Non
     seen = set()
     for seed in range(40):
         disk = SimFileSystem(seed=seed)
-        disk.make_directory(FOLDER)
+        make_folders(disk, FOLDER)
         file = disk.create(FOLDER / "a.inprogress")
         file.write([b"content"])
         file.sync()

@@ -12,7 +12,7 @@ from logweir.errors import WriterPoisoned
 from logweir.recovery import RecoveryReport, examine, plan, replay
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.columns import RowColumns
-from logweir.wal.filesystem import FileSystem
+from logweir.wal.filesystem import FileSystem, make_folders
 from logweir.wal.mp import pack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -24,7 +24,7 @@ FOLDER = Path("/log")
 def fresh_disk(seed: int = 0) -> SimFileSystem:
     """A disk with a folder that holds one snapshot, all of it stable."""
     disk = SimFileSystem(seed=seed)
-    disk.make_directory(FOLDER)
+    make_folders(disk, FOLDER)
     writer = SnapshotWriter(FOLDER, VClock(), INSTANCE, timestamp=START, filesystem=disk)
     writer.write(272, [pack(["version", 2, 3, 1])])
     writer.finish()

@@ -141,10 +141,14 @@ class Counting(OsFileSystem):
     """The disk, with a count of the looks at the folder."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.looked: list[Path] = []
+
+    @property
+    def looks(self) -> int:
+        return len(self.looked)
 
     def list_directory(self, path: Path) -> list[str]:
-        self.looks += 1
+        self.looked.append(path)
         return super().list_directory(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,10 @@ class Refusing(OsFileSystem):
     """A disk on which nothing may be removed while `refuses`."""
 
     def __init__(self) -> None:
-        self.refuses = False
+        self.refuses = threading.Event()
 
     def remove(self, path: Path) -> None:
-        if self.refuses:
+        if self.refuses.is_set():
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         super().remove(path)
 
@@ -59,11 +60,11 @@ def test_a_log_that_cannot_be_removed_is_told_and_removed_later(tmp_path: Path) 
     with logweir.open(tmp_path, "write", checkpoint_count=1, filesystem=disk) as log:
         log.create_space("s", FORMAT)
         oldest = log.oldest_position
-        disk.refuses = True
+        disk.refuses.set()
         with pytest.raises(WalError, match="ermission"):
             log.snapshot()
         assert log.oldest_position == oldest
-        disk.refuses = False
+        disk.refuses.clear()
         assert log.collect()
         assert log.oldest_position.signature > oldest.signature or not log.oldest_position
         log.insert("s", (1, "x"))

@@ -18,7 +18,7 @@ from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
 from logweir.wal.block import EOF_MARKER, MAGIC_PLAIN, encode_block
 from logweir.wal.damage import DamageKind, FileEnd
 from logweir.wal.endmark import END_MARK_NAME
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, make_folders
 from logweir.wal.meta import Meta
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -495,7 +495,7 @@ def test_a_place_that_the_disk_cannot_read_is_refused_even_with_force() -> None:
     """It may be readable tomorrow, or from the disk's copy: giving it up is no opening's choice."""
     disk = SimFileSystem()
     folder = Path("/log")
-    disk.make_directory(folder)
+    make_folders(disk, folder)
     SnapshotWriter(folder, VClock(), INSTANCE, timestamp=0.0, filesystem=disk).finish()
     writer = WalWriter(folder, INSTANCE, AppendPoint(VClock()), filesystem=disk)
     writer.write([transaction(1, [insert(512, [1, "x" * 3_000_000])])], VClock({1: 1}))

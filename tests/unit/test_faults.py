@@ -17,7 +17,7 @@ from logweir.recovery.faults import (
     every_fault,
 )
 from logweir.recovery.faults.workload import check_folder
-from logweir.wal.filesystem import FileSystem
+from logweir.wal.filesystem import FileSystem, make_folders
 
 FOLDER = Path("/d")
 
@@ -25,7 +25,7 @@ FOLDER = Path("/d")
 def disk_with_folder(seed: int = 0) -> SimFileSystem:
     """A disk with one folder."""
     disk = SimFileSystem(seed=seed)
-    disk.make_directory(FOLDER)
+    make_folders(disk, FOLDER)
     return disk
 
 

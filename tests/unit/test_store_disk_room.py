@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from logweir.errors import WriteFailed
 from logweir.store.state import State
+from logweir.wal.filesystem import OsFileSystem
 
 GIB = 1 << 30
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+class Disk(OsFileSystem):
     """A disk whose room, and a clock whose time, are set; it counts who asks."""
-    made = SimpleNamespace(free=64 * GIB, now=100.0, asked=0)
 
-    def statvfs(path: object) -> SimpleNamespace:
-        made.asked += 1
-        return SimpleNamespace(f_blocks=1, f_bavail=made.free, f_frsize=1)
+    def __init__(self) -> None:
+        self.free = 64 * GIB
+        self.now = 100.0
+        self.asked = 0
 
-    def clock() -> float:
-        return made.now
+    def free_bytes(self, path: Path) -> int | None:
+        self.asked += 1
+        return self.free
 
-    monkeypatch.setattr(os, "statvfs", statvfs)
-    monkeypatch.setattr(time, "monotonic", clock)
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
     return made
 
 
-def test_much_room_is_believed_for_a_while(tmp_path: Path, disk: SimpleNamespace) -> None:
+def test_much_room_is_believed_for_a_while(tmp_path: Path, disk: Disk) -> None:
     """Not longer, though: a disk that others have filled refuses the next change."""
-    state = State(tmp_path)
+    state = State(tmp_path, filesystem=disk)
     for _ in range(3):
         state.check_disk(1000)
     assert disk.asked == 1
@@ -46,9 +48,9 @@ def test_much_room_is_believed_for_a_while(tmp_path: Path, disk: SimpleNamespace
         state.check_disk(1000)
 
 
-def test_more_than_was_seen_is_asked_for(tmp_path: Path, disk: SimpleNamespace) -> None:
+def test_more_than_was_seen_is_asked_for(tmp_path: Path, disk: Disk) -> None:
     """What was stored since the system was asked counts."""
-    state = State(tmp_path)
+    state = State(tmp_path, filesystem=disk)
     state.check_disk(0)
     state.check_disk(40 * GIB)
     disk.free = 24 * GIB
@@ -57,10 +59,10 @@ def test_more_than_was_seen_is_asked_for(tmp_path: Path, disk: SimpleNamespace) 
     assert disk.asked == 2
 
 
-def test_little_room_is_looked_at_each_time(tmp_path: Path, disk: SimpleNamespace) -> None:
+def test_little_room_is_looked_at_each_time(tmp_path: Path, disk: Disk) -> None:
     """Where others could fill the rest meanwhile, nothing is believed."""
     disk.free = 2 * GIB
-    state = State(tmp_path)
+    state = State(tmp_path, filesystem=disk)
     state.check_disk(1000)
     state.check_disk(1000)
     assert disk.asked == 2
