@@ -6,7 +6,6 @@ option that is not known is refused: a mistyped bound must not silently widen a 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -301,7 +300,6 @@ class SinkOptions:
                 known = ", ".join(_SINK_READERS)
                 raise _refuse(given, "is no option of a logweir sink.", f"options are {known}")
             values[key] = _SINK_READERS[key](key, text)
-        values.setdefault("query", _query_name(options))
         for key in ("path", "staging"):
             if values.get(key):
                 values[key] = str(target_folder(key, values[key]))
@@ -312,14 +310,6 @@ class SinkOptions:
 
 
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
-
-
-def _query_name(options: Mapping[str, str]) -> str:
-    """A stream's name for itself: that of its checkpoint, which stays the same when restarted."""
-    for key, text in options.items():
-        if key.lower() == "checkpointlocation":
-            return hashlib.sha256(text.rstrip("/").encode()).hexdigest()[:16]
-    return ""
 
 
 def _uuid(key: str, text: str) -> uuid.UUID:

@@ -35,6 +35,7 @@ from logweir.wal.columns import RowColumns, encode_columns
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.directory import DirectoryIndex, scan_directory
+from logweir.wal.endmark import END_MARK_NAME
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import (
     OS,
@@ -47,6 +48,7 @@ from logweir.wal.filesystem import (
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.reader import WalReader
+from logweir.wal.replacing import finish_replacing, replacing
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
@@ -81,6 +83,7 @@ def publish(target: Target, parts: Sequence[Part], filesystem: FileSystem = OS) 
     where positions do not rise, `CorruptBlock` where a part is not as its task left it.
     """
     with _locked(target.folder, filesystem) as held:
+        finish_replacing(target.folder, held)
         index = scan_directory(target.folder, held)
         if target.batch and is_published(index, target.batch):
             return None
@@ -92,15 +95,8 @@ def publish(target: Target, parts: Sequence[Part], filesystem: FileSystem = OS) 
         if not index.files:  # who made the folder need not have made its name durable
             held.sync_directory(target.folder.parent)
         if target.layout.kind == "snap":
-            path = _publish_snapshot(target, index, kept, held)
-        else:
-            path = _publish_log(target, index, kept, held)
-        if target.replaces:
-            for file in index.files:
-                if file.path != path:
-                    held.remove(file.path)
-            held.sync_directory(target.folder)
-        return path
+            return _publish_snapshot(target, index, kept, held)
+        return _publish_log(target, index, kept, held)
 
 
 def is_published(index: DirectoryIndex, batch: str) -> bool:
@@ -205,7 +201,8 @@ def _publish_log(
         unknown=((BATCH_KEY, target.batch),) if target.batch else (),
     )
     first = start.lsn(target.replica_id)
-    return _write(path, meta, _chunks(target, parts, first, filesystem), filesystem)
+    chunks = _chunks(target, parts, first, filesystem)
+    return _write(path, meta, chunks, _replaced_by(target, index), filesystem)
 
 
 def _publish_snapshot(
@@ -232,7 +229,16 @@ def _publish_snapshot(
         instance=target.instance or index.instance or uuid.uuid4(),
         program=PROGRAM,
     )
-    return _write(path, meta, _chunks(target, parts, 0, filesystem), filesystem)
+    chunks = _chunks(target, parts, 0, filesystem)
+    return _write(path, meta, chunks, _replaced_by(target, index), filesystem)
+
+
+def _replaced_by(target: Target, index: DirectoryIndex) -> list[str] | None:
+    """The names of the files that go with this publication, None if none do."""
+    if not target.replaces:
+        return None
+    marks = [name for name in index.others if name == END_MARK_NAME]
+    return [*(file.path.name for file in index.files), *marks]
 
 
 def _chunks(
@@ -315,7 +321,14 @@ def _blocks(part: Part, filesystem: FileSystem) -> Iterator[tuple[bytes, bytes, 
         )
 
 
-def _write(path: Path, meta: Meta, chunks: Iterator[list[bytes]], filesystem: FileSystem) -> Path:
+def _write(
+    path: Path,
+    meta: Meta,
+    chunks: Iterator[list[bytes]],
+    replaces: Sequence[str] | None,
+    filesystem: FileSystem,
+) -> Path:
+    """`replaces`: names of files that do not count any more from the rename on."""
     temporary = path.with_name(path.name + INPROGRESS)
     file: AppendFile | None = None
     try:
@@ -326,10 +339,17 @@ def _write(path: Path, meta: Meta, chunks: Iterator[list[bytes]], filesystem: Fi
         file.write([EOF_MARKER])
         file.sync()
         file.close()
-        failpoint("pipeline.before_rename")
-        filesystem.rename(temporary, path)
-        failpoint("pipeline.after_rename")
-        filesystem.sync_directory(path.parent)
+
+        def rename() -> None:
+            failpoint("pipeline.before_rename")
+            filesystem.rename(temporary, path)
+            failpoint("pipeline.after_rename")
+            filesystem.sync_directory(path.parent)
+
+        if replaces is None:
+            rename()
+        else:
+            replacing(path, replaces, rename, filesystem)
     except BaseException as error:
         if file is not None:
             give_up(file)

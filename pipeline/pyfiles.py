@@ -23,7 +23,7 @@ _MODULES: Final = ("__init__.py", "errors.py", "limits.py")
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 
 
-def py_files(path: str | Path) -> Path:
+def py_files(path: str | Path) -> str:
     """Write the package as a zip file, the same bytes each time. Returns its path.
 
     For `spark-submit --py-files logweir.zip` or `spark.sparkContext.addPyFile`. Raises
@@ -47,4 +47,4 @@ def py_files(path: str | Path) -> Path:
                 out.writestr(zipfile.ZipInfo(name, _EARLIEST), file.read_bytes())
     except OSError as error:
         raise explain(error, str(target)) from error
-    return target
+    return str(target)

@@ -6,9 +6,11 @@ one go. At the first thing that is out of order (a header, a checksum, a malform
 transaction across blocks, the file's end) the place goes to `wal.reader`, which says what it is; so
 damage means here what it means everywhere:
 
-* an unfinished end is an ending, not damage; but a log that a newer one follows must then reach the
-  newer one's vclock, or rows are missing (`ChainGap`), and with `live=false` every log must be
-  closed by its EOF marker;
+* a log must follow the one before it, or rows are missing (`ChainGap`): by the header, which names
+  the log before it, and, if that was not closed in order, by how far it reaches;
+* an unfinished end is an ending, not damage, and only listed (`report`), unless `recovery` takes it
+  for damage too, as zeros in a log of another program; with `live=false` every log must be closed
+  by its EOF marker;
 * a snapshot without EOF marker is not complete, which is damage;
 * damage is raised (`on_error=fail`), left out (`skip`), or left out and listed (`report`).
 
@@ -31,6 +33,7 @@ from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split, Walked, walk_blocks
 from logweir.pipeline.plan import plan as make_plan
 from logweir.pipeline.storage import CutFileSystem, open_storage
+from logweir.recovery.chain import foreign_tail, is_bad_tail
 from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.crc32c import checksum
@@ -128,6 +131,11 @@ class _Ranged:
         """Everything before it was yielded."""
 
     def groups(self) -> Iterator[Group | Damage]:
+        source = self._source
+        begin = self._options.vclock_from
+        wanted = begin is None or not begin.covers(source.vclock)
+        if source.gap and wanted and self._range.start == source.first_block:
+            yield self._gap(source.gap, source.first_block, source.vclock)
         if not self._range.exact:
             with self._reader() as reader:
                 found = reader.find_block(self._range.start)
@@ -222,8 +230,12 @@ class _Ranged:
                 if item.offset >= self._range.end and self._range.end < self._source.size:
                     return
                 if isinstance(item, Damage):
-                    if item.kind not in TAIL_KINDS:
+                    if is_bad_tail(item, reader.meta):
+                        yield self._tolerated(foreign_tail(item))
+                    elif item.kind not in TAIL_KINDS:
                         yield self._tolerated(item)
+                    elif self._options.on_error == "report":
+                        yield item
                 else:
                     yield Group(
                         self._place,
@@ -240,6 +252,13 @@ class _Ranged:
             raise damage.to_error()
         return damage
 
+    def _gap(self, text: str, offset: int, expected: VClock, found: VClock | None = None) -> Damage:
+        """Missing rows, if the options let that pass. Raises `ChainGap`."""
+        path, hint = self._source.path, "rows are missing: `logweir verify` shows where"
+        if self._options.on_error == "fail":
+            raise ChainGap(text, path=path, expected=expected, found=found, hint=hint)
+        return Damage(DamageKind.GAP, path, offset, 0, text, hint)
+
     def _ending(self, reader: WalReader) -> Iterator[Damage]:
         """Whether the file may end as it does."""
         if reader.end not in (
@@ -252,12 +271,7 @@ class _Ranged:
             if reached.covers(source.following):
                 return
             text = f"ends at {reached}, the next log begins at {source.following}."
-            hint = "rows are missing: `logweir verify` shows where"
-            if self._options.on_error == "fail":
-                raise ChainGap(
-                    text, path=source.path, expected=source.following, found=reached, hint=hint
-                )
-            yield Damage(DamageKind.GAP, source.path, reader.end_offset, 0, text, hint)
+            yield self._gap(text, reader.end_offset, source.following, reached)
         elif source.kind == "SNAP":
             text = "the snapshot has no EOF marker: it is not complete."
             hint = "use an older snapshot and the logs behind it"

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from logweir.errors import ConfigError
+from logweir.pipeline.checkpoints import stream_name
 from logweir.pipeline.options import ORIGIN, SinkOptions
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain, make_folders
@@ -165,9 +166,7 @@ class LogweirWriter(DataSourceArrowWriter):
     def __init__(
         self, options: Mapping[str, str], types: Mapping[str, str], overwrite: bool
     ) -> None:
-        self._writing = _Writing(
-            SinkOptions.parse(options), types, overwrite=overwrite, stream=False
-        )
+        self._writing = _Writing(_named(options), types, overwrite=overwrite, stream=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """See `_Writing`."""
@@ -188,9 +187,7 @@ class LogweirStreamWriter(DataSourceStreamArrowWriter):
     def __init__(
         self, options: Mapping[str, str], types: Mapping[str, str], overwrite: bool
     ) -> None:
-        self._writing = _Writing(
-            SinkOptions.parse(options), types, overwrite=overwrite, stream=True
-        )
+        self._writing = _Writing(_named(options), types, overwrite=overwrite, stream=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
         """See `_Writing`."""
@@ -203,6 +200,12 @@ class LogweirStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """See `_Writing`."""
         self._writing.abort()
+
+
+def _named(options: Mapping[str, str]) -> SinkOptions:
+    """The options, with the name by which batches of a stream are known."""
+    parsed = SinkOptions.parse(options)
+    return replace(parsed, query=stream_name(parsed.query, options))
 
 
 def sink_types(schema: StructType) -> dict[str, str]:

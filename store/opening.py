@@ -49,6 +49,7 @@ from logweir.wal.filesystem import FileSystem, explain, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.place import Place
+from logweir.wal.replacing import finish_replacing
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
@@ -112,6 +113,7 @@ def open_folder(
     with contextlib.ExitStack() as stack:
         _prepare_folder(path, create, filesystem)
         filesystem = stack.enter_context(_locked(path, filesystem))
+        finish_replacing(path, filesystem)
         state = State(path / STATE_NAME, LogFiles(path, filesystem), filesystem)
         stack.callback(state.close, clean=False)
         kept = trusted(state, path, filesystem)

@@ -20,6 +20,7 @@ from logweir.wal.damage import Damage, DamageKind
 from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
+from logweir.wal.replacing import replaced
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
@@ -150,7 +151,10 @@ def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
     except OSError as error:
         raise explain(error, str(path)) from error
     found: list[LogFile] = []
+    gone = replaced(path, names, filesystem)
     for name in names:
+        if name in gone:
+            continue
         match = _NAME.fullmatch(name)
         if match is None:
             index.others.append(name)

@@ -13,7 +13,6 @@ committed with the rows.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import uuid
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError
+from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.frames import scan, scan_options
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
@@ -47,6 +47,9 @@ FORMATS: Final = ("parquet", "json", "csv", "delta")
 STAGE: Final = ".logweir-stage-"
 
 _ROW_COLUMNS: Final = ("type_name", "replica_id", "lsn", "tsn", "time", "space_id")
+CHANGE_COLUMNS: Final = ("op", "replica_id", "lsn", "time", "_ops")
+"""What typed changes have besides the space's columns."""
+
 _CHANGE_DDL: Final = "op STRING, replica_id INT, lsn BIGINT, time TIMESTAMP, "
 _LINE_COLUMNS: Final = (
     *("file", "block_offset", "row_in_block", "type_name", "replica_id", "lsn", "ts", "tsn"),
@@ -88,21 +91,15 @@ def lines(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
 
 def typed_changes(rows: DataFrame, space: SpaceDef, integers: str = "decimal") -> DataFrame:
     """Rows of one space of a scan, batch or stream, as op, replica_id, lsn, time, the space's
-    columns (of updates and deletes those of the key only), and `_ops` as JSON.
+    columns (of updates and deletes those of the key only), and `_ops` as JSON. A field that is
+    called like one of these is `NAME_2`.
 
     `rows`: with type_name, replica_id, lsn, time, space_id, key, tuple, ops.
     """
-    columns = TypedColumns(space, integers)
-    schema = pa.schema(
-        [
-            pa.field("op", pa.string()),
-            pa.field("replica_id", pa.int32()),
-            pa.field("lsn", pa.int64()),
-            pa.field("time", pa.timestamp("us", tz="UTC")),
-            *columns.schema,
-            pa.field("_ops", pa.string()),
-        ]
-    )
+    columns = TypedColumns(space, integers, CHANGE_COLUMNS)
+    types = (pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"))
+    head = [pa.field(name, kind) for name, kind in zip(CHANGE_COLUMNS, types, strict=False)]
+    schema = pa.schema([*head, *columns.schema, pa.field(CHANGE_COLUMNS[-1], pa.string())])
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -307,20 +304,52 @@ def cdc(
         writer = writer.trigger(processingTime=f"{every_seconds} seconds")
     if format == "delta":
         return writer.foreachBatch(_delta_batches(to, checkpoint)).start()
+    _check_owner(to, checkpoint)
     if format == "csv":
         binary = [name for name, kind in frame.dtypes if kind == "binary"]
         if binary:
             raise ConfigError("format", f"csv cannot hold {', '.join(binary)}", hint="use json")
         writer = writer.option("header", True)
-    return writer.format(format).start(to)
+    query = writer.format(format).start(to)
+    _note_owner(to, str(query.id))
+    return query
+
+
+_OWNER: Final = "_logweir_query"
+
+
+def _check_owner(to: str, checkpoint: str) -> None:
+    """Refuse a folder that another query has written: Spark passes over batches whose numbers its
+    `_spark_metadata` has, whichever query they were of. Source: Spark 4.3.0, observed."""
+    folder = Path(to)
+    if not (folder / "_spark_metadata").is_dir():
+        return
+    known = query_id(checkpoint)
+    try:
+        owner = (folder / _OWNER).read_text().strip()
+    except OSError:
+        owner = known  # of an earlier version, which kept no note
+    if not known or known != owner:
+        raise ConfigError(
+            "checkpoint",
+            f"{to} was written by a query with another checkpoint than {checkpoint}: batches of "
+            "this one would be passed over",
+            hint="give a new checkpoint a new folder, or the folder its own checkpoint",
+        )
+
+
+def _note_owner(to: str, query: str) -> None:
+    folder = Path(to)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _OWNER).write_text(query + "\n")
 
 
 def _delta_batches(to: str, checkpoint: str) -> Any:
     """Writes a batch into a Delta table unless it is in it already."""
     deltalake = _delta()
-    name = hashlib.sha256(checkpoint.encode()).hexdigest()[:32]
 
     def write(batch: DataFrame, number: int) -> None:
+        name = query_id(checkpoint)
         if deltalake.DeltaTable.is_deltatable(to):
             done = deltalake.DeltaTable(to).transaction_version(name)
             if done is not None and done >= number:

@@ -74,9 +74,9 @@ _FITS: Final[dict[FieldType, Callable[[Value], bool]]] = {
 }
 
 
-def _names(fields: Iterable[str]) -> list[str]:
+def _names(fields: Iterable[str], reserved: Iterable[str]) -> list[str]:
     names: list[str] = []
-    taken = {REST}
+    taken = {REST, *reserved}
     for number, name in enumerate(fields):
         shown = name or f"field_{number}"
         again = 1
@@ -115,17 +115,19 @@ def _column(name: str, kind: FieldType, integers: str) -> _Column:
 
 @dataclass(slots=True)
 class TypedColumns:
-    """The columns of one space. `integers`: `decimal` or `long`. Raises `ConfigError`."""
+    """The columns of one space. `integers`: `decimal` or `long`; `reserved`: names that a field
+    does not get, as other columns have them. Raises `ConfigError`."""
 
     space: SpaceDef
     integers: str = "decimal"
+    reserved: tuple[str, ...] = ()
     columns: list[_Column] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.integers not in ("decimal", "long"):
             raise ConfigError("integers", f"{self.integers!r} is not decimal or long")
         fields = self.space.fields
-        names = _names(one.name for one in fields)
+        names = _names((one.name for one in fields), self.reserved)
         self.columns = [
             _column(name, one.type, self.integers) for name, one in zip(names, fields, strict=True)
         ]

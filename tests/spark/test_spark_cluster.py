@@ -133,7 +133,7 @@ def test_a_cluster_without_the_package_runs_the_jobs(tmp_path: Path) -> None:
     """`spark-submit --py-files` on two executors: their tasks import the package from the zip
     file, and read, write, follow, check and compact with it."""
     fill(tmp_path / "from", 0, 60)
-    pipeline.py_files(tmp_path / "logweir.zip")
+    assert pipeline.py_files(tmp_path / "logweir.zip") == str(tmp_path / "logweir.zip")
     told = submitted("local-cluster[2,1,1024]", tmp_path, "jobs")
     assert all(file.endswith("logweir.zip/logweir/__init__.py") for file in told["files"])
     assert told["partitions"] > 1

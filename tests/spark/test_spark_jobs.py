@@ -387,6 +387,58 @@ def test_cdc_goes_on_where_it_was(
     assert run() == there()
 
 
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_cdc_with_another_checkpoint_drops_nothing_in_silence(
+    spark: SparkSession, folder: Path, tmp_path: Path, format: str
+) -> None:
+    """A table takes the rows of a checkpoint that was begun anew at its old place; a folder, in
+    which Spark would pass over them, is refused; moved with its checkpoint it goes on."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def run(checkpoint: Path, **options: Any) -> None:
+        pipeline.cdc(
+            spark, folder, out, checkpoint, format=format, space="goods", **options
+        ).awaitTermination()
+
+    def count() -> int:
+        if format == "parquet":
+            return spark.read.parquet(str(out)).count()
+        deltalake = pytest.importorskip("deltalake")
+        return deltalake.DeltaTable(str(out)).to_pyarrow_table().num_rows
+
+    run(checkpoint)
+    before, end = count(), examine(folder).vclock
+    with logweir.open(folder, create=False, **OPTIONS) as log:
+        for n in range(300, 320):
+            log.insert("goods", [n, "new", Decimal(1), 1])
+    aside = tmp_path / "aside"
+    shutil.move(checkpoint, aside)
+    if format == "delta":
+        run(checkpoint, **{"from": str(end)})
+    else:
+        with pytest.raises(ConfigError, match="another checkpoint"):
+            run(checkpoint, **{"from": str(end)})
+        run(aside)
+    assert count() == before + 20
+
+
+def test_typed_changes_of_fields_that_are_called_like_their_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They get another name, in every format."""
+    names = ("id", "time", "op", "lsn", "replica_id", "_ops")
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("evt", format=[(name, "unsigned") for name in names])
+        log.insert("evt", tuple(range(6)))
+    for format in ("parquet", "json", "csv"):
+        pipeline.export(spark, tmp_path / "data", tmp_path / format, format=format, space="evt")
+    (row,) = spark.read.parquet(str(tmp_path / "parquet")).collect()
+    assert row["op"] == "INSERT"
+    assert [int(row[name]) for name in ("id", *(f"{name}_2" for name in names[1:]))] == list(
+        range(6)
+    )
+
+
 def test_cdc_says_what_was_collected(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """A checkpoint that needs rows of a log that is gone: a typed error with the positions."""
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from spark.feeding import fill, forget_last_commit
 
 import logweir
 from logweir import pipeline
+from logweir.recovery import examine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +80,39 @@ def test_a_repeated_batch_is_published_once(spark: SparkSession, tmp_path: Path)
     expected = [row for path in sorted(source.glob("*.xlog")) for row in rows_of(path)]
     assert rows_of(target) == expected
     assert not list(target.glob(".logweir-stage*"))
+
+
+def test_a_checkpoint_that_is_begun_anew_or_moved_neither_drops_nor_doubles(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Batches are known by the query's id, not by the checkpoint's place: with a new checkpoint at
+    the old place new rows arrive, with the old one at a new place none comes twice."""
+    source, target = tmp_path / "from", tmp_path / "to"
+    checkpoint, moved = tmp_path / "checkpoint", tmp_path / "moved"
+
+    def run(place: Path, **options: str) -> None:
+        (
+            spark.readStream.format("logweir")
+            .options(**options)
+            .load(str(source))
+            .writeStream.format("logweir")
+            .option("checkpointLocation", str(place))
+            .trigger(availableNow=True)
+            .start(str(target))
+            .awaitTermination()
+        )
+
+    fill(source, 0, 30)
+    run(checkpoint)
+    first = rows_of(target)
+    forget_last_commit(checkpoint)
+    shutil.move(checkpoint, moved)
+    run(moved)
+    assert rows_of(target) == first
+    end = examine(source).vclock
+    fill(source, 30, 20)
+    run(checkpoint, **{"from": str(end)})
+    assert len(rows_of(target)) == len(first) + 20
 
 
 def test_a_task_that_is_tried_again_writes_its_rows_once(

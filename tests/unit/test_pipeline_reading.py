@@ -31,7 +31,7 @@ from logweir.wal.columns import encode_run
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
 from logweir.wal.mp import pack
-from logweir.wal.reader import WalReader
+from logweir.wal.reader import WalReader, read_meta
 from logweir.wal.render import value_json
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
@@ -142,9 +142,10 @@ def test_damage_is_named_or_left_out(name: str) -> None:
         )
     )
     places = [row for row in reported if not row["crc_ok"]]
+    damages = [row["damage"] for row in places]
     inner = [one for one in kept if "tail" not in one.kind]
     assert {row["block_offset"] for row in places} >= {one.offset for one in inner if one.size}
-    if places:
+    if any("_tail:" not in one or "other than logweir" in one for one in damages):
         with pytest.raises(WalError) as caught:
             rows_of(pipeline.batches(folder, **options))
         assert Path(caught.value.path).name in {path.name for path in folder.iterdir()}
@@ -282,8 +283,49 @@ def test_an_open_end_is_an_ending_unless_rows_are_missing(tmp_path: Path) -> Non
     with pytest.raises(ChainGap, match="next log begins"):
         list(pipeline.batches(tmp_path))
     report = {"on_error": "report", "columns": ["damage", "lsn"]}
-    gaps = [row for row in rows_of(pipeline.batches(tmp_path, **report)) if row["damage"]]
-    assert [row["damage"][:4] for row in gaps] == ["gap:"]
+    told = [row["damage"] for row in rows_of(pipeline.batches(tmp_path, **report))]
+    assert [text.partition(":")[0] for text in told if text] == ["torn_tail", "gap", "torn_tail"]
+
+
+def test_a_log_that_is_missing_between_two_is_a_gap(tmp_path: Path) -> None:
+    """Also if both were closed in order: whatever the options, unless reading begins after it; and
+    with `report` it is listed."""
+    write_log(tmp_path, blocks=60, per_block=1, base=b"x" * 100, max_bytes=2000)
+    logs = sorted(tmp_path.glob("*.xlog"))
+    after = read_meta(logs[3]).vclock
+    logs[2].unlink()
+    for options in ({}, {"live": False}, {"vclock_from": {1: 1}}, {"split_mode": "resync"}):
+        with pytest.raises(ChainGap, match="a log is missing before this one") as caught:
+            rows_of(pipeline.batches(tmp_path, kinds="xlog", **options))
+        assert caught.value.path == str(logs[3])
+    reported = rows_of(
+        pipeline.batches(tmp_path, kinds="xlog", on_error="report", columns=["lsn", "damage"])
+    )
+    assert [row["damage"][:4] for row in reported if row["damage"]] == ["gap:"]
+    rows = rows_of(pipeline.batches(tmp_path, columns=["lsn"], vclock_from=dict(after)))
+    assert [row["lsn"] for row in rows] == list(range(after.lsn(1) + 1, 61))
+
+
+def test_unfinished_ends_are_listed_and_foreign_zeros_are_damage(tmp_path: Path) -> None:
+    """As `verify` says: a write that was cut is an ending, zeros in a log that another program
+    wrote are none."""
+    logs = sample("02-spaces").folder.glob("*.xlog")
+    source = max(logs, key=lambda path: path.stat().st_size)
+    whole = len(rows_of(pipeline.batches(source, columns=["lsn"])))
+    path = tmp_path / source.name
+    data = source.read_bytes()
+    path.write_bytes(data[:-20])
+    report: dict[str, Any] = {"on_error": "report", "columns": ["lsn", "damage"]}
+    rows = rows_of(pipeline.batches(path, **report))
+    assert [row["damage"].partition(":")[0] for row in rows if row["damage"]] == ["torn_tail"]
+    kept = sum(not row["damage"] for row in rows)
+    assert 0 < kept < whole
+    assert len(rows_of(pipeline.batches(path, columns=["lsn"]))) == kept
+    path.write_bytes(data[: -len(data) // 8] + bytes(len(data) // 8))
+    with pytest.raises(WalError, match="other than logweir"):
+        rows_of(pipeline.batches(path))
+    rows = rows_of(pipeline.batches(path, **report))
+    assert len([row for row in rows if row["damage"]]) == 1
 
 
 def test_a_snapshot_without_its_end_is_damage(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -30,6 +32,7 @@ from logweir.errors import (
     PositionUnavailable,
     WalError,
 )
+from logweir.pipeline.checkpoints import query_id, stream_name
 from logweir.pipeline.frames import scan_options
 from logweir.pipeline.options import ScanOptions, SinkOptions
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout, check_sink_columns
@@ -37,7 +40,9 @@ from logweir.pipeline.publish import STAGE, Target, publish, remove_stale_stages
 from logweir.pipeline.reading import scan
 from logweir.pipeline.streams import TailReader, from_offset, to_offset
 from logweir.pipeline.tail import Caps, Tail
+from logweir.recovery import examine
 from logweir.wal.mp import pack
+from logweir.wal.replacing import REPLACING_NAME
 from logweir.wal.vclock import VClock
 
 
@@ -364,13 +369,69 @@ def test_a_folder_that_is_open_is_refused(log: logweir.Log) -> None:
         publish(Target(log.path, NEW), parts)
 
 
-def test_overwriting_removes_the_old_files_last(tmp_path: Path) -> None:
-    """All that was there is replaced by the new file."""
-    publish(Target(tmp_path, NEW), stage(tmp_path, NEW, batch([1, 2])))
-    publish(Target(tmp_path, NEW), stage(tmp_path, NEW, batch([3])))
+def test_overwriting_replaces_all_files(tmp_path: Path) -> None:
+    """All that was there is gone, also the mark of where a store's log ended."""
+    with logweir.open(tmp_path, wal_max_size=4096) as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        log.append("t", [(number,) for number in range(1000)])
     publish(Target(tmp_path, NEW, replaces=True), stage(tmp_path, NEW, batch([7, 8])))
     assert ids_of(tmp_path) == [7, 8]
     assert len(list(tmp_path.glob("*.xlog"))) == 1
+    assert [one.kind for one in examine(tmp_path).damage] == ["missing_snapshot"]
+    assert not (tmp_path / REPLACING_NAME).exists()
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    ("place", "is_new"),
+    [
+        ("before_replacing", False),
+        ("before_rename", False),
+        ("after_rename", True),
+        ("after_replacing", True),
+    ],
+)
+@pytest.mark.parametrize("finish", ["read", "publish", "open"])
+def test_a_driver_killed_while_it_overwrites_leaves_the_old_or_the_new(
+    tmp_path: Path, place: str, is_new: bool, finish: str
+) -> None:
+    """Never both: whoever looks sees all old rows or all new ones, and the next who may write
+    removes the rest."""
+    with logweir.open(tmp_path, wal_max_size=4096, checkpoint_interval=0) as log:
+        log.create_space("t", format=[("id", "unsigned"), ("text", "string")])
+        for number in range(100):
+            log.insert("t", (number, "x" * 50))
+        end = log.vclock
+    before = [row.lsn for row in logweir.read(tmp_path)]
+    target = Target(tmp_path, NEW, replaces=True)
+    publishing = pickle.dumps((target, stage(tmp_path, NEW, batch([7, 8])))).hex()
+    code = (
+        "import pickle; from logweir.pipeline.publish import publish; "
+        f"publish(*pickle.loads(bytes.fromhex('{publishing}')))"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "LOGWEIR_FAILPOINTS": f"pipeline.{place}=kill"},
+    )
+    assert killed.returncode == -signal.SIGKILL
+    if finish == "publish":
+        publish(target, stage(tmp_path, NEW, batch([9])))
+        assert ids_of(tmp_path) == [9]
+        assert len(list(tmp_path.glob("*.xlog"))) == 1
+    elif finish == "open" and not is_new:
+        with logweir.open(tmp_path) as log:
+            assert (log.vclock, log.count("t")) == (end, 100)
+    elif is_new:
+        assert ids_of(tmp_path) == [7, 8]
+        assert len(rows_of_folder(tmp_path)) == 2
+    else:
+        assert [row.lsn for row in logweir.read(tmp_path)] == before
+
+
+def rows_of_folder(folder: Path) -> list[int]:
+    """The lsns of all rows, by the pipeline."""
+    batches = pipeline.batches(folder, columns=["lsn"])
+    return [lsn for batch in batches for lsn in batch.column("lsn").to_pylist()]
 
 
 def test_a_snapshot_is_made_of_ordered_parts(tmp_path: Path) -> None:
@@ -464,9 +525,23 @@ def test_a_wrong_sink_option_is_refused(options: dict[str, str], message: str) -
         SinkOptions.parse(options)
 
 
-def test_a_stream_is_known_by_its_checkpoint() -> None:
-    """The query's name comes from the checkpoint's place where it is not given."""
-    one = SinkOptions.parse({"path": "/a", "checkpointLocation": "/c/1"})
-    assert one.query == SinkOptions.parse({"path": "/b", "checkpointlocation": "/c/1/"}).query
-    assert one.query != SinkOptions.parse({"path": "/a", "checkpointLocation": "/c/2"}).query
-    assert SinkOptions.parse({"path": "/a", "query": "q"}).query == "q"
+def test_a_stream_is_known_by_the_id_in_its_checkpoint(tmp_path: Path) -> None:
+    """Wherever the checkpoint is; one that is begun anew is another stream. One that cannot be
+    read asks for a name."""
+    one, moved, anew = (tmp_path / name for name in ("one", "moved", "anew"))
+    for folder in (one, anew):
+        folder.mkdir()
+        (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    shutil.copytree(one, moved)
+    names = [stream_name("", {"checkpointLocation": str(each)}) for each in (one, moved, anew)]
+    assert names[0] == names[1] == query_id(f"file:{one}") == query_id(f"file://{one}")
+    assert names[1] != names[2]
+    assert stream_name("q", {"checkpointlocation": str(one)}) == f"q-{names[0]}"
+    assert stream_name("q", {}) == "q"
+    for odd in ("{}", "[1]", '{"id": "../x"}', "no"):
+        (anew / "metadata").write_text(odd)
+        assert stream_name("q", {"checkpointLocation": str(anew)}) == "q"
+        with pytest.raises(ConfigError, match="option query"):
+            stream_name("", {"checkpointLocation": str(anew)})
+    with pytest.raises(ConfigError, match="option query"):
+        stream_name("", {"checkpointLocation": "nosuch://place/checkpoint"})
