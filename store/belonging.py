@@ -160,8 +160,7 @@ def discard(state: State, reason: str) -> None:
 def anchor(log: Log, snapshot: VClock, end: Place, going: Container[str]) -> None:
     """Before the files `going` are removed: a state whose place is in one of them gets that at the
     end of the newest snapshot, behind which nothing was logged. Raises `WalError`."""
-    log.enter_exclusive()
-    try:
+    with log.exclusive():
         txn = log.begin_group().engine.txn
         try:
             position = txn.position()
@@ -174,5 +173,3 @@ def anchor(log: Log, snapshot: VClock, end: Place, going: Container[str]) -> Non
         except BaseException:
             txn.abort()
             raise
-    finally:
-        log.leave_exclusive()

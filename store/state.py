@@ -487,7 +487,7 @@ class Txn:
 
     def indexes(self) -> list[tuple[int, int]]:
         """The space and the number of each index that was ever written."""
-        names = [name.split(b"/") for name in self._state.names if name[:1].isdigit()]
+        names = [name.split(b"/") for name in self.state.names if name[:1].isdigit()]
         return [(int(name[0]), int(name[1])) for name in names if len(name) == 2]
 
     def drop(self, space_id: int, index_id: int) -> None:
@@ -686,7 +686,7 @@ class Txn:
 
     def child(self) -> Txn:
         """A write transaction inside of this one, which waits until it is aborted."""
-        return self._state.begin_inside(self.raw, self._opened)
+        return self.state.begin_inside(self.raw, self._opened)
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""

@@ -61,8 +61,8 @@ def import_folder(
         if topics and name not in topics:
             continue
         if topic.problem:
-            problem = FolderProblem("layout", topic.path, 0, 0, None, None, topic.problem)
-            out.append(ImportedPartition(name, 0, problems=[problem]))
+            hole = FolderProblem("layout", topic.path, 0, 0, None, None, topic.problem)
+            out.append(ImportedPartition(name, 0, problems=[hole]))
             continue
         intake.topic(name, len(topic.partitions), _config(topic))
         for partition in topic.partitions:

@@ -508,7 +508,7 @@ class StoredTopics:
     # --- changes ----------------------------------------------------------------------------------
 
     def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
-        spans = []
+        spans: list[tuple[int, TopicDef | None]] = []
         for end in kernel.spans(appends):
             name = appends[end - 1].topic
             if name.startswith(CONSUMER_PREFIX):

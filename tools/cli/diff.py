@@ -58,8 +58,9 @@ def command(
         ]
         total = sum(log_bytes(path) if path.is_dir() else path.stat().st_size for path in paths)
         with out.progress("Loading", total) as progress:
+            old, new = paths
             for one in compare_states(
-                *paths, Path(scratch), replicated=bool(servers), progress=progress
+                old, new, Path(scratch), replicated=bool(servers), progress=progress
             ):
                 if wanted and not wanted & {one.space, str(one.space_id)}:
                     continue
