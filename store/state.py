@@ -385,8 +385,6 @@ class State(OfProcess):
     @contextlib.contextmanager
     def read(self) -> Iterator[Txn]:
         """A consistent view of the last commit; writers go on. One thread, short or bounded."""
-        if self._damage:
-            self._check_whole()
         txn: Txn | None = None
         try:
             txn = self.begin(write=False)
@@ -401,6 +399,7 @@ class State(OfProcess):
         raw: Any = None
         if write and self._seal is not None:
             self._break_seal()
+        self._check_whole()
         try:
             raw = self._environment.begin(write=write)
             return Txn(self, raw, write=write)

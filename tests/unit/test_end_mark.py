@@ -15,7 +15,7 @@ from logweir.recovery import examine, plan, repair
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.damage import DamageKind
 from logweir.wal.endmark import END_MARK_NAME, EndMark, EndMarks, load_end_mark
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, make_folders
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
@@ -260,7 +260,7 @@ def test_no_power_cut_leaves_a_mark_ahead_of_its_log() -> None:
     for seed in range(60):
         disk = SimFileSystem()
         place = Path("/log")
-        disk.make_directory(place)
+        make_folders(disk, place)
         options = WriterOptions(max_bytes=300)
         writer = WalWriter(place, INSTANCE, AppendPoint(VClock()), options=options, filesystem=disk)
         for lsn in range(1, 12):

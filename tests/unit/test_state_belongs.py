@@ -100,7 +100,8 @@ def test_restored_folder_put_over_the_old_one_is_what_counts(
 
 
 def test_older_copy_put_over_is_refused_until_the_state_is_removed(tmp_path: Path) -> None:
-    """Nothing tells it from a log that lost its newest rows; force gives these up."""
+    """Nothing tells it from a log that lost its newest rows: the end mark and the state both say
+    what was there; each may be removed by who knows better."""
     folder = tmp_path / "folder"
     filled(folder, 0, 5).close()
     shutil.copytree(folder, tmp_path / "copy")
@@ -108,6 +109,10 @@ def test_older_copy_put_over_is_refused_until_the_state_is_removed(tmp_path: Pat
         for i in range(100, 200):
             log.insert("t", (i,))
     put_over(folder, tmp_path / "copy")
+    with pytest.raises(RecoveryRefused, match="newest rows are gone") as caught:
+        logweir.open(folder)
+    assert "logweir.end" in caught.value.hint
+    (folder / "logweir.end").unlink()
     with pytest.raises(RecoveryRefused, match="newest rows are gone") as caught:
         logweir.open(folder)
     assert "remove the folder `state`" in caught.value.hint
@@ -121,6 +126,9 @@ def test_all_logs_gone_is_no_fresh_folder(tmp_path: Path, rebuilt: Reasons) -> N
     filled(tmp_path, 0).close()
     for file in [*tmp_path.glob("*.xlog"), *tmp_path.glob("*.snap")]:
         file.unlink()
+    with pytest.raises(RecoveryRefused, match="is not opened"):
+        logweir.open(tmp_path)
+    (tmp_path / "logweir.end").unlink()
     with pytest.raises(RecoveryRefused, match="newest rows are gone"):
         logweir.open(tmp_path)
     with logweir.open(tmp_path, force_recovery=True) as log:
@@ -234,24 +242,30 @@ def test_the_mark_is_gone_before_the_first_page_is_written(
     filled(tmp_path, 0).close()
     data = tmp_path / "state" / "data.mdb"
     seen: list[tuple[str, bool, bytes]] = []
-    fsync = os.fsync
+    sync = os.fsync
 
     def watched(fd: int) -> None:
         name = Path(os.readlink(f"/proc/self/fd/{fd}")).name
         seen.append((name, epoch_of(tmp_path)["clean"], data.read_bytes()))
-        fsync(fd)
+        sync(fd)
 
     before = data.read_bytes()
     log = logweir.open(tmp_path)
     monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr("logweir.wal.filesystem._sync_data", watched)
     log.insert("t", (20,))
-    breaking = [(name, is_clean) for name, is_clean, found in seen if found == before]
+    watched_names = ("data.mdb", "epoch.new", "state")
+    breaking = [one[:2] for one in seen if one[2] == before and one[0] in watched_names]
     assert breaking[-2:] == [("epoch.new", True), ("state", False)]
     seen.clear()
     log.close()
-    closing = [(name, is_clean) for name, is_clean, _ in seen if name != "logweir.lock"]
-    assert closing[-3:] == [("data.mdb", False), ("epoch.new", False), ("state", True)]
-    assert seen[-3][2] == data.read_bytes()  # nothing was written to it behind its sync
+    closing = [one for one in seen if one[0] in watched_names][-3:]
+    assert [one[:2] for one in closing] == [
+        ("data.mdb", False),
+        ("epoch.new", False),
+        ("state", True),
+    ]
+    assert closing[0][2] == data.read_bytes()  # nothing was written to it after its sync
 
 
 def test_late_damage_of_a_large_state_refuses_what_comes(
