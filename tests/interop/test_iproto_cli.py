@@ -197,6 +197,6 @@ def test_serve_that_cannot_join_leaves_nothing(tmp_path: Path) -> None:
     with master_of(tmp_path / "one") as url:
         refused = url.replace("tarantool://", "tarantool://nobody:wrong@")
         code, _, err = told("serve", tmp_path / "two", "--follow", refused, *listen)
-        assert code == 1
+        assert code == 4
         assert "nobody" in err
     assert [path.name for path in tmp_path.iterdir()] == ["one"]

@@ -167,10 +167,13 @@ def test_a_broken_dump_is_no_batch(tmp_path: Path) -> None:
 
 
 def test_a_default_engine_ends_by_closing(tmp_path: Path) -> None:
-    """It marks nothing: what came is the batch; nothing at all is told as what it is."""
+    """It marks nothing: with `eof=whole` what came is the batch, without it the end is no end;
+    nothing at all is told as what it is."""
     data = sent("default-engine-dump-go", "s2c")
+    with TapServer(give(data)) as upstream, pytest.raises(SourceStopped, match="eof=whole"):
+        batch(f"tap://127.0.0.1:{upstream.port}/b", spaces="b")
     with TapServer(give(data)) as upstream:
-        rows = batch(f"tap://127.0.0.1:{upstream.port}/b", spaces="b")
+        rows = batch(f"tap://127.0.0.1:{upstream.port}/b?eof=whole", spaces="b")
     assert sorted(row[0] for _, row in rows) == sorted(
         [b"n:t9d", b"bkexqw", b"6bsj2d3", b"iny21pkdt_7:9", b"x10"]
     )

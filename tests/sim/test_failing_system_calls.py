@@ -98,10 +98,10 @@ def run(at, number, lasts):
 
 calls, wrong = {}, []
 for name in names.split(","):
-    for lasts in (False, True):
-        at, call = 0, "first"
+    for lasts in (False, True)[: 1 if name == "EINTR" else 2]:  # Python tries again for ever
+        at, call, step = 0, "first", 1 if name == "EIO" else 3
         while call:
-            at += 1
+            at += step
             call, found = run(at, getattr(errno, name), lasts)
             calls[call] = calls.get(call, 0) + 1
             wrong += [[name, lasts, at, call, text] for text in found]
@@ -136,19 +136,20 @@ def failing(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     calls, wrong = json.loads(done.stdout)
-    return calls, wrong
+    return {name.removesuffix("64").removesuffix("at"): n for name, n in calls.items()}, wrong
 
 
 EXPECTED = {
-    "make": {"mkdir", "open64", "write", "writev", "fsync", "close", "rename", "mmap"},
-    "open": {"open64", "pread64", "fsync", "close", "rename", "mmap"},
-    "verify": {"open64", "pread64"},
-    "insert": {"writev", "fdatasync", "open64", "rename", "fsync"},
-    "snapshot": {"open64", "writev", "fdatasync", "close", "rename", "fsync", "unlink", "pwrite"},
-    "retain": {"open64", "writev", "fdatasync", "close", "rename", "fsync"},
-    "close": {"writev", "fdatasync", "close", "open64", "rename", "fsync", "flock"},
+    "make": {"mkdir", "open", "writev", "fsync", "close", "rename", "mmap"},
+    "open": {"open", "pread", "close", "mmap"},
+    "verify": {"open", "pread"},
+    "insert": {"writev", "fdatasync", "open", "rename", "fsync"},
+    "snapshot": {"open", "writev", "fdatasync", "close", "rename", "fsync", "unlink", "pwrite"},
+    "retain": {"open", "writev", "fdatasync", "close", "rename", "fsync"},
+    "close": {"writev", "fdatasync", "close", "open", "rename", "fsync", "flock"},
 }
-"""Calls that must be among those that failed, so that the loop does see the whole of it."""
+"""Calls that must be among those that failed, so that the loop does see the whole of it; without
+`at` and `64` at their ends."""
 
 
 @pytest.mark.slow
@@ -157,10 +158,12 @@ EXPECTED = {
 def test_only_typed_errors_come_of_failing_system_calls(
     what: str, errors: str, library: Path, tmp_path: Path
 ) -> None:
-    """Whichever fails, once or from then on: an error of the tree, nothing lost, folder free."""
+    """Whichever fails, once or from then on: an error of the tree, nothing lost, folder free.
+    With EIO that is every call, with the other errors every third."""
     calls, wrong = failing(library, tmp_path, what, "fsync", errors)
     assert wrong == []
-    assert set(calls) >= EXPECTED.get(what, set())
+    if errors == "EIO":
+        assert set(calls) >= EXPECTED.get(what, set())
 
 
 @pytest.mark.slow
