@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from logweir.errors import ConfigError
+from logweir.errors import ConfigError, SourceStopped
 from logweir.replication.bucket import (
     BUCKET_FORMAT,
     BUCKET_INDEXES,
@@ -128,6 +128,16 @@ class Buckets:
                 hint="choose another name; the format of buckets stands in the guide",
             )
         return found
+
+    def fill(self, name: str) -> Bucket:
+        """`make` for an upstream. Raises `SourceStopped` if a space of that name is no bucket."""
+        try:
+            return self.make(name)
+        except ConfigError as error:
+            raise SourceStopped(
+                f"a space {name!r} is here already, and is no bucket",
+                hint="name=two in the address puts two_ before the name of its bucket",
+            ) from error
 
 
 def _has_format(space: SpaceDef) -> bool:

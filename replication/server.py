@@ -316,8 +316,10 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "synapse+redis": lambda server, url: SynapseRedisSource(
         url, server.log, once=server.options.once
     ),
-    "tap": lambda server, url: TapSource(server.iproto, url, once=server.options.once),
-    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
+    "tap": lambda server, url: TapSource(
+        server.iproto, url, once=server.options.once, names=server.names
+    ),
+    "greenstack": lambda server, url: GreenstackSource(server.iproto, url, names=server.names),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}

@@ -4,12 +4,15 @@ A space is a tuple of system space 280, ``[id, owner, name, …]``. An INSERT or
 name, an UPDATE that assigns field 3 (or "name") another one, a DELETE takes it away only from the
 space's future: rows before it still carry the id, so the name is kept. The system spaces have the
 same ids in every store. Source: the bootstrap snapshot of Tarantool 2.6.0.
+
+From the tuples of system space 288, ``[space id, id, name, type, options, …]``, it learns which
+indexes there are that logweir does not keep.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +24,13 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
 from logweir.wal.xrow import Row, RowType
 
-__all__ = ["SYSTEM_SPACES", "SpaceNames"]
+__all__ = ["SYSTEM_SPACES", "SpaceNames", "unkept_kind"]
 
 SPACE_ID: Final = 280
 """The space whose tuples define spaces."""
+
+INDEX_ID: Final = 288
+"""The space whose tuples define indexes."""
 
 SYSTEM_SPACES: Final[Mapping[int, str]] = {
     257: "_vinyl_deferred_delete",
@@ -56,11 +62,24 @@ SYSTEM_SPACES: Final[Mapping[int, str]] = {
 """The spaces that every store has, by id."""
 
 
+def unkept_kind(definition: Sequence[Any]) -> str:
+    """What makes an index, by its tuple of space 288, one that logweir does not keep; "" if nothing
+    does: tuples are stored and followed, only reads by it are refused."""
+    if isinstance(definition[4], dict) and definition[4].get("func"):
+        return "functional"
+    kind = str(definition[3]).upper()
+    return "" if kind in ("TREE", "HASH") else kind
+
+
 class SpaceNames(dict[int, str]):
-    """Space id to name. Starts with the system spaces; `learn` adds what rows define."""
+    """Space id to name. Starts with the system spaces; `learn` adds what rows define.
+
+    `unkept`: name and kind of indexes that logweir does not keep, by space and index id.
+    """
 
     def __init__(self) -> None:
         super().__init__(SYSTEM_SPACES)
+        self.unkept: dict[tuple[int, int], tuple[str, str]] = {}
 
     @classmethod
     def before(cls, path: Path, filesystem: FileSystem = OS) -> SpaceNames:
@@ -101,10 +120,23 @@ class SpaceNames(dict[int, str]):
     def learn(self, columns: RowColumns) -> None:
         """Take the names that the rows of a block define."""
         spaces = columns.space_id.tolist()
-        at = -1
-        for _ in range(spaces.count(SPACE_ID)):
-            at = spaces.index(SPACE_ID, at + 1)
-            self.learn_row(columns.row(at))
+        for wanted, learn in ((SPACE_ID, self.learn_row), (INDEX_ID, self._learn_index)):
+            at = -1
+            for _ in range(spaces.count(wanted)):
+                at = spaces.index(wanted, at + 1)
+                learn(columns.row(at))
+
+    def _learn_index(self, row: Row) -> None:
+        try:
+            body = row.decoded()
+        except (DecodeError, LimitExceeded):
+            return
+        fields = body.get("tuple" if row.type in (RowType.INSERT, RowType.REPLACE) else "key", ())
+        if len(fields) < 2 or not all(isinstance(one, int) for one in fields[:2]):
+            return
+        self.unkept.pop((fields[0], fields[1]), None)
+        if len(fields) > 5 and (kind := unkept_kind(fields)):
+            self.unkept[fields[0], fields[1]] = (str(fields[2]), kind)
 
     def learn_row(self, row: Row) -> None:
         """Take the name that one row of space 280 defines, if it does."""

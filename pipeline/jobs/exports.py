@@ -31,7 +31,7 @@ from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns, json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import absolute, target_folder
+from logweir.pipeline.options import absolute, is_url, target_folder
 from logweir.store.definition import SpaceDef
 from logweir.wal.filesystem import explain
 from logweir.wal.lease import leased
@@ -321,6 +321,8 @@ _OWNER: Final = "_logweir_query"
 def _check_owner(to: str, checkpoint: str) -> None:
     """Refuse a folder that another query has written: Spark passes over batches whose numbers its
     `_spark_metadata` has, whichever query they were of. Source: Spark 4.3.0, observed."""
+    if is_url(to):
+        return  # Spark reaches it, we do not
     folder = Path(to)
     if not (folder / "_spark_metadata").is_dir():
         return
@@ -339,6 +341,8 @@ def _check_owner(to: str, checkpoint: str) -> None:
 
 
 def _note_owner(to: str, query: str) -> None:
+    if is_url(to):
+        return
     folder = Path(to)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _OWNER).write_text(query + "\n")

@@ -40,6 +40,7 @@ from logweir.replication.greenstack.incoming import (
 from logweir.replication.greenstack.messages import Feature, StreamOpen
 from logweir.replication.iproto.service import Shared
 from logweir.replication.logs import get_logger
+from logweir.replication.names import Names, local_name
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.tap.endpoint import DEFAULT_BUCKET
 from logweir.replication.tap.source import SeenKeys
@@ -62,9 +63,12 @@ _ANEW: Final = frozenset((Status.ROLLBACK, Status.POSITION_GONE))
 class GreenstackSource:
     """One server, for a `Runner`. `shared`: our own server's state."""
 
-    def __init__(self, shared: Shared, url: Url) -> None:
+    def __init__(self, shared: Shared, url: Url, *, names: Names | None = None) -> None:
         self._shared = shared
         self._url = url
+        self._theirs = url.path[0] if url.path else DEFAULT_BUCKET
+        self._local = local_name(url.option("name"), self._theirs)
+        (names or Names()).claim(self._local, str(url))
         self._buckets = Buckets(shared.log, shared.options.clock)
         self.name = f"logweir-{shared.log.instance}".encode()
 
@@ -75,8 +79,7 @@ class GreenstackSource:
 
     async def attempt(self, progress: Progress) -> None:
         """See `Source`."""
-        name = self._url.path[0] if self._url.path else DEFAULT_BUCKET
-        bucket = self._buckets.make(name)
+        bucket = self._buckets.fill(self._local)
         positions.make_spaces(self._shared.log)
         connection = await Connection.open(self._url, features=(Feature.CHANGE_STREAM,))
         progress.alive()
@@ -87,13 +90,14 @@ class GreenstackSource:
                     "streams, which are logweir's extension of Greenstack",
                     hint="Greenstack itself has none: a Couchbase server can be followed by TAP",
                 )
-            stream = await self._open(connection, name)
+            stream = await self._open(connection)
             await _Following(self, bucket, stream, progress).run()
         finally:
             connection.close("the follower is done")
 
-    async def _open(self, connection: Connection, name: str) -> Stream:
-        position, instance = self.tokens(name)
+    async def _open(self, connection: Connection) -> Stream:
+        name = self._theirs
+        position, instance = self.tokens(self._local)
         if instance:
             asked = StreamOpen(position, buckets=(name,), window_bytes=_WINDOW_BYTES)
             try:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from logweir.errors import ConfigError, DecodeError, RemoteProtocolError, SourceStopped, WalError
 from logweir.replication.iproto.codec import Ballot
@@ -28,6 +28,7 @@ from logweir.wal.columns import RowColumns
 from logweir.wal.filesystem import OS, FileSystem, explain, make_folders
 from logweir.wal.mp import unpack
 from logweir.wal.snapshot import SnapshotWriter
+from logweir.wal.spacenames import unkept_kind
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
 from logweir.wal.xrow import RowType
@@ -107,7 +108,7 @@ class _Copy:
                     self.replicaset = uuid.UUID(row[1])
         elif space_id == _INDEX_ID:
             for row in map(unpack, tuples):
-                if kind := _unkept(row):
+                if kind := unkept_kind(row):
                     self.unkept[row[0], row[1]] = (
                         f"index {row[2]!r} of space {row[0]} is {kind}: it is not kept here, so "
                         "reading by it is refused, and whether a tuple fits it is not checked"
@@ -134,14 +135,6 @@ class _Copy:
         elif self.start != end:
             raise RemoteProtocolError(f"the join ends at {end} but no row leads there")
         self.snapshot.finish()
-
-
-def _unkept(row: list[Any]) -> str:
-    """What makes an index of `_index` one that logweir does not keep, "" if nothing does."""
-    if isinstance(row[4], dict) and row[4].get("func"):
-        return "functional"
-    kind = str(row[3]).upper()
-    return "" if kind in ("TREE", "HASH") else kind
 
 
 async def join(

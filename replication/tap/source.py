@@ -66,6 +66,7 @@ from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewIte
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
+from logweir.replication.names import Names, local_name
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Status, TapMessage
 from logweir.replication.tap.commands import Executor, item_of
@@ -222,7 +223,9 @@ class TapSource:
     Raises `ConfigError`.
     """
 
-    def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
+    def __init__(
+        self, shared: Shared, url: Url, *, once: bool = False, names: Names | None = None
+    ) -> None:
         self._expiry = url.option("expiry") or _EXPIRIES[0]
         if self._expiry not in _EXPIRIES:
             raise ConfigError(
@@ -236,6 +239,11 @@ class TapSource:
         self._big_endian = order == "big"
         self._buckets = Buckets(shared.log, shared.options.clock)
         self.vbuckets = _numbers(url)
+        self._local = local_name(url.option("name"), url.path[0] if url.path else DEFAULT_BUCKET)
+        names = names or Names()
+        names.claim(self._local, "a memcached server")  # each may have vbuckets of its own
+        for vbucket in sorted(self.vbuckets) or ("*",):
+            names.claim(f"{self._local}/{vbucket}", str(url))
         self.takes_over = url.flag("takeover")
         if self.takes_over and not self.vbuckets:
             raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
@@ -258,7 +266,7 @@ class TapSource:
 
     async def attempt(self, progress: Progress) -> None:
         """See `Source`."""
-        bucket = self._buckets.make(self._url.path[0] if self._url.path else DEFAULT_BUCKET)
+        bucket = self._buckets.fill(self._local)
         positions.make_spaces(self._shared.log)
         if self.takes_over and self.taken(bucket).issuperset(self.vbuckets):
             progress.finished()

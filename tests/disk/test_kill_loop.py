@@ -1,4 +1,7 @@
-"""A writer is killed at random moments, again and again, on the same folder."""
+"""A writer is killed at random moments, again and again, on the same folder.
+
+`LOGWEIR_KILLS=1000 tools/test tests/disk/test_kill_loop.py` kills it a thousand times.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ import pytest
 
 import logweir
 
-KILLS = 200
+KILLS = int(os.environ.get("LOGWEIR_KILLS", "150"))
 THREADS = 3
 SEED = 20261120
 
 
 def writer(folder: Path, seed: int, pipe: int) -> None:
-    """Several threads, each with its own series of three-row transactions, until killed."""
+    """Several threads, each with its own series of three rows at a time, until killed. They are
+    appended, or inserted in a transaction that counts them and replaces its thread's last one."""
     log = logweir.open(folder, wal_max_size=8000, checkpoint_count=2, checkpoint_interval=0)
     os.write(pipe, b"\xff" * 8)  # open: from here on it may be killed
 
@@ -29,13 +33,18 @@ def writer(folder: Path, seed: int, pipe: int) -> None:
         first = thread * 1_000_000
         number = len(log.select("kv", [thread], index="series")) // 3
         while True:
-            rows = [(first + 3 * number + part, thread, number) for part in range(3)]
-            if dice.random() < 0.5:
+            alone = dice.random() < 0.5
+            rows = [(first + 3 * number + part, thread, number, alone) for part in range(3)]
+            if alone:
                 log.append("kv", rows)
             else:
                 with log.transaction() as tx:
                     for row in rows:
                         tx.insert("kv", row)
+                    for last in tx.select("last", [thread], index="thread"):
+                        tx.delete("last", last[0])
+                    tx.insert("last", (first + number, thread, "x" * dice.randrange(3000)))
+                    tx.upsert("total", (thread, 3), [["+", 1, 3]])
             os.write(pipe, thread.to_bytes(4, "big") + number.to_bytes(4, "big"))
             number += 1
             if dice.random() < 0.02:
@@ -76,14 +85,23 @@ def acknowledgements(pid: int, pipe: int, kill_after: float) -> list[tuple[int, 
 
 @pytest.mark.kill
 @pytest.mark.slow
-def test_two_hundred_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     """After every SIGKILL all acknowledged transactions are there, whole, once."""
     folder = tmp_path / "store"
     with logweir.open(folder) as log:
         log.create_space(
             "kv",
-            [("id", "unsigned"), ("thread", "unsigned"), ("number", "unsigned")],
+            [
+                *(("id", "unsigned"), ("thread", "unsigned"), ("number", "unsigned")),
+                ("alone", "boolean"),
+            ],
             indexes={"series": {"parts": ["thread", "number"], "unique": False}},
+        )
+        log.create_space("total", [("thread", "unsigned"), ("rows", "unsigned")])
+        log.create_space(
+            "last",
+            [("id", "unsigned"), ("thread", "unsigned"), ("text", "string")],
+            indexes={"thread": {"parts": ["thread"], "unique": False}},
         )
     dice = random.Random(SEED)
     acknowledged = [0] * THREADS
@@ -102,9 +120,14 @@ def test_two_hundred_kills_lose_and_double_nothing(tmp_path: Path) -> None:
                 done = len(rows) // 3
                 assert acknowledged[thread] <= done <= acknowledged[thread] + 1, f"kill {kill}"
                 first = thread * 1_000_000
-                assert rows == [
+                assert [row[:3] for row in rows] == [
                     (first + 3 * n + part, thread, n) for n in range(done) for part in range(3)
                 ], f"kill {kill}"
+                counted = [row[2] for row in rows if not row[3]]
+                totals = [] if not counted else [(thread, len(counted))]
+                assert log.select("total", [thread]) == totals, f"kill {kill}"
+                last = [row[0] - first for row in log.select("last", [thread], index="thread")]
+                assert last == counted[-1:], f"kill {kill}"
                 acknowledged[thread] = done
     with logweir.open(folder) as log:
         assert log.count("kv") == 3 * sum(acknowledged)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
+from interop.test_iproto_cli import told
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto.join import join
 from logweir.replication.urls import parse_url
@@ -84,3 +86,8 @@ def test_data_with_unkept_indexes_is_followed(tmp_path: Path) -> None:
                 assert found == [[ours], [ours], [one]]
         with Serving(tmp_path / "ours", follow=[url]) as serving:
             check(serving, "followed", [*first, [9, 8, [2, 2], "ours"]])
+    code, out, _ = told("--json", "info", tmp_path / "ours")
+    found = {(one["space"], one["index"], one["type"]) for one in json.loads(out)["unkept_indexes"]}
+    kinds = zip(UNKEPT, ("BITSET", "RTREE", "functional"), strict=True)
+    assert found == {(space, *kind) for kind in kinds for space in ("joined", "followed")}
+    assert code == 0

@@ -55,7 +55,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "hub": (
         *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),
-        *("verifiers", "follower*", "mesh*", "reader_*"),
+        *("upstream_names", "verifiers", "follower*", "mesh*", "reader_*"),
     ),
     "iproto": (
         "iproto_*",

@@ -191,6 +191,10 @@ def _folder_fields(
         "files": [_file_fields(summary, names) for summary in summaries],
         "others": index.others,
         "spaces": _space_fields(_logs(summaries), names),
+        "unkept_indexes": [
+            {"space": names.show(space_id), "index": name, "type": kind}
+            for (space_id, _), (name, kind) in sorted(names.unkept.items())
+        ],
         "damage": [damage_json(one) for one in damage],
         "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
@@ -199,6 +203,14 @@ def _folder_fields(
 
 def _logs(summaries: list[FileSummary]) -> list[FileSummary]:
     return [summary for summary in summaries if summary.meta.kind == "XLOG"]
+
+
+def _unkept(names: SpaceNames) -> str:
+    """The indexes by which logweir refuses to read, for people."""
+    return ", ".join(
+        f"index {name} of {names.show(space_id)} ({kind})"
+        for (space_id, _), (name, kind) in sorted(names.unkept.items())
+    )
 
 
 def _show_folder(
@@ -221,6 +233,7 @@ def _show_folder(
         ("logs", f"{len(logs)}, {sum(log.rows for log in logs)} rows, {human_bytes(log_bytes)}"),
         ("vinyl", f"{vylogs} vylog files, which logweir does not read" if vylogs else None),
         ("others", ", ".join(index.others) or None),
+        ("not kept", _unkept(names) or None),
         (
             "read by",
             ", ".join(f"process {pid} from {at}" for pid, at in sorted(who.items())) or None,
