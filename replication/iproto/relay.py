@@ -358,6 +358,7 @@ async def _join(conversation: Conversation, request: Request) -> None:
         await _give_place(conversation, request.instance)
     finally:
         shared.joining.discard(name)
+        shared.joins_ended += 1
     end = shared.log.applied
     link.write(encode_vclock_answer(end, sync=sync))
     await _send_log(conversation, start, end, sync)

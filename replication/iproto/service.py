@@ -106,7 +106,8 @@ class Shared:
         self._directory: Directory | None = None
         self._directory_at = (0, 0)
         self._changes_seen = 0
-        self._cluster_at = -1
+        self.joins_ended = 0
+        self._cluster_at = (-1, 0)
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
@@ -209,7 +210,7 @@ class Shared:
 
     def _departed(self, names: Sequence[str]) -> Sequence[str]:
         """Replicas that are no longer in `_cluster`. Runs in a thread beside the loop."""
-        at = self.log.changes_of(_CLUSTER_ID)
+        at = self.log.changes_of(_CLUSTER_ID), self.joins_ended
         if at == self._cluster_at:
             return ()
         with self.log.read_view() as view:

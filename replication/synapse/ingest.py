@@ -60,6 +60,7 @@ STREAM_FORMAT: Final = (
 SOURCE_PREFIX: Final = "synapse:"
 _Step = Callable[[Group], None]
 _KEY: Final = ("instance", "token", "place")
+_FIELDS: Final = [name for name, _ in STREAM_FORMAT]
 
 
 def source_name(source: str) -> str:
@@ -76,7 +77,7 @@ class Intake:
     """Stores the changes of one upstream. Blocking: for a thread of its own, one at a time.
 
     `server`: the upstream's name; `name`: see `stream_space`. Raises `SourceStopped` where another
-    server fills the same spaces.
+    server fills the same spaces, or something else has the name of one.
     """
 
     def __init__(
@@ -190,6 +191,12 @@ class Intake:
                 theirs = stream_space(str(row[1]), source_name(other))
                 if self._is_other(other) and theirs == filled:
                     raise self._meets(stream, other)
+            found = self._log.schema.get(filled)
+            if found is not None and [one.name for one in found.fields] != _FIELDS:
+                raise SourceStopped(
+                    f"a space {filled!r} is here already, and holds no stream of a homeserver",
+                    hint="give this source a name of its own with the option name=…",
+                )
             space_id = self._spaces[stream] = self._log.create_space(
                 filled, STREAM_FORMAT, primary=_KEY, if_not_exists=True
             )

@@ -4,7 +4,9 @@
 asked                           given
 ==============================  ====================================================================
 a name that stands somewhere    what changed since, unless BACKFILL gives another date than before,
-                                or a vbucket is wanted that was not before
+                                or a vbucket is wanted that was not before, or CHECKPOINT is asked
+                                for without an id as high as what the name has acknowledged: such a
+                                consumer was restored, and has less than it had
 CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; of the
                                 vbuckets without a pair, with an id that we never gave, or to which
                                 the log does not reach back: first all there is
@@ -123,6 +125,7 @@ class Streaming:
             asked is None or stream.backfill is None or asked == stream.backfill
         )
         self._resumes = self._resumes and self._keeps and stream.covers(self.wanted)
+        self._resumes = self._resumes and self._is_as_far(stream.position)
         if not self._resumes:
             stream.position = None
         stream.vbuckets = self.wanted
@@ -131,6 +134,14 @@ class Streaming:
         stream.is_registered = bool(connect.options & Option.REGISTERED_CLIENT)
         stream.owner = conversation
         self.stream = stream
+
+    def _is_as_far(self, position: VClock | None) -> bool:
+        """Whether a consumer of checkpoints has what its name has acknowledged. One that is older,
+        or has none, lost what it had: it gets what comes after those that it has."""
+        if position is None or not self.connect.options & Option.CHECKPOINT:
+            return True
+        ids = (number for _, number in self.connect.checkpoints)
+        return max(ids, default=-1) >= position.signature
 
     # --- what the conversation tells --------------------------------------------------------------
 
