@@ -33,7 +33,7 @@ from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import target_folder
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, explain, make_folders
+from logweir.wal.filesystem import OS, FileSystem, explain, make_folders
 from logweir.wal.lease import leased
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
@@ -209,7 +209,12 @@ def stage_part(
 
 
 def publish(
-    prepared: Prepared, staged: list[Part], stage: Path, target: Path, timestamp: float
+    prepared: Prepared,
+    staged: list[Part],
+    stage: Path,
+    target: Path,
+    timestamp: float,
+    filesystem: FileSystem = OS,
 ) -> Compacted:
     """Put the parts together as the snapshot, durably. Raises `WalError`."""
     path = target / file_name(prepared.vclock, "snap")
@@ -218,8 +223,8 @@ def publish(
     blocks, system_rows = system_blocks(prepared.history, timestamp)
     try:
         with contextlib.suppress(FileNotFoundError):
-            OS.remove(temporary)  # of a driver that was killed here
-        with contextlib.closing(create_file(OS, temporary)) as file:
+            filesystem.remove(temporary)  # of a driver that was killed here
+        with contextlib.closing(create_file(filesystem, temporary)) as file:
             file.write([meta.encode(), blocks])
             for part in staged:
                 for piece in _pieces(stage, part):
@@ -229,13 +234,13 @@ def publish(
             file.sync()
             size = file.size()
         failpoint("compact.before_rename")
-        OS.rename(temporary, path)
-        OS.sync_directory(target)
+        filesystem.rename(temporary, path)
+        filesystem.sync_directory(target)
     except OSError as error:
         raise explain(error, str(temporary)) from error
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()  # nothing where it was renamed
+            filesystem.remove(temporary)  # nothing where it was renamed
     return Compacted(
         path=path,
         vclock=prepared.vclock,

@@ -13,7 +13,6 @@ committed with the rows.
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +32,7 @@ from logweir.pipeline.jobs.typed import TypedColumns, json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, is_url, target_folder
 from logweir.store.definition import SpaceDef
-from logweir.wal.filesystem import explain
+from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import leased
 from logweir.wal.render import value_json
 
@@ -222,7 +221,8 @@ def _written(frame: DataFrame, target: Path, format: str) -> Exported:
             left.unlink()
         names = [path for path in stage.rglob("*") if path.is_file() and "part-" in path.name]
         size = sum(path.stat().st_size for path in names)
-        os.rename(stage, target)
+        OS.rename(stage, target)
+        OS.sync_directory(target.resolve().parent)
     except OSError as error:
         raise explain(error, str(target)) from error
     finally:

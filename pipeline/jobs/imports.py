@@ -10,7 +10,6 @@ interrupted is run again and ends in the same state.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -114,7 +113,7 @@ def import_frame(
             done = _import(log, frame, space, primary)
         with contextlib.suppress(FileNotFoundError):
             target.rmdir()
-        os.rename(stage, target)
+        OS.rename(stage, target)
         OS.sync_directory(target.resolve().parent)
     except OSError as error:
         raise explain(error, str(target)) from error

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -56,6 +56,8 @@ from logweir.replication.synapse.cursors import (
 )
 from logweir.replication.synapse.follower import Event, FollowerSession, Greeted
 from logweir.replication.urls import Url, parse_url
+from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.newfile import replace_file
 
 __all__ = ["Follower", "Missing", "Rows"]
 
@@ -87,15 +89,17 @@ class Missing:
 
 
 class TokenFile:
-    """Where a follower's cursors are kept; see the module's text."""
+    """Where a follower's cursors are kept; see the module's text. `filesystem`: of `path`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, filesystem: FileSystem = OS) -> None:
         self._path = path
+        self._filesystem = filesystem
 
     def load(self) -> tuple[str, dict[tuple[str, str], Cursor]]:
         """The server's name and the cursors; "" and none without a file. Raises `ConfigError`."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            with closing(self._filesystem.open_read(self._path)) as file:
+                found = json.loads(file.read(file.size(), 0))
             cursors = {
                 (str(stream), str(writer)): Cursor(int(last), int(resume), int(epoch))
                 for stream, writer, last, resume, epoch in found["streams"]
@@ -114,17 +118,7 @@ class TokenFile:
         """Replace the file; durable when it returns. Raises `OSError`."""
         streams = [[*key, one.last, one.resume, one.epoch] for key, one in sorted(cursors.items())]
         text = json.dumps({"server": server, "streams": streams})
-        temporary = self._path.with_name(self._path.name + ".new")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._filesystem, self._path, text.encode())
 
 
 class Follower(Closing):

@@ -21,6 +21,7 @@ from logweir.replication.urls import Url, parse_url
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory
+from logweir.wal.filesystem import OS
 
 _SHOWN_GAPS = 20
 
@@ -61,7 +62,8 @@ def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
     number = 1
     while (aside := directory.with_name(f"{directory.name}.before-rejoin-{number}")).exists():
         number += 1
-    directory.rename(aside)
+    OS.rename(directory, aside)
+    OS.sync_directory(directory.absolute().parent)
     out.message(f"the old copy is now {aside}")
     return instance
 
