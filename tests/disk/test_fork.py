@@ -407,10 +407,11 @@ def test_a_child_may_end_as_it_likes(leaving: str, tmp_path: Path) -> None:
 
 def test_a_child_opens_the_folder_once_its_parent_has_closed_it(store: Store) -> None:
     """What the hint says works; nothing that the child inherited stands in the way."""
-    may_open, tell = os.pipe()
+    (may_open, tell), (has_tried, tried) = os.pipe(), os.pipe()
 
     def use() -> object:
         first = error_of(lambda: logweir.open(store.folder))
+        os.write(tried, b"x")
         os.read(may_open, 1)
         with logweir.open(store.folder) as log:
             log.insert("kv", (store.written, "by the parent"))
@@ -419,11 +420,12 @@ def test_a_child_opens_the_folder_once_its_parent_has_closed_it(store: Store) ->
     answers: list[str] = []
     child = threading.Thread(target=lambda: answers.append(in_child(use)))
     child.start()
+    os.read(has_tried, 1)
     store.log.close()
     os.write(tell, b"x")
     child.join()
-    os.close(may_open)
-    os.close(tell)
+    for end in (may_open, tell, has_tried, tried):
+        os.close(end)
     assert len(answers) == 1
     assert answers[0].endswith(f", {store.written + 1})")
     check_folder(store.folder, store.written + 1)

@@ -14,6 +14,8 @@ from interop.realtarantool import RealTarantool
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "spark_follow.py"
 SETUP = """
 box.schema.space.create('customers',
@@ -33,7 +35,6 @@ box.space.orders:delete{first}
 """
 
 
-@pytest.mark.spark
 @pytest.mark.tarantool
 def test_the_example_follows_a_running_tarantool(
     spark: SparkSession,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
@@ -76,7 +77,8 @@ def test_questions_that_wait_are_bounded_and_the_lowest_token_counts(tmp_path: P
         with Client(serving.port) as client:
             client.send(*(f"REPLICATE x{number} 0" for number in range(5000)))
             assert client.line().startswith("ERROR failed to handle replicate: ")
-            assert client.line() == ""
+            with contextlib.suppress(ConnectionResetError):  # it did not read all that was sent
+                assert client.line() == ""
 
 
 def test_flood_of_acknowledgements_notes_the_newest(

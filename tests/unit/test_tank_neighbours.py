@@ -90,7 +90,7 @@ def test_partition_that_cannot_be_followed_stops_alone(
                 await until(lambda: runner.status.stopped_parts)
                 (reason,) = (runner.status.stopped_parts[part] for part in ("c/0",))
                 assert "it ends at 1, here it has been read to 9" in reason
-                assert runner.status.state is SourceState.FOLLOWING
+                await until(lambda: runner.status.state is SourceState.FOLLOWING)
             async with following(log, f"{url}/c/0") as runner:
                 await until(lambda: runner.status.state is SourceState.STOPPED)
         assert contents(log, "c") == [1, 2]
