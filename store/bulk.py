@@ -134,6 +134,11 @@ class Keys:
     def __getitem__(self, number: int) -> bytes:
         return self.data[self.bounds[number] : self.bounds[number + 1]]
 
+    def parts(self) -> list[bytes]:
+        """All of them."""
+        found: list[bytes] = kernel.parts(self.data, self.bounds)
+        return found
+
 
 class KeyPlan:
     """What the kernel must know to make the keys of one index. Make it once per definition.
@@ -214,8 +219,8 @@ class KeyPlan:
             row += 1
         return Keys(bytes(memoryview(out)[: ends[count]]), ends)
 
-    def large_keys(self, tuples: Sequence[LargeTuple]) -> tuple[Keys, int] | None:
-        """The keys of large tuples and the bytes of all tuples. None where a key is made of the
+    def large_keys(self, tuples: Sequence[LargeTuple]) -> Keys | None:
+        """The keys of large tuples. None where a key is made of the
         last field of one: what is checked, and the key is made of, is the tuple without that.
 
         Raises `RequestError` as `keys`.
@@ -224,9 +229,9 @@ class KeyPlan:
         if self._last_part >= last_field:
             return None
         checked: list[bytes] = []
-        size = kernel.heads(tuples, self._limit_bytes, checked)
+        kernel.heads(tuples, self._limit_bytes, checked)
         bounds = array("Q", accumulate(map(len, checked), initial=0))
-        return self.keys(b"".join(checked), bounds), size
+        return self.keys(b"".join(checked), bounds)
 
     def _one_by_one(self, packed: bytes, bounds: Bounds) -> Keys:
         out = bytearray()

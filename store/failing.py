@@ -14,7 +14,7 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
-from logweir.store.state import MapFull, State, StateError, explained
+from logweir.store.state import State, StateError, explained
 from logweir.wal.writer import WalWriter
 
 __all__ = ["Fails"]
@@ -55,9 +55,7 @@ class Fails(ABC):
             raise stopped from error
 
     def _fail_unlogged(self, error: BaseException) -> None:
-        """The same where nothing is logged: what did not fit can be tried again."""
-        if isinstance(error, MapFull):
-            return
+        """The same where nothing is logged."""
         stopped = self._stop(self._stopped_by(error))
         if isinstance(error, Exception):
             raise stopped from error

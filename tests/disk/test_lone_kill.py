@@ -16,9 +16,9 @@ STEPS = (
     "wal.before_write",
     "wal.after_write_before_sync",
     "wal.after_sync",
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
-    "store.before_late_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
+    "store.before_apply_commit",
 )
 CHANGES = 400
 WRITER = """
@@ -55,7 +55,7 @@ def test_what_was_told_is_there_once(tmp_path: Path, step: str, way: str) -> Non
     with logweir.open(tmp_path / "s") as log:
         log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
         space, before = log.schema.space("t").id, dict(log.vclock)[1]
-    passes = 5 if step == "store.before_late_commit" else 200
+    passes = 5 if step == "store.before_apply_commit" else 200
     done = subprocess.run(
         [sys.executable, "-P", "-c", WRITER, str(tmp_path / "s"), way, str(CHANGES)],
         env={**os.environ, "LOGWEIR_FAILPOINTS": f"{step}=kill@{passes}"},

@@ -23,8 +23,8 @@ from logweir.wal import failpoint
 STEPS = [
     "wal.before_write",
     "wal.after_write_before_sync",
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
 ]
 
 
@@ -107,7 +107,7 @@ def test_kill_while_the_state_takes_what_is_late_loses_no_bundle(tmp_path: Path)
         create_topic(log, "t", 1, now_seconds=0)
     status, acknowledged = forked(
         lambda acknowledge: publish(
-            folder, "write", "store.before_late_commit", 20_000, 1, acknowledge
+            folder, "write", "store.before_apply_commit", 20_000, 1, acknowledge
         )
     )
     assert os.WIFSIGNALED(status)

@@ -39,8 +39,8 @@ STEPS = [
     "wal.before_write",
     "wal.after_write_before_sync",
     "wal.after_sync",
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
 ]
 SEED = 20261122
 

@@ -486,7 +486,7 @@ while True:
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("place", ["after_sync_before_state_commit@4", "after_state_commit@4"])
+@pytest.mark.parametrize("place", ["after_sync_before_publish@4", "after_state_commit@4"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_follower_that_is_killed_doubles_and_loses_nothing(
     tmp_path: Path, scheme: str, place: str

@@ -54,8 +54,8 @@ def insert(log: logweir.Log, key: int) -> Request:
         "wal.before_write",
         "wal.after_write_before_sync",
         "wal.after_sync",
-        "store.after_sync_before_state_commit",
-        "store.after_state_commit",
+        "store.after_sync_before_publish",
+        "store.after_publish",
     ],
 )
 def test_an_interrupted_commit_never_gives_an_lsn_twice(place: str, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_interrupted_commit_never_gives_an_lsn_twice(place: str, tmp_path: Pa
     with pytest.raises(Stop):
         log.insert("kv", (1, "interrupted"))
     kept = []
-    if place == "store.after_state_commit":
+    if place == "store.after_publish":
         log.insert("kv", (2, "after"))
         kept.append(2)
     else:
@@ -218,7 +218,7 @@ def test_status_of_a_failed_log_says_so(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError(5, "lost")
 
-    failpoint.arm("store.after_sync_before_state_commit", fail)
+    failpoint.arm("store.after_sync_before_publish", fail)
     with pytest.raises(WalError):
         log.insert("kv", (1, "a"))
     failpoint.disarm()

@@ -177,7 +177,7 @@ def test_a_view_that_opens_while_tuples_are_moved_reads_them_to_its_end(tmp_path
             disarm()
 
         log.insert("t", (1, 1, 1, 7, b"x"))
-        arm("store.before_move_commit", look)
+        arm("store.before_apply_commit", look)
         try:
             log.snapshot()
             append(log, rows_of(1, start=50))

@@ -197,7 +197,7 @@ def test_a_change_that_only_the_log_has_is_said_to_be_made(durability: str, tmp_
     """`StateFailed`: the change is made, and there after opening again; later ones are not."""
     folder = tmp_path / "store"
     log, _ = failing_store(folder, durability=durability)
-    failpoint.arm("store.after_sync_before_state_commit", fail_as_lmdb_does)
+    failpoint.arm("store.after_sync_before_publish", fail_as_lmdb_does)
     with pytest.raises(StateFailed, match="in the log") as caught:
         log.insert("kv", (10, "made"))
     failpoint.disarm()
@@ -219,7 +219,7 @@ def test_nothing_is_said_to_be_made_where_nothing_is_logged(tmp_path: Path) -> N
     """With durability "none" a change that the state could not take is not made."""
     log, _ = failing_store(tmp_path / "store", durability="none")
     log.snapshot()
-    failpoint.arm("store.after_sync_before_state_commit", fail_as_lmdb_does)
+    failpoint.arm("store.after_sync_before_publish", fail_as_lmdb_does)
     try:
         with pytest.raises(LogStopped):
             log.insert("kv", (10, "not made"))

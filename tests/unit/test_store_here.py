@@ -134,7 +134,7 @@ def test_a_group_that_is_stopped_behind_its_write_ends_the_log(tmp_path: Path) -
     """Its jobs are told so; opening the folder again applies what was written."""
     log = opened(tmp_path / "s")
     job = insert(log, 1)
-    arm("store.after_sync_before_state_commit", broken)
+    arm("store.after_sync_before_publish", broken)
     try:
         assert log.run_jobs_here([job])
     finally:

@@ -237,7 +237,7 @@ def test_a_stop_behind_the_sync_leaves_them_in_the_log(tmp_path: Path) -> None:
     def stop() -> None:
         raise RuntimeError("stopped")
 
-    arm("store.after_sync_before_state_commit", stop)
+    arm("store.after_sync_before_publish", stop)
     try:
         with pytest.raises(WalError, match="stopped"):
             log.run_job(run_of(log, (1, 7)))
@@ -461,7 +461,7 @@ def test_a_state_that_fails_behind_a_begun_group_answers_it_once(
 
     job = run_of(log, (1, 7))
     job.finished = finished
-    arm("store.before_late_commit", broken)
+    arm("store.before_apply_commit", broken)
     try:
         assert log.begin_jobs([job])
     finally:

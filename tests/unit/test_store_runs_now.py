@@ -193,7 +193,7 @@ def test_a_stop_behind_the_sync_ends_the_log(tmp_path: Path) -> None:
     def stop() -> None:
         raise RuntimeError("stopped")
 
-    arm("store.after_sync_before_state_commit", stop)
+    arm("store.after_sync_before_publish", stop)
     try:
         with pytest.raises(WalError, match="stopped"):
             log.commit_runs([run(log, (1, 7))], lambda: pytest.fail("answered"))
@@ -314,7 +314,7 @@ def test_the_state_takes_old_changes_behind_an_answer(
         raise OSError(errno.EIO, "Input/output error")
 
     assert one(log, 1, 8)
-    arm("store.before_late_commit", broken)
+    arm("store.before_apply_commit", broken)
     try:
         assert one(log, 1, 9, lambda: lsns.append(0))
     finally:

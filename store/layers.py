@@ -1,0 +1,505 @@
+"""What was changed and is not in LMDB yet: layers of sorted maps over the base.
+
+A transaction, and each group of jobs, makes its changes in a `Layer` of its own: for each index a
+`Memtable` from key to value, or to nothing where the key is gone. To undo it is to forget it. Once
+its rows are durable it is put on the *stack*, which is what readers see: the newest layer that
+knows a key has its value, what no layer knows stands in the base (`store.state`). Layers on the
+stack never change. Small ones are joined, so that there are few; when they hold
+`limits.LAYER_BYTES`, or the oldest is `limits.LAYER_SECONDS` old, a thread puts what they say into
+the base, in one LMDB transaction with the position in the log behind them.
+
+A process that dies in between has them in the log, behind the base's position, so opening the
+folder applies them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+from logweir.errors import LogweirError
+from logweir.limits import LAYER_BYTES, LAYER_SECONDS
+from logweir.store.bulk import Keys
+from logweir.store.memtable import Memtable, merged_ascending, merged_descending
+from logweir.store.references import REFERENCE
+from logweir.store.state import MapFull, Position, State, Txn
+from logweir.store.tree import Tree
+from logweir.store.viewers import Viewers
+from logweir.wal.failpoint import failpoint
+
+__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Layers"]
+
+_T = TypeVar("_T")
+
+Name: TypeAlias = tuple[int, int]
+"""An index: the id of its space and its own."""
+
+_PART_ROWS: Final = 4096
+_JOINED_FROM: Final = 4
+"""A layer is joined with the one below unless that is so many times as large."""
+
+
+class Layer:
+    """Changes of some transactions. `tables`: of each index that they touch; `cleared`: the indexes
+    of which nothing counts any more that stands below this layer."""
+
+    __slots__ = ("cleared", "since", "tables")
+
+    def __init__(self) -> None:
+        self.tables: dict[Name, Memtable] = {}
+        self.cleared: set[Name] = set()
+        self.since = 0.0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it holds."""
+        return sum([table.size_bytes for table in self.tables.values()])
+
+    def table(self, name: Name) -> Memtable:
+        """The map of an index, made where there is none."""
+        found = self.tables.get(name)
+        if found is None:
+            found = self.tables[name] = Memtable()
+        return found
+
+    def over(self, older: Layer) -> Layer:
+        """One layer that says what this one does, over an older one. Neither is changed."""
+        made = Layer()
+        made.cleared = self.cleared | older.cleared
+        made.since = older.since
+        made.tables = {
+            name: table for name, table in older.tables.items() if name not in self.cleared
+        }
+        for name, table in self.tables.items():
+            below = made.tables.get(name)
+            if below is not None:
+                joined = Memtable()
+                joined.merge(below)
+                joined.merge(table)
+                table = joined
+            made.tables[name] = table
+        return made
+
+
+Stack: TypeAlias = tuple[Layer, ...]
+"""Layers, the newest first."""
+
+
+class LayeredTree:
+    """One index in one transaction: ordered bytes → bytes. See `store.tree.Tree`."""
+
+    __slots__ = ("_base", "_tables", "_txn")
+
+    def __init__(self, txn: LayeredTxn, tables: Sequence[Memtable], base: Tree | None) -> None:
+        self._txn = txn
+        self._tables = tables
+        self._base = base
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`."""
+        for table in self._tables:
+            found = table.get(key)
+            if found is not None:
+                return self._resolved(found) if found else None
+        return None if self._base is None else self._base.get(key)
+
+    def _resolved(self, value: bytes) -> bytes:
+        return self._txn.resolve(value) if value[0] == REFERENCE else value
+
+    def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries from `start` on, in order of keys."""
+        below = iter(()) if self._base is None else self._base.ascending(start)
+        if not self._tables:
+            return below
+        return self._whole(merged_ascending(self._tables, start, below))
+
+    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
+        below = iter(()) if self._base is None else self._base.descending(stop)
+        if not self._tables:
+            return below
+        return self._whole(merged_descending(self._tables, stop, below))
+
+    def _whole(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in pairs:
+            yield key, self._resolved(value)
+
+    def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
+        """Values of entries from `start` on, in order of keys, and whether these were the last.
+
+        It stops at `limit_items`, or soon after `limit_bytes`.
+        """
+        if not self._tables:
+            if self._base is None:
+                return [], True
+            return self._base.values(start, limit_items, limit_bytes)
+        found: list[bytes] = []
+        size = 0
+        for _, value in self.ascending(start):
+            if len(found) >= limit_items or size >= limit_bytes:
+                return found, False
+            found.append(value)
+            size += len(value)
+        return found, True
+
+    def count(self) -> int:
+        """How many entries there are. Each key of the layers is looked up."""
+        base = self._base
+        count = 0 if base is None else base.count()
+        if self._tables:
+            for key, value in merged_ascending(self._tables, b"", iter(()), gone=True):
+                count += bool(value) - (base is not None and base.get(key) is not None)
+        return count
+
+    def has_any(self, keys: Iterable[bytes]) -> bool:
+        """Whether one of these keys, ascending, is there."""
+        last = self.last_key()
+        return last is not None and any(key <= last and self.get(key) is not None for key in keys)
+
+    def has_only(self, prefix: bytes) -> bool:
+        """Whether all keys begin with `prefix`."""
+        first, last = next(self.ascending(b""), None), self.last_key()
+        return first is None or (
+            first[0].startswith(prefix) and last is not None and last.startswith(prefix)
+        )
+
+    def last_key(self) -> bytes | None:
+        """The greatest key; None in an empty tree."""
+        found = next(self.descending(None), None)
+        return None if found is None else found[0]
+
+    # --- changing, in a transaction that writes ---------------------------------------------------
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value under `key`."""
+        table = self._tables[0]
+        self._txn.undo.append((table, key, table.put(key, value)))
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key`."""
+        self.put(key, b"")
+
+    def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many entries, fastest in ascending order of keys."""
+        for key, value in pairs:
+            self.put(key, value)
+
+    def put_run(self, keys: Keys, packed: bytes, bounds: Sequence[int]) -> None:
+        """Set many entries, one after the other: value i is packed[bounds[i]:bounds[i + 1]]."""
+        table = self._tables[0]
+        before = table.put_run(keys.data, keys.bounds, packed, bounds)
+        self._txn.undo.append((table, keys, before))
+
+    def add_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Add many entries, ascending; False, with nothing done, if a key is there already."""
+        if self.has_any(key for key, _ in pairs):
+            return False
+        self.load(pairs)
+        return True
+
+
+class LayeredTxn:
+    """One transaction: a stack of layers over a view of the base, and to change anything a layer of
+    its own. `mark` and `rollback` undo part of it, `abort` ends it."""
+
+    def __init__(
+        self, stack: Stack, base: Txn, *, write: bool
+    ) -> None:
+        self.stack = stack
+        self.base = base
+        self.layer: Layer | None = Layer() if write else None
+        self.undo: list[tuple[Memtable | Name, object, object]] = []
+        self._closing = contextlib.ExitStack()
+        self._trees: dict[Name, LayeredTree | None] = {}
+
+    def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
+        """The entries of one index; None where a reader finds none (it was never written)."""
+        name = space_id, index_id
+        if name in self._trees:
+            return self._trees[name]
+        tables: list[Memtable] = []
+        base: Tree | None = None
+        layers = self.stack
+        if self.layer is not None:
+            self.layer.table(name)
+            layers = (self.layer, *layers)
+        for layer in layers:
+            if name in layer.tables:
+                tables.append(layer.tables[name])
+            if name in layer.cleared:
+                break
+        else:
+            base = self.base.tree(space_id, index_id)
+        found = LayeredTree(self, tables, base) if tables or base is not None else None
+        self._trees[name] = found
+        return found
+
+    def resolve(self, value: bytes) -> bytes:
+        """The tuple of an entry that is a reference to it."""
+        return self.base.resolve(value)
+
+    def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
+        """All entries of an index, in order; none where it was never written."""
+        tree = self.tree(space_id, index_id)
+        return iter(()) if tree is None else tree.ascending(b"")
+
+    def count(self, space_id: int, index_id: int) -> int:
+        """How many entries an index has."""
+        tree = self.tree(space_id, index_id)
+        return 0 if tree is None else tree.count()
+
+    def drop(self, space_id: int, index_id: int) -> None:
+        """Remove all entries of an index."""
+        assert self.layer is not None
+        name = space_id, index_id
+        self.undo.append((name, self.layer.tables.get(name), name in self.layer.cleared))
+        self.layer.tables[name] = Memtable()
+        self.layer.cleared.add(name)
+        self._trees.pop(name, None)
+
+    def load(self, space_id: int, index_id: int, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many entries."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.load(pairs)
+
+    def remove(self, space_id: int, index_id: int, key: bytes) -> None:
+        """Remove one entry, which is there."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.delete(key)
+
+    def mark(self) -> int:
+        """A place to roll back to."""
+        return len(self.undo)
+
+    def rollback(self, mark: int) -> None:
+        """Undo what was done since `mark`."""
+        layer = self.layer
+        assert layer is not None
+        while len(self.undo) > mark:
+            what, first, second = self.undo.pop()
+            if isinstance(what, tuple):
+                layer.tables.pop(what, None)
+                if first is not None:
+                    layer.tables[what] = first
+                if not second:
+                    layer.cleared.discard(what)
+                self._trees.pop(what, None)
+            elif isinstance(first, Keys):
+                for row in reversed(range(len(first))):
+                    what.restore(first[row], None if second is None else second[row])
+            else:
+                what.restore(first, second)
+
+    def child(self) -> LayeredTxn:
+        """A transaction over what this one sees, which waits until that is aborted."""
+        assert self.layer is not None
+        return LayeredTxn((self.layer, *self.stack), self.base, write=True)
+
+    def taken(self) -> Layer:
+        """The layer, for the stack. It is not changed any more."""
+        layer = self.layer
+        assert layer is not None
+        for name in [name for name, table in layer.tables.items() if not len(table)]:
+            if name not in layer.cleared:
+                del layer.tables[name]
+        return layer
+
+    def abort(self) -> None:
+        """Forget it, or end it after its layer was taken."""
+        self._closing.close()
+
+    def keep(self, closing: contextlib.ExitStack) -> None:
+        """What `abort` is to end."""
+        self._closing = closing
+
+
+class Layers:
+    """The stack of one store, over its base.
+
+    `guard`: held around what opens a view and what changes the stack or the base; `applying`:
+    `apply` with what failures of it mean, for the thread.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        viewers: Viewers,
+        guard: threading.Lock,
+        position: Position | None,
+        applying: Callable[[], None],
+    ) -> None:
+        self.stack: Stack = ()
+        self.position = position
+        self._state = state
+        self._viewers = viewers
+        self._guard = guard
+        self._applying = applying
+        self._one = threading.Lock()  # one apply at a time
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._size = 0
+        self._under_way: Stack = ()  # the lowest layers, while the base takes them
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._failure: LogweirError | None = None
+
+    # --- views and transactions -------------------------------------------------------------------
+
+    def begin(self, closing: contextlib.ExitStack, *, write: bool) -> LayeredTxn:
+        """A transaction on what is there now; the caller holds the guard. `closing`: takes what is
+        to be ended with it."""
+        base = self._state.begin(write=False)
+        closing.callback(base.abort)
+        return LayeredTxn(self.stack, base, write=write)
+
+    def admit(self) -> None:
+        """Before a change: wait until the layers have room for it. Raises why they have none."""
+        with self._lock:
+            while self._size > 2 * LAYER_BYTES and not self._closing:
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait()
+
+    def push(self, layer: Layer, position: Position | None) -> None:
+        """Show a layer to everybody; the caller holds the guard. `position`: behind it."""
+        with self._lock:
+            self.position = position
+            if not layer.tables:
+                return
+            layer.since = time.monotonic()
+            stack = (layer, *self.stack)
+            while len(stack) > len(self._under_way) + 1 and _are_alike(stack[0], stack[1]):
+                stack = (stack[0].over(stack[1]), *stack[2:])
+            self.stack = stack
+            self._size = sum([one.size_bytes for one in stack])
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="logweir-apply", daemon=True
+                )
+                self._thread.start()
+            elif len(stack) == 1 or self._size >= LAYER_BYTES:
+                self._changed.notify_all()
+
+    # --- the base ---------------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """Put into the base what the layers say. What it raises, they still say."""
+        with self._one:
+            self._apply()
+
+    def change_base(self, change: Callable[[Txn], _T]) -> _T:
+        """Let `change` have a transaction on the base that holds all that is published. The caller
+        sees to it that nobody publishes more. Its result."""
+        with self._one:
+            self._apply()
+            return self._changed_base(change, ())
+
+    def reserve(self, room_bytes: int) -> None:
+        """See `Viewers.reserve`."""
+        with self._one:
+            self._viewers.reserve(room_bytes)
+
+    def _apply(self) -> None:
+        with self._lock:
+            stack, position = self.stack, self.position
+            self._under_way = stack
+        try:
+            if stack:
+                whole = stack[-1]
+                for layer in reversed(stack[:-1]):
+                    whole = layer.over(whole)
+                self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
+        finally:
+            with self._lock:
+                self._under_way = ()
+
+    def _changed_base(self, change: Callable[[Txn], _T], done: Stack) -> _T:
+        """`done`: the layers that the base then holds."""
+        while True:
+            txn: Txn | None = None
+            try:
+                txn = self._state.begin()
+                result = change(txn)
+                failpoint("store.before_apply_commit")
+                with self._guard:
+                    txn.commit()
+                    with self._lock:
+                        self.stack = self.stack[: len(self.stack) - len(done)]
+                        self._size = sum([one.size_bytes for one in self.stack])
+                        self._changed.notify_all()
+                return result
+            except MapFull:
+                if txn is not None:
+                    txn.abort()
+                self._viewers.grow()
+            except BaseException:
+                if txn is not None:
+                    txn.abort()
+                raise
+
+    def close(self, *, apply: bool = True) -> None:
+        """End the thread; `apply`: when the base holds everything."""
+        with self._lock:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        if apply:
+            with contextlib.suppress(LogweirError):  # the log has failed: it is known already
+                self._applying()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                while not self._closing and (left := self._seconds_left()) != 0:
+                    self._changed.wait(left)
+                if self._closing:
+                    return
+            try:
+                self._applying()
+            except LogweirError as error:
+                with self._lock:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+
+    def _seconds_left(self) -> float | None:
+        """Until the base is to take the layers; None where there are none."""
+        if not self.stack:
+            return None
+        if self._size >= LAYER_BYTES:
+            return 0
+        return max(self.stack[-1].since + LAYER_SECONDS - time.monotonic(), 0)
+
+
+def _are_alike(newer: Layer, older: Layer) -> bool:
+    """Whether to join two layers: that is cheap, or makes few of many."""
+    size = older.size_bytes
+    return _JOINED_FROM * newer.size_bytes >= size and size <= LAYER_BYTES // 8
+
+
+def _put_into(txn: Txn, layer: Layer, position: Position | None) -> None:
+    """Let a transaction on the base say what a layer does. `position`: behind it."""
+    for name, table in layer.tables.items():
+        if name in layer.cleared:
+            txn.drop(*name)
+        tree = txn.tree(*name)
+        assert tree is not None
+        for key in table.gone():
+            tree.discard(key)
+        for keys, values in table.parts(_PART_ROWS):
+            if name[1] or all([value[0] != REFERENCE for value in values]):
+                tree.load_sorted([(keys, values)], max(map(len, keys)))
+            else:
+                pairs = list(zip(keys, values, strict=True))
+                tree.load([one for one in pairs if one[1][0] != REFERENCE])
+                txn.refer(name[0], [one for one in pairs if one[1][0] == REFERENCE])
+    if position is not None:
+        txn.set_position(position)
