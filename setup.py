@@ -1,8 +1,10 @@
 """Build script: everything is in pyproject.toml but the compiled kernels.
 
-The kernels are plain Python files that Cython compiles in pure Python mode. They are optional:
-where no compiler is present the same files run interpreted (`logweir info` says which).
-Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
+Kernels that end in `.py` are plain Python files that Cython compiles in pure Python mode; where no
+compiler is present the same files run interpreted. Those that end in `.pyx` are Cython alone: a
+plain Python module of other code does the same where they are missing. What a `.pyx` links stands
+in its first lines (`# distutils: libraries = …`). All are optional, each by itself (`logweir info`
+says which are there). Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
 """
 
 import os
@@ -15,6 +17,7 @@ from setuptools.command.build_py import build_py
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.store.kernel": "store/kernel.py",
+    "logweir.store.memtablekernel": "store/memtablekernel.pyx",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
@@ -37,9 +40,9 @@ def extensions() -> list[Extension]:
 
     for name, source in KERNELS.items():
         types = TYPES / (name.replace(".", "/") + ".pxd")
-        if os.path.exists(source):
+        if os.path.exists(own := Path(source).with_suffix(".pxd")):
             types.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(Path(source).with_suffix(".pxd"), types)
+            shutil.copyfile(own, types)
     found = cythonize(
         [
             Extension(name, [source], extra_compile_args=["-O3"])

@@ -117,7 +117,7 @@ def long_files(tree: Tree) -> list[str]:
     return [
         f"{name} has {text.count(chr(10))} lines"
         for name, text in tree.items()
-        if name.endswith((".py", ".pxd", ".sh", ".md"))
+        if name.endswith((".py", ".pyi", ".pxd", ".pyx", ".sh", ".md"))
         and not name.startswith("tests/data/")
         and text.count("\n") > FILE_LINES
     ]
@@ -287,6 +287,7 @@ BAD = [
     (upward_imports, "replication/x.py", '"""X."""\nimport logweir.pipeline.jobs\n'),
     (upward_imports, "__init__.py", '"""Face."""\nfrom logweir.tools import tour\n'),
     (long_files, "wal/x.py", "\n" * 801),
+    (long_files, "wal/xkernel.pyx", "\n" * 801),
     (long_functions, "wal/x.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 71),
     (long_functions, "wal/kernel.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 151),
     (unlisted_packages, "store/__init__.py", ""),

@@ -8,6 +8,7 @@ from typing import Any
 from logweir.errors import CorruptFile
 from logweir.recovery.examine import examine
 from logweir.recovery.report import damage_json, vclock_json
+from logweir.store import memtable
 from logweir.tools.cli.common import (
     PathArgument,
     existing,
@@ -177,6 +178,10 @@ def _kernels() -> str:
     return "compiled" if kernel.COMPILED else "interpreted"
 
 
+def _memtables() -> str:
+    return "compiled" if memtable.COMPILED else "interpreted"
+
+
 def _folder_fields(
     index: DirectoryIndex,
     summaries: list[FileSummary],
@@ -198,6 +203,7 @@ def _folder_fields(
         "damage": [damage_json(one) for one in damage],
         "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
+        "memtables": _memtables(),
     }
 
 
@@ -239,6 +245,7 @@ def _show_folder(
             ", ".join(f"process {pid} from {at}" for pid, at in sorted(who.items())) or None,
         ),
         ("kernels", _kernels()),
+        ("memtables", _memtables()),
     ]
     out.fields(pairs)
     lost = index.damage
