@@ -9,6 +9,7 @@ the queue leads for them.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, RequestError, WalError
+from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.wal.process import OfProcess
 
@@ -232,6 +233,7 @@ class TakesJobs(ABC):
     """What a log offers those who prepare jobs and must not wait."""
 
     _queue: CommitQueue
+    durability: str
 
     @abstractmethod
     def _check_open(self) -> None: ...
@@ -246,6 +248,16 @@ class TakesJobs(ABC):
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
         self._check_open()
         self._queue.submit_job(*jobs)
+
+    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
+        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
+        this thread, which then takes no longer than to hand them to another one. False, and nothing
+        done, where that cannot be done now."""
+        if self.durability != "write" or self.is_busy:
+            return False
+        with contextlib.suppress(LogweirError):  # it stands in the job
+            self._queue.run(jobs[-1], jobs[:-1])
+        return True
 
 
 def _interrupted(cause: BaseException) -> BaseException:

@@ -15,10 +15,10 @@ from logweir.store import jsonpath
 from logweir.store.bulk import KeyPlan
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.keys import exact_key
+from logweir.store.layers import LayeredTree, LayeredTxn
 from logweir.store.operation import changed_columns, decode_operations
 from logweir.store.request import Request
 from logweir.store.schema import Schema
-from logweir.store.layers import LayeredTree, LayeredTxn
 from logweir.store.state import Txn
 from logweir.store.tree import Tree
 from logweir.store.update import apply_update, apply_upsert, check_ops

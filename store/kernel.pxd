@@ -46,15 +46,6 @@ cdef Py_ssize_t put_key(
     const unsigned char* data, Py_ssize_t* places, Py_ssize_t found, u64[::1] plan,
     unsigned char* out, Py_ssize_t used) noexcept
 
-@cython.locals(raw="const unsigned char*", front="const unsigned char*", to="unsigned char*",
-               out="unsigned char*", places="Py_ssize_t[64]", owed="Py_ssize_t[512]",
-               fields="unsigned long long[7]", size=Py_ssize_t, found=Py_ssize_t, key=bytearray,
-               block=bytearray, used=Py_ssize_t, at=Py_ssize_t, stored=Py_ssize_t, i=Py_ssize_t, bits=u64,
-               start=Py_ssize_t, last=Py_ssize_t)
-cpdef lone(
-    bytes data, u64[::1] plan, bytes prefix, u64 replica_id, u64 group_id, u64 lsn, double timestamp,
-    u64 unsynced, Py_ssize_t offset, Py_ssize_t most, object find, u64 inverted)
-
 @cython.locals(first=Py_ssize_t, kind=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_part(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t part, unsigned char* out,

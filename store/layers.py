@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from logweir.errors import LogweirError
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS
@@ -75,13 +76,16 @@ class Layer:
         }
         for name, table in self.tables.items():
             below = made.tables.get(name)
-            if below is not None:
-                joined = Memtable()
-                joined.merge(below)
-                joined.merge(table)
-                table = joined
-            made.tables[name] = table
+            made.tables[name] = table if below is None else _joined((table, below))
         return made
+
+
+def _joined(tables: Sequence[Memtable]) -> Memtable:
+    """One map that says what these do, the newest first."""
+    made = Memtable()
+    for table in reversed(tables):
+        made.merge(table)
+    return made
 
 
 Stack: TypeAlias = tuple[Layer, ...]
@@ -151,9 +155,8 @@ class LayeredTree:
         """How many entries there are. Each key of the layers is looked up."""
         base = self._base
         count = 0 if base is None else base.count()
-        if self._tables:
-            for key, value in merged_ascending(self._tables, b"", iter(()), gone=True):
-                count += bool(value) - (base is not None and base.get(key) is not None)
+        for key, value in _joined(self._tables).ascending():
+            count += bool(value) - (base is not None and base.get(key) is not None)
         return count
 
     def has_any(self, keys: Iterable[bytes]) -> bool:
@@ -178,7 +181,7 @@ class LayeredTree:
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
         table = self._tables[0]
-        self._txn.undo.append((table, key, table.put(key, value)))
+        self._txn.undo.append(_Put(table, key, table.put(key, value)))
 
     def delete(self, key: bytes) -> None:
         """Remove `key`."""
@@ -189,11 +192,10 @@ class LayeredTree:
         for key, value in pairs:
             self.put(key, value)
 
-    def put_run(self, keys: Keys, packed: bytes, bounds: Sequence[int]) -> None:
-        """Set many entries, one after the other: value i is packed[bounds[i]:bounds[i + 1]]."""
-        table = self._tables[0]
-        before = table.put_run(keys.data, keys.bounds, packed, bounds)
-        self._txn.undo.append((table, keys, before))
+    def put_run(self, keys: Keys, packed: bytes, bounds: array[int]) -> None:
+        """Set many entries, one after the other: value i is packed[bounds[i]:bounds[i + 1]]. Not
+        undone by `rollback`."""
+        self._tables[0].put_run(keys.data, keys.bounds, packed, bounds)
 
     def add_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
         """Add many entries, ascending; False, with nothing done, if a key is there already."""
@@ -203,17 +205,31 @@ class LayeredTree:
         return True
 
 
+class _Put(NamedTuple):
+    """How to undo a put: `before` is what the table said of the key."""
+
+    table: Memtable
+    key: bytes
+    before: bytes | None
+
+
+class _Drop(NamedTuple):
+    """How to undo that an index was emptied."""
+
+    name: Name
+    table: Memtable | None
+    was_cleared: bool
+
+
 class LayeredTxn:
     """One transaction: a stack of layers over a view of the base, and to change anything a layer of
     its own. `mark` and `rollback` undo part of it, `abort` ends it."""
 
-    def __init__(
-        self, stack: Stack, base: Txn, *, write: bool
-    ) -> None:
+    def __init__(self, stack: Stack, base: Txn, *, write: bool) -> None:
         self.stack = stack
         self.base = base
         self.layer: Layer | None = Layer() if write else None
-        self.undo: list[tuple[Memtable | Name, object, object]] = []
+        self.undo: list[_Put | _Drop] = []
         self._closing = contextlib.ExitStack()
         self._trees: dict[Name, LayeredTree | None] = {}
 
@@ -257,7 +273,7 @@ class LayeredTxn:
         """Remove all entries of an index."""
         assert self.layer is not None
         name = space_id, index_id
-        self.undo.append((name, self.layer.tables.get(name), name in self.layer.cleared))
+        self.undo.append(_Drop(name, self.layer.tables.get(name), name in self.layer.cleared))
         self.layer.tables[name] = Memtable()
         self.layer.cleared.add(name)
         self._trees.pop(name, None)
@@ -283,19 +299,16 @@ class LayeredTxn:
         layer = self.layer
         assert layer is not None
         while len(self.undo) > mark:
-            what, first, second = self.undo.pop()
-            if isinstance(what, tuple):
-                layer.tables.pop(what, None)
-                if first is not None:
-                    layer.tables[what] = first
-                if not second:
-                    layer.cleared.discard(what)
-                self._trees.pop(what, None)
-            elif isinstance(first, Keys):
-                for row in reversed(range(len(first))):
-                    what.restore(first[row], None if second is None else second[row])
-            else:
-                what.restore(first, second)
+            done = self.undo.pop()
+            if isinstance(done, _Put):
+                done.table.restore(done.key, done.before)
+                continue
+            layer.tables.pop(done.name, None)
+            if done.table is not None:
+                layer.tables[done.name] = done.table
+            if not done.was_cleared:
+                layer.cleared.discard(done.name)
+            self._trees.pop(done.name, None)
 
     def child(self) -> LayeredTxn:
         """A transaction over what this one sees, which waits until that is aborted."""

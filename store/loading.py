@@ -129,6 +129,7 @@ class Loader:
         self._asked: Schema | None = None
         self._has_synchronous = False
         self._engine: Engine | None = None
+        self._txn: Txn | None = None
         self._rows = 0
         self._bytes = 0
         self._last: Batch | None = None
@@ -179,11 +180,11 @@ class Loader:
                 ddl.build_index(self._open(), space, index)
                 tree = self._open().txn.tree(space.id, index.id)
                 self._rows += tree.count() if tree is not None else 0
-        engine = self._open()
         last = self._last_block
         place = None if last is None else Place.read(last, last.end)
-        engine.txn.set_instance(source.instance)
-        engine.txn.set_position(Position(source.start, place))
+        txn = self._begun()
+        txn.set_instance(source.instance)
+        txn.set_position(Position(source.start, place))
         self._commit()
 
     # --- the log ----------------------------------------------------------------------------------
@@ -307,9 +308,9 @@ class Loader:
 
     def abort(self) -> None:
         """Forget what is not committed."""
-        if self._engine is not None:
-            self._engine.txn.abort()
-            self._engine = None
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = self._engine = None
 
     def finish(self, vclock: VClock) -> None:
         """Commit what is left, with `vclock` as the position."""
@@ -321,8 +322,13 @@ class Loader:
 
     def _open(self) -> Engine:
         if self._engine is None:
-            self._engine = Engine(self._state.begin(), self.schema, self._plans)
+            self._engine = Engine(self._begun(), self.schema, self._plans)
         return self._engine
+
+    def _begun(self) -> Txn:
+        if self._txn is None:
+            self._txn = self._state.begin()
+        return self._txn
 
     def _commit_if_large(self, batch: Batch | None) -> None:
         if self._rows < _ROWS_PER_COMMIT and self._bytes < _BYTES_PER_COMMIT:
@@ -333,21 +339,21 @@ class Loader:
             self._commit_position(batch, batch.vclock)
 
     def _commit_position(self, batch: Batch | None, vclock: VClock) -> None:
-        engine = self._open()
+        txn = self._begun()
         if batch is None:
-            before = engine.txn.position()
+            before = txn.position()
             place = before.place if before else None
         else:
             place = Place.read(batch.block, batch.position.offset)
         if self.waiting:  # the state stands before them: what follows is looked at again
             vclock, place = self.waiting.applied, None if place is None else place.nowhere
-        engine.txn.set_position(Position(vclock, place))
+        txn.set_position(Position(vclock, place))
         self._commit()
 
     def _commit(self) -> None:
-        if self._engine is not None:
-            self._engine.txn.commit()
-            self._engine = None
+        if self._txn is not None:
+            self._txn.commit()
+            self._txn = self._engine = None
             failpoint("loading.after_state_commit")
         self._rows = self._bytes = 0
 

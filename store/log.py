@@ -82,9 +82,7 @@ Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(
-    Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs
-):
+class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.

@@ -70,7 +70,7 @@ class LongKeys:
     def delete(self, key: bytes) -> None:
         """Remove `key`, which is there."""
         for handle, stored in reversed(self._path(key)):
-                self._raw.delete(stored, db=handle)
+            self._raw.delete(stored, db=handle)
             if handle is self._top or self._is_branch(stored[:_NUMBER_BYTES]):
                 return
 

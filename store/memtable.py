@@ -164,7 +164,7 @@ class PlainMemtable:
     def has_only(self, prefix: bytes) -> bool:
         """Whether every key begins with `prefix`, gone or not."""
         keys = self._ordered()
-        return not keys or keys[0].startswith(prefix) and keys[-1].startswith(prefix)
+        return not keys or (keys[0].startswith(prefix) and keys[-1].startswith(prefix))
 
 
 def check_run(

@@ -534,10 +534,7 @@ class Txn:
     # --- references -------------------------------------------------------------------------------
 
     def refer(self, space_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add entries to a primary index, ascending, none of which is there, with references.
-
-       
-        """
+        """Add entries to a primary index, ascending, none of which is there, with references."""
         tree = self.tree(space_id, 0)
         assert tree is not None
         tree.insert(pairs)

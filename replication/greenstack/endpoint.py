@@ -42,7 +42,7 @@ from logweir.replication.greenstack.messages import (
     encode_buckets,
     encode_opened,
 )
-from logweir.replication.greenstack.runs import RUN_MIN, MutationRun, Puts, execute_run
+from logweir.replication.greenstack.runs import RUN_MIN, MutationRun, execute_run
 from logweir.replication.greenstack.session import (
     Acknowledged,
     Authenticated,
@@ -213,7 +213,6 @@ class Conversation:
             stream.close()
         self.streams.clear()
         self.service.conversations.discard(self)
-        self.service.shared.gone(self)
 
     def shutting_down(self) -> None:
         """The server stops."""
@@ -347,11 +346,8 @@ class Conversation:
     def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
         binds = batch.kind == BatchKind.TRANSACTION
-        puts = None if binds else _puts(requests, bucket)
 
         def apply(group: Group) -> Sequence[Answer | RunAnswer]:
-            if puts is not None:
-                puts.are_made = False
             now = service.now()
             items = GroupItems(bucket, group, now)
             items.divides = not binds
@@ -373,9 +369,7 @@ class Conversation:
 
         def done(job: Job) -> None:
             answers: Sequence[Answer | RunAnswer]
-            if job.error is None and puts is not None and puts.are_made:
-                answers = puts.answers(service.uuid)
-            elif job.error is None:
+            if job.error is None:
                 answers = job.result
             else:
                 _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(job.error))
@@ -386,10 +380,8 @@ class Conversation:
 
         try:
             has_runs = any(isinstance(one.frame, MutationRun) for one in requests)
-            more = bool(batch.lane.queue)
-            job = Job(apply, batch.size_bytes, sees_batch=has_runs, run=puts, more=more)
-            more_comes = more or self.session.is_inside_frame
-            service.shared.submit(job, done, self, more_comes=more_comes)
+            job = Job(apply, batch.size_bytes, sees_batch=has_runs)
+            service.shared.submit(job, done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
@@ -633,19 +625,6 @@ def _drop(service: GreenstackService, bucket: Bucket) -> None:
 def _frames(pending: Pending) -> Sequence[Frame]:
     frame = pending.frame
     return frame.frames() if isinstance(frame, MutationRun) else (frame,)
-
-
-def _puts(requests: Sequence[Pending], bucket: Bucket) -> Puts | None:
-    """A batch as a run of the store, where it is nothing else."""
-    runs = [one.frame for one in requests if isinstance(one.frame, MutationRun)]
-    vbucket = runs[0].vbucket if runs else None
-    if vbucket is None or len(runs) < len(requests):
-        return None
-    if any(one.refusal is not None for one in requests):
-        return None
-    if any(run.vbucket != vbucket for run in runs):
-        return None
-    return Puts(bucket, runs, vbucket)
 
 
 def _answer(executor: Executor, one: Pending, now: float) -> Answer:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucketstore import Bucket, GroupItems, place_of_puts
+from logweir.replication.bucketstore import GroupItems
 from logweir.replication.greenstack import kernel as compiled
 from logweir.replication.greenstack.codec import (
     FlexKey,
@@ -32,16 +32,14 @@ from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
 from logweir.store import kernel as keys_kernel
-from logweir.store.bulk import Keys, interpreted
+from logweir.store.bulk import interpreted
 from logweir.store.group import Group
-from logweir.store.run import Run, Sight
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "ANY_COMPILED",
     "RUN_MIN",
     "MutationRun",
-    "Puts",
     "execute_run",
     "interpreted_kernel",
     "take_run",
@@ -194,56 +192,6 @@ class _Scratch(threading.local):
 
 
 _scratch: Final = _Scratch()
-
-
-class Puts:
-    """The runs of one batch, all of one vbucket: see `store.run.RunMaker`. `are_made`: whether
-    `make` has made them, so that they are stored once the group is."""
-
-    def __init__(self, bucket: Bucket, runs: Sequence[MutationRun], vbucket: int) -> None:
-        self.space_id = bucket.space_id
-        self.reads = (bucket.states_id,)
-        self.size_bytes = sum(run.tuple_bytes for run in runs)
-        self.are_made = False
-        self._bucket = bucket
-        self._runs = runs
-        self._vbucket = vbucket
-        self._lsn = 0
-        self._cas = 0
-
-    def make(self, sight: Sight, first_lsn: int) -> Run | None:
-        """See `store.run.RunMaker`."""
-        prefix = place_of_puts(self._bucket, sight, self._vbucket)
-        if prefix is None:
-            return None
-        clock = self._bucket.cas
-        self._lsn, self._cas = first_lsn, clock.next()
-        count = sum(run.count for run in self._runs)
-        clock.reach(self._cas + count)
-        entry_bytes = sum(2 * run.key_bytes + 3 * run.count for run in self._runs)
-        out, entries = _scratch.buffers(self.size_bytes, entry_bytes)
-        bounds, entry_bounds = _ZERO * (count + 1), _ZERO * (count + 1)
-        row = 0
-        for run in self._runs:
-            cas = self._cas + row
-            used = kernel.tuples(
-                run.data, run.table, run.count, cas, out, bounds, entries, entry_bounds, row
-            )
-            assert used >= 0
-            row += run.count
-        self.are_made = True
-        packed = bytes(memoryview(out)[: bounds[count]])
-        keys = Keys(bytes(memoryview(entries)[: entry_bounds[count]]), entry_bounds)
-        return Run(self.space_id, packed, bounds, prefix, keys)
-
-    def answers(self, uuid: int) -> list[tuple[bytes, int]]:
-        """As `execute_run`, of each run."""
-        row = 0
-        found = []
-        for run in self._runs:
-            found.append((run.successes(uuid, self._lsn + row, self._cas + row), 0))
-            row += run.count
-        return found
 
 
 def execute_run(

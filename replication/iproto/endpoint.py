@@ -19,11 +19,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import (
     IPROTO_ANSWER_BYTES,
     IPROTO_PIPELINE_BYTES,
@@ -47,7 +46,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
 )
 from logweir.replication.iproto.rights import execute_checked
-from logweir.replication.iproto.runs import StoreRun, answer_lone
+from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.sysview import VIEWS, row_filter
@@ -68,7 +67,6 @@ __all__ = ["Conversation", "IprotoService"]
 _log = get_logger("logweir.replication.iproto")
 
 _SYSTEM_END: Final = 512
-_REPLACE: Final = int(RowType.REPLACE)
 _NO_DATA: Final = data_body(())
 _NO_TUPLE: Final = b"\x90"
 _FUNC_ID: Final = 296
@@ -122,35 +120,11 @@ class Conversation:
     # --- events -----------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> Sequence[Event]:
-        """See `Receives` of `logweir.replication.link`.
-
-        One REPLACE of who asked for all of the last changes is stored and answered here, where that
-        can be done: with few calls, since each of them finds the processor's caches cold.
-        """
-        if (
-            self.shared.alone is self
-            and not self._unanswered_bytes
-            and not self._postponed
-            and (lone := self.session.take_lone(data)) is not None
-            and self._store_lone(*lone)
-        ):
-            return ()
+        """See `Receives` of `logweir.replication.link`."""
         return self.session.receive_data(data, now)
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        if (
-            not self._unanswered_bytes
-            and not self._postponed
-            and len(events) == 1
-            and isinstance(run := events[0], StoreRun)
-            and run.type == _REPLACE
-            and run.count > 1  # of a single one `receive` has tried it
-            and run.space_id >= _SYSTEM_END
-            and self.link.writable
-            and self._store_now(run)
-        ):
-            return
         for event in events:
             if isinstance(event, Ack):
                 if self.follower is not None:
@@ -193,7 +167,6 @@ class Conversation:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        self.shared.gone(self)
         if self.session.malformed:
             _log.warning(
                 "iproto.malformed",
@@ -281,42 +254,7 @@ class Conversation:
             batch.requests = batch.requests or _one_by_one(run)
             self._deliver(batch, job)
 
-        columns = None
-        if run.type == RowType.REPLACE:
-            columns = run.columns()
-        self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
-
-    def _store_now(self, run: StoreRun) -> bool:
-        """Take a run that is all there is to do, and make and answer it at once, if that can be
-        done; False, and nothing done, where it has to take its turn."""
-        shared = self.shared
-        try:
-            self._check_run(run.space_id)
-            answer = partial(self._answer_run, run)
-            if not shared.commit_now(run.space_id, run.packed, run.bounds, answer, self):
-                return False
-        except LogweirError as error:
-            self._refuse_run(run, as_request_error(error))
-        else:
-            shared.metrics.answered("tarantool", run.count, 0)
-        return True
-
-    def _store_lone(self, sync: int, space_id: int, packed: bytes) -> bool:
-        """`_store_now` of a single REPLACE with nothing to be sent before its answer."""
-        shared, link = self.shared, self.link
-        if space_id < _SYSTEM_END or not link.writable:
-            return False
-        answer = partial(link.send, answer_lone(sync, shared.schema_version(), packed))
-        try:
-            self._check_run(space_id)
-            if not shared.commit_now(space_id, packed, None, answer, self):
-                return False
-        except LogweirError as error:
-            shared.metrics.answered("tarantool", 0, 1)
-            self.session.put_error(sync, as_request_error(error))
-        else:
-            shared.metrics.answered("tarantool", 1, 0)
-        return True
+        self._put_in_line(Job(apply, run.size_bytes), done)
 
     def _answer_run(self, run: StoreRun) -> None:
         answers = run.answers(self.shared.schema_version())
@@ -378,7 +316,7 @@ class Conversation:
 
         self._unfinished += 1
         self._settled.clear()
-        self.shared.submit(job, guarded, self)
+        self.shared.submit(job, guarded)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1

@@ -55,8 +55,6 @@ from logweir.replication.tank.publishing import (
     Writing,
     are_large,
     framed_bytes,
-    holds_large,
-    number,
 )
 from logweir.replication.tank.retention import compact, partition_bytes, retain
 from logweir.replication.tank.session import Append, Chunk, Extent
@@ -76,9 +74,7 @@ from logweir.store import Log
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
-from logweir.store.largerun import LargeRun
 from logweir.store.request import Request
-from logweir.store.schema import Schema
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -537,7 +533,6 @@ class StoredTopics:
         if self._arrived_here:
             self._arrived_here = False
             self._take_arrived()
-        self._log.settle()
 
     def _submit(self) -> None:
         """Give the log what all connections have brought in this turn of the loop.
@@ -547,8 +542,6 @@ class StoredTopics:
         publishes, size = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_bytes = [], 0
         if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
-            return
-        if holds_large(publishes, size) and self._write_now(publishes):
             return
         batch = self._batch = Batch(publishes, size)
 
@@ -565,26 +558,6 @@ class StoredTopics:
                 self._log.submit_jobs([job])
         except LogweirError as error:
             self._arrive_failed(batch.take(), error)
-
-    def _write_now(self, publishes: list[Publication]) -> bool:
-        """Have them stored while nobody waits, if they are such that the state may lag behind."""
-        outcomes: list[list[Outcome]] = []
-
-        def make(schema: Schema) -> list[LargeRun] | None:
-            found = number(publishes, self._writing, schema)
-            if found is None:
-                return None
-            outcomes.extend(found[1])
-            return found[0]
-
-        try:
-            if not self._log.commit_large(make):
-                return False
-        except LogweirError as error:
-            self._arrive_failed(publishes, error)
-        else:
-            self._arrive(zip(publishes, outcomes, strict=True))
-        return True
 
     def _apply(self, group: Group, publishes: Sequence[Publication]) -> list[list[Outcome]]:
         """Give every bundle its numbers and add them as one run per space; in the log's thread."""

@@ -98,7 +98,7 @@ cdef Py_ssize_t verdict(Py_ssize_t kind, u64 wanted, bint is_there, u64 cas) noe
                entry=bytes, tuple_=bytes, item=Source, old_bytes=Py_ssize_t, head=Py_ssize_t,
                status=Py_ssize_t, start=Py_ssize_t, is_known=bint, has_item=bint)
 cpdef Py_ssize_t execute(
-    bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get, object handle,
+    bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get,
     dict latest, dict born, dict gone, bytearray scratch, bytearray answers, bytearray bodies,
     u64[::1] bounds, unsigned char[::1] kinds) except? -2
 

@@ -395,8 +395,7 @@ def execute(
     stop: int,
     numbers: Table,
     states: bytearray,
-    get: Callable[[bytes, Any, Any], bytes | None],
-    handle: Any,
+    get: Callable[[bytes], bytes | None],
     latest: dict[bytes, bytes | None] | None,
     born: dict[bytes, bytes] | None,
     gone: dict[bytes, bytes] | None,
@@ -410,7 +409,7 @@ def execute(
 
     `numbers`: where the next request begins; bytes used of `answers` and `bodies`; rows made so
     far; the time, in whole Unix seconds; the next CAS. `states`: one byte for each vbucket, 0: not
-    asked yet, else its state, 255 if there is none; `get(entry, None, handle)`: the tuple with that
+    asked yet, else its state, 255 if there is none; `get(entry)`: the tuple with that
     entry in the first index; `scratch`: room for `_PLACE` and two entries. `latest`: what the run
     has changed so far, tuple or None by entry; `born`, `gone`: by entry in the first index the
     entry in the second of what it has made and removed; all None: the run changes nothing.
@@ -471,7 +470,7 @@ def execute(
             break
         entry = piece(place, _PLACE, end)
         is_known = latest is not None and entry in latest
-        old = latest[entry] if latest is not None and is_known else get(entry, None, handle)
+        old = latest[entry] if latest is not None and is_known else get(entry)
         old_bytes = 0
         item = raw
         if old is not None:

@@ -252,7 +252,7 @@ class _Execution:
     def _execute(self) -> int:
         """Run the kernel once, and take over what it has made."""
         numbers, group = self._numbers, self._group
-        get, handle = self._items.finder()
+        get = self._items.finder()
         batch = None if group is None else Batch.of(group, self._items.space)
         clock = self._items.bucket.cas
         if batch is not None:
@@ -263,7 +263,6 @@ class _Execution:
             numbers,
             self._states,
             get,
-            handle,
             None if batch is None else batch.latest,
             None if batch is None else batch.born,
             None if batch is None else batch.gone,
