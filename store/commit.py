@@ -22,6 +22,7 @@ from typing import Any, Final
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.wal.process import OfProcess
+from logweir.wal.writer import WalWriter
 
 __all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs"]
 
@@ -233,6 +234,7 @@ class TakesJobs(ABC):
     """What a log offers those who prepare jobs and must not wait."""
 
     _queue: CommitQueue
+    _writer: WalWriter
     durability: str
 
     @abstractmethod
@@ -253,7 +255,7 @@ class TakesJobs(ABC):
         """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
         this thread, which then takes no longer than to hand them to another one. False, and nothing
         done, where that cannot be done now."""
-        if self.durability != "write" or self.is_busy:
+        if self.durability != "write" or self.is_busy or self._writer.is_full:
             return False
         with contextlib.suppress(LogweirError):  # it stands in the job
             self._queue.run(jobs[-1], jobs[:-1])

@@ -90,10 +90,6 @@ cpdef tuple lay(list row_heads, object tuples, Py_ssize_t at, Py_ssize_t target,
                before=u64, behind=u64)
 cpdef list references(u64 first, u64 file, u64 offset, object parts, object checksums)
 
-@cython.locals(row=Py_ssize_t, key_start=u64, key_end=u64, start=u64, end=u64, size=u64,
-               images_size=u64, images="const char*", raw="const char*", key=bytes)
-cpdef gather(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds, dict found)
-
 @cython.locals(raw="unsigned char*", room=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
 cpdef Py_ssize_t pack_rows(
     list tuples, Py_ssize_t row, bytearray out, u64[::1] ends, double[::1] box,

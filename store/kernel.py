@@ -467,30 +467,6 @@ def references(
     return found
 
 
-def gather(
-    keys: bytes, key_bounds: Table, packed: bytes, bounds: Table, found: dict[bytes, bytes]
-) -> None:
-    """Set `found[key]` to its last tuple for each key that is not there, the last key first: so
-    older tuples of a key, which may be large, are not copied."""
-    images, raw = keys, packed
-    images_size = len(keys)
-    size = len(packed)
-    row = min(len(bounds), len(key_bounds)) - 1
-    key_end = key_bounds[row]
-    end = bounds[row]
-    while row > 0:
-        row -= 1
-        key_start = key_bounds[row]
-        start = bounds[row]
-        if not (key_start <= key_end <= images_size and start <= end <= size):
-            raise IndexError("a boundary is not in its buffer")
-        key = images[key_start:key_end]
-        if key not in found:
-            found[key] = raw[start:end]
-        key_end = key_start
-        end = start
-
-
 def pack_rows(
     tuples: list[Any], row: int, out: bytearray, ends: Table, box: Floats, image: Table
 ) -> int:

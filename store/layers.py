@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from logweir.errors import LogweirError
+from logweir.errors import LogweirError, RequestError
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS
 from logweir.store.bulk import Keys
 from logweir.store.memtable import Memtable, merged_ascending, merged_descending
@@ -39,6 +39,7 @@ Name: TypeAlias = tuple[int, int]
 """An index: the id of its space and its own."""
 
 _PART_ROWS: Final = 4096
+_RETRY_SECONDS: Final = 0.5
 _JOINED_FROM: Final = 4
 """A layer is joined with the one below unless that is so many times as large."""
 
@@ -242,6 +243,8 @@ class LayeredTxn:
         base: Tree | None = None
         layers = self.stack
         if self.layer is not None:
+            if name not in self.layer.tables and self.base.tree(space_id, index_id) is None:
+                self._check_new(name)
             self.layer.table(name)
             layers = (self.layer, *layers)
         for layer in layers:
@@ -254,6 +257,12 @@ class LayeredTxn:
         found = LayeredTree(self, tables, base) if tables or base is not None else None
         self._trees[name] = found
         return found
+
+    def _check_new(self, name: Name) -> None:
+        """Whether the base can take one more index. Raises `WalError`."""
+        assert self.layer is not None
+        names = {name}.union(self.layer.tables, *[layer.tables for layer in self.stack])
+        self.base.state.check_databases(f"{one[0]}/{one[1]}".encode() for one in names)
 
     def resolve(self, value: bytes) -> bytes:
         """The tuple of an entry that is a reference to it."""
@@ -361,13 +370,15 @@ class Layers:
         self._under_way: Stack = ()  # the lowest layers, while the base takes them
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._failure: LogweirError | None = None
+        self._failure: Exception | None = None
 
     # --- views and transactions -------------------------------------------------------------------
 
     def begin(self, closing: contextlib.ExitStack, *, write: bool) -> LayeredTxn:
         """A transaction on what is there now; the caller holds the guard. `closing`: takes what is
         to be ended with it."""
+        if write:
+            self._state.check_fully()
         base = self._state.begin(write=False)
         closing.callback(base.abort)
         return LayeredTxn(self.stack, base, write=write)
@@ -475,13 +486,20 @@ class Layers:
                     self._changed.wait(left)
                 if self._closing:
                     return
+            failure: Exception | None = None
             try:
                 self._applying()
-            except LogweirError as error:
-                with self._lock:
-                    self._failure = error
-                    self._changed.notify_all()
-                return
+            except Exception as error:
+                failure = error
+            with self._lock:
+                self._failure = failure
+                self._changed.notify_all()
+                if isinstance(failure, RequestError):  # the state cannot grow under a view
+                    self._changed.wait(_RETRY_SECONDS)
+                elif isinstance(failure, LogweirError):
+                    return  # who changes something next is told
+            if failure is not None and not isinstance(failure, LogweirError):
+                raise failure
 
     def _seconds_left(self) -> float | None:
         """Until the base is to take the layers; None where there are none."""
@@ -508,11 +526,9 @@ def _put_into(txn: Txn, layer: Layer, position: Position | None) -> None:
         for key in table.gone():
             tree.discard(key)
         for keys, values in table.parts(_PART_ROWS):
-            if name[1] or all([value[0] != REFERENCE for value in values]):
-                tree.load_sorted([(keys, values)], max(map(len, keys)))
-            else:
-                pairs = list(zip(keys, values, strict=True))
-                tree.load([one for one in pairs if one[1][0] != REFERENCE])
-                txn.refer(name[0], [one for one in pairs if one[1][0] == REFERENCE])
+            tree.load_sorted([(keys, values)], max(map(len, keys)))
+            if not name[1] and any([value[0] == REFERENCE for value in values]):
+                pairs = zip(keys, values, strict=True)
+                txn.refer(name[0], [pair for pair in pairs if pair[1][0] == REFERENCE])
     if position is not None:
         txn.set_position(position)

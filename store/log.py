@@ -495,7 +495,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
                 if group.changed_schema:
                     self._schema = group.schema
                 self._vclock, self._synchro = vclock, group.waiting
-            failpoint("store.after_publish")
+        failpoint("store.after_publish")
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)
         self.commits += 1

@@ -277,11 +277,17 @@ class State(OfProcess):
                 hint="open the store again: the state is then rebuilt from snapshot and log",
             )
 
-    def _break_seal(self) -> None:
-        """Before the first change: note that the file is no longer what was closed in order."""
+    def check_fully(self) -> None:
+        """Before a change that is made of what stands here: wait until the file was compared with
+        its seal. Raises `WalError` where it is damaged."""
         if self._check is not None:
             self._check.join()
+            self._check = None
         self._check_whole()
+
+    def _break_seal(self) -> None:
+        """Before the first change: note that the file is no longer what was closed in order."""
+        self.check_fully()
         try:
             write_epoch(self.directory, self._filesystem, None)
         except OSError as error:
@@ -404,6 +410,11 @@ class State(OfProcess):
     def databases(self) -> Mapping[bytes, Any]:
         """The handles of all databases that were committed."""
         return self._databases
+
+    def check_databases(self, names: Iterable[bytes]) -> None:
+        """Raise `WalError` where there cannot be databases of these names, too."""
+        if len(self._databases.keys() | set(names)) > _DATABASES_MAX:
+            raise explained(lmdb.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
 
     def new_database(self, name: bytes, raw: Any) -> Any:
         """The handle of a database that is made."""
@@ -534,10 +545,7 @@ class Txn:
     # --- references -------------------------------------------------------------------------------
 
     def refer(self, space_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add entries to a primary index, ascending, none of which is there, with references."""
-        tree = self.tree(space_id, 0)
-        assert tree is not None
-        tree.insert(pairs)
+        """Note entries of a primary index that are references."""
         name = b"%d/0" % space_id
         if not self.is_referring(name):
             self.raw.put(_REFERRING + name, b"", db=self.database(_META))

@@ -103,12 +103,6 @@ class Tree:
                 pairs = zip(keys, values, strict=True)
                 cursor.putmulti(pairs, append=last is None or keys[0] > last)
 
-    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending, none of which is there."""
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
-
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""
         with self._raw.cursor(self.handle) as cursor:
