@@ -2,8 +2,8 @@
 
 Who knows the entries of a space's two indexes and that nothing can refuse a change (both unique,
 no sequence, nothing else to be kept) writes them here: the rows go into the group's log, the tuples
-into `latest`, and the group's layer takes them when the log is written. The next job of the group that
-`sees_batch` goes on with the same batch; before any other the batch is applied.
+into `latest`, and the group's layer takes them when the log is written. The next job of the group
+that `sees_batch` goes on with the same batch; before any other the batch is applied.
 
 `latest`: the tuple by its entry in the first index, None: removed; who reads the space inside the
 group looks here first. `born`, `gone`: by the same entry the one in the second index that a tuple
