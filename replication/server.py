@@ -45,7 +45,8 @@ from logweir.replication.runner import (
     SourceState,
     Timing,
 )
-from logweir.replication.synapse.endpoint import SynapseService, read_options
+from logweir.replication.synapse.endpoint import SynapseService
+from logweir.replication.synapse.options import read_options
 from logweir.replication.synapse.source import (
     SynapseRedisSource,
     SynapseSource,

@@ -69,8 +69,8 @@ from logweir.replication.greenstack.messages import (
 )
 from logweir.replication.greenstack.runs import RUN_MIN, take_run
 from logweir.replication.greenstack.stream import Outgoing
+from logweir.replication.sasl import Authentication, Credentials
 from logweir.replication.session import Outbox
-from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.wal.vclock import VClock
 
 __all__ = [

@@ -24,7 +24,7 @@ from logweir.errors import PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication import positions
 from logweir.replication.bucket import VbucketState
-from logweir.replication.bucketstore import Bucket, Buckets, GroupItems
+from logweir.replication.bucketstore import DEFAULT_BUCKET, Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.codec import Status
 from logweir.replication.greenstack.connection import Connection, Stream, status_of
 from logweir.replication.greenstack.incoming import (
@@ -42,7 +42,6 @@ from logweir.replication.iproto.service import Shared
 from logweir.replication.logs import get_logger
 from logweir.replication.names import Names, local_name
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET
 from logweir.replication.tap.source import SeenKeys
 from logweir.replication.urls import Url
 from logweir.store.commit import Job

@@ -37,13 +37,9 @@ from logweir.errors import (
 from logweir.limits import HUB_STEP_BYTES, JOIN_ROOM_BYTES, VCLOCK_COMPONENTS
 from logweir.replication.hub import Reader
 from logweir.replication.iproto.access import Privilege
-from logweir.replication.iproto.codec import (
-    Request,
-    RequestType,
-    encode_heartbeat,
-    encode_vclock_answer,
-)
+from logweir.replication.iproto.codec import RequestType, encode_heartbeat, encode_vclock_answer
 from logweir.replication.iproto.packets import Packets
+from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.service import FollowerStatus, as_request_error, follower_name
 from logweir.replication.logs import get_logger
 from logweir.store.commit import Job

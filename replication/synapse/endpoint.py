@@ -40,12 +40,11 @@ pace and long rows are ours.
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
 from collections import OrderedDict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from logweir.errors import ConfigError, LimitExceeded, PositionUnavailable
+from logweir.errors import LimitExceeded, PositionUnavailable
 from logweir.limits import (
     SYNAPSE_ACKNOWLEDGERS,
     SYNAPSE_LINE_BYTES,
@@ -55,7 +54,6 @@ from logweir.limits import (
     SYNAPSE_QUEUED_COMMANDS,
     SYNAPSE_SHARED_BYTES,
     SYNAPSE_SHARED_WINDOWS,
-    SYNAPSE_STALL_SECONDS,
     SYNAPSE_STEP_BYTES,
     SYNAPSE_STREAMS,
     SYNAPSE_TURN_COMMANDS,
@@ -63,9 +61,9 @@ from logweir.limits import (
 from logweir.replication.hub import Hub, Reader, Window
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.replication.synapse.catchup import read_secret
 from logweir.replication.synapse.codec import ALL, Dialect, RemoteServerUp
 from logweir.replication.synapse.follower import error_line
+from logweir.replication.synapse.options import Options
 from logweir.replication.synapse.session import (
     Acknowledged,
     Event,
@@ -75,59 +73,14 @@ from logweir.replication.synapse.session import (
 )
 from logweir.replication.synapse.streams import OWN_INSTANCE, Delivery, Stream, Streams
 from logweir.replication.synapse.updates import UpdatesService
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 from logweir.store import Log
 from logweir.store.view import ReadView
 from logweir.wal.vclock import VClock
 
-__all__ = ["Conversation", "Options", "SynapseService", "read_options"]
+__all__ = ["Conversation", "SynapseService"]
 
 _log = get_logger("logweir.replication.synapse")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Settings of a listener. `server_name`: "" for that of the upstream that is relayed.
-
-    `skip_long_rows`, `keep`: see the module's text; `stall_seconds`: how long a follower may take
-    nothing of what it is sent; `relay_up`: pass REMOTE_SERVER_UP on to others;
-    `http`: where D3 followers fetch missed rows, with `secret` if that is not "".
-    """
-
-    dialect: Dialect = Dialect.D1
-    server_name: str = ""
-    skip_long_rows: bool = False
-    relay_up: bool = False
-    keep: bool = False
-    stall_seconds: float = SYNAPSE_STALL_SECONDS
-    http: Url | None = None
-    secret: str = ""
-
-
-def read_options(url: Url) -> Options:
-    """The options of a listener's address. Raises `ConfigError`."""
-    wanted = url.option("dialect") or "D1"
-    if wanted not in ("D1", "D3"):
-        raise ConfigError("dialect", f"{wanted!r} is not served", hint="D1 or D3")
-    long_row = url.option("on_long_row") or "error"
-    if long_row not in ("error", "skip"):
-        raise ConfigError("on_long_row", f"{long_row!r} is not known", hint="error or skip")
-    http = None
-    if address := url.option("http"):
-        if wanted != "D3":
-            raise ConfigError("http", "only D3 fetches missed rows", hint="add dialect=D3")
-        where = parse_listen_url(f"synapse://{address}", origin="http")
-        port = where.port if urllib.parse.urlsplit(f"//{address}").port is not None else 0
-        http = Url("synapse+http", where.host, port)
-    return Options(
-        Dialect(wanted),
-        url.option("server_name"),
-        long_row == "skip",
-        url.flag("relay_up"),
-        url.flag("keep"),
-        http=http,
-        secret=read_secret(url),
-    )
 
 
 class SynapseService:

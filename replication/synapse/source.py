@@ -47,7 +47,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.catchup import Page, Refused, Sources
 from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.cursors import Change, Fetch, Tracker, size_of
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.follower import (
     Event,
     FollowerSession,
@@ -56,6 +56,7 @@ from logweir.replication.synapse.follower import (
     take_page,
 )
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Change, Fetch, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
 

@@ -45,6 +45,7 @@ from logweir.replication.tank.messages import (
     ReloadError,
 )
 from logweir.replication.tank.messages import Request as WireRequest
+from logweir.replication.tank.partition import Append, Chunk, Extent
 from logweir.replication.tank.publishing import (
     FAILED,
     Batch,
@@ -59,7 +60,6 @@ from logweir.replication.tank.publishing import (
     number,
 )
 from logweir.replication.tank.retention import compact, partition_bytes, retain
-from logweir.replication.tank.session import Append, Chunk, Extent
 from logweir.replication.tank.topicspaces import (
     CONSUMER_FIELDS,
     CONSUMER_SPACE,

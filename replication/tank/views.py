@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from logweir.errors import LogweirError, PositionUnavailable
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
-from logweir.replication.tank.session import Chunk, Extent
+from logweir.replication.tank.partition import Chunk, Extent
 from logweir.store import Log
 from logweir.store.engine import key_of
 from logweir.wal.directory import scan_directory

@@ -62,16 +62,16 @@ from logweir.replication.bucket import (
     VbucketState,
     unpack_item,
 )
-from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucketstore import DEFAULT_BUCKET, Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
 from logweir.replication.names import Names, local_name
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Status, TapMessage
+from logweir.replication.tap.codec import Opcode, Status
 from logweir.replication.tap.commands import Executor, item_of
 from logweir.replication.tap.consumer import ConsumerSession, Refused, Started, StreamEvent
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.urls import Url
 from logweir.store.commit import Job
 from logweir.store.group import Group

@@ -29,12 +29,13 @@ from logweir.replication.bucketstore import STATES_SPACE, Buckets
 from logweir.replication.greenstack.codec import FrameBuffer
 from logweir.replication.greenstack.codec import Opcode as GsOpcode
 from logweir.replication.greenstack.messages import decode_ack
-from logweir.replication.synapse.cursors import Cursor, Unit
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Cursor, Unit
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.messages import PublishPart, PublishResult
 from logweir.replication.tank.topicspaces import TOPIC_SPACE
-from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, TapMessage, encode_tap
+from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer
+from logweir.replication.tap.messages import TapMessage, encode_tap
 from logweir.replication.tap.options import ListenOptions, read_listen_options
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.store import Log

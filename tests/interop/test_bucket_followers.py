@@ -34,7 +34,8 @@ from logweir.replication.greenstack.codec import (
 from logweir.replication.greenstack.codec import Opcode as GsOpcode
 from logweir.replication.greenstack.messages import Feature, HelloAnswer, MarkKind, StreamOpen
 from logweir.replication.tap import endpoint
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Packet, TapMessage
+from logweir.replication.tap.codec import Opcode, Packet
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.wal import failpoint
 from logweir.wal.vclock import VClock

@@ -20,9 +20,10 @@ from logweir.limits import HUB_STEP_BYTES, OUTPUT_HIGH_BYTES
 from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.greenstack.incoming import CaughtUp, Rows
 from logweir.replication.hub import Hub
-from logweir.replication.iproto import codec
+from logweir.replication.iproto.requests import encode_request
 from logweir.replication.tank.sync import Client as TankClient
-from logweir.replication.tap.codec import Connect, Opcode, Option
+from logweir.replication.tap.codec import Opcode
+from logweir.replication.tap.messages import Connect, Option
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
@@ -58,7 +59,7 @@ def change(serving: Serving, keys: list[bytes], size: int = 1) -> None:
 def subscribe(client: RawClient, after: dict[int, int]) -> None:
     """An anonymous replica that begins above a position."""
     body = {0x24: str(uuid.uuid4()), 0x26: after, 0x06: 132608, 0x50: True}
-    client.send(codec.encode_request(66, 0, body))
+    client.send(encode_request(66, 0, body))
     assert 0x26 in client.receive().body
 
 

@@ -20,16 +20,13 @@ from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import serve, set_state
 from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, encode_ack, encode_request
+from logweir.replication.tap.messages import (
     Opaque,
-    Opcode,
     Option,
-    Packet,
     TapMessage,
     decode_connect,
     decode_tap,
-    encode_ack,
-    encode_request,
     encode_tap,
 )
 

@@ -16,7 +16,8 @@ from interop.test_tap_options import opaques
 from interop.test_tap_source import following, keys, status
 from logweir.replication.bucket import VbucketState
 from logweir.replication.runner import SourceState
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Packet, TapMessage
+from logweir.replication.tap.codec import Opcode, Packet
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 
 OPTIONS = ACK | Option.CHECKPOINT | Option.LIST_VBUCKETS
 BOTH = (1, 2)

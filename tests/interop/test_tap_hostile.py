@@ -12,18 +12,14 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
 from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, encode_request
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
-    Status,
     TapMessage,
     decode_tap,
-    encode_ack,
     encode_connect,
-    encode_request,
     encode_tap,
 )
 from logweir.replication.tap.stream import StreamOptions

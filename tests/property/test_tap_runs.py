@@ -20,19 +20,10 @@ from logweir.replication.bucketfeed import Puts
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.session import Outbox
 from logweir.replication.tap import kernel, runs
-from logweir.replication.tap.codec import (
-    Connect,
-    Opaque,
-    Opcode,
-    Option,
-    Packet,
-    PacketBuffer,
-    Status,
-    encode_request,
-    encode_tap,
-)
+from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, Status, encode_request
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.endpoint import execute_one
+from logweir.replication.tap.messages import Connect, Opaque, Option, encode_tap
 from logweir.replication.tap.runs import (
     RequestRun,
     RunBuffer,

@@ -45,7 +45,8 @@ from logweir.replication.greenstack.messages import (
     encode_ack,
     encode_bucket,
 )
-from logweir.replication.iproto.codec import GREETING_BYTES, RequestType, encode_request, frame
+from logweir.replication.iproto.codec import GREETING_BYTES, RequestType, frame
+from logweir.replication.iproto.requests import encode_request
 from logweir.store import open as open_store
 from logweir.tools.bench.append import BENCH_FORMAT
 from logweir.tools.bench.harness import Case, Result, compare

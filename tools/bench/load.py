@@ -17,13 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.replication.iproto.codec import (
-    GREETING_BYTES,
-    IprotoKey,
-    RequestType,
-    encode_request,
-    frame,
-)
+from logweir.replication.iproto.codec import GREETING_BYTES, IprotoKey, RequestType, frame
+from logweir.replication.iproto.requests import encode_request
 from logweir.wal.mp import pack
 
 __all__ = ["LoadProcess", "main"]

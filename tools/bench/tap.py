@@ -31,14 +31,8 @@ from random import Random
 from typing import Any, Final, cast
 
 from logweir.errors import ConfigError
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Option,
-    Packet,
-    encode_connect,
-    encode_request,
-)
+from logweir.replication.tap.codec import Opcode, Packet, encode_request
+from logweir.replication.tap.messages import Connect, Option, encode_connect
 from logweir.tools.bench.harness import Case, Result, compare
 
 __all__ = ["ITEMS", "VALUE_BYTES", "TapFigures", "run_tap", "to_json"]
