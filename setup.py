@@ -16,6 +16,7 @@ KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
+    "logweir.replication.bucketkernel": "replication/bucketkernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
     "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",

@@ -191,6 +191,7 @@ def decode_greeting(data: bytes) -> Greeting:
 
 
 def malformed(where: str, code: ErrorCode = ErrorCode.INVALID_MSGPACK) -> RequestError:
+    """The error for MsgPack at `where` that cannot be taken."""
     return RequestError(code, f"Invalid MsgPack - {where}")
 
 

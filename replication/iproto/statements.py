@@ -55,6 +55,7 @@ def ordinary(event: Request | StoreRun) -> Sequence[Request | StoreRun]:
 
 
 def one_by_one(run: StoreRun) -> list[Request]:
+    """The requests of a run."""
     return [
         Request(
             run.type,

@@ -136,6 +136,8 @@ def size_of(change: Change) -> int:
 
 
 class Place(Enum):
+    """Where rows of a stream go that arrive now; see `cursors`."""
+
     UNSEEN = "unseen"
     LIVE = "live"
     WANTED = "wanted"

@@ -172,9 +172,11 @@ class Connection:
 
 
 def now_ms() -> int:
+    """Unix time in ms."""
     return time.time_ns() // 1_000_000
 
 
 def refused(what: str, result: PublishResult | CreateError | ReloadError) -> PeerRefused:
+    """The error for a broker's refusal of `what`."""
     name = result.name.lower().replace("_", " ")
     return PeerRefused(f"{what}: the broker says {name} ({result:#04x}).", result=result)

@@ -119,8 +119,7 @@ def state_lsn(log: Log) -> int:
     """Up to where the state is applied, looked at past the log."""
     with log._state.read() as txn:
         position = txn.position()
-    assert position is not None
-    return position.vclock.lsn(1)
+    return position.vclock.lsn(1) if position else -1
 
 
 def test_late_runs_are_durable_and_read_at_once(tmp_path: Path) -> None:
