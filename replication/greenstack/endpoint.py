@@ -26,6 +26,7 @@ from logweir.limits import (
     GREENSTACK_STREAMS,
     TAP_SWEEP_SECONDS,
 )
+from logweir.replication.bucket import DEFAULT_BUCKET
 from logweir.replication.bucketfeed import Changes
 from logweir.replication.bucketstore import STATES_SPACE, Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucketsweep import Sweeper, removal
@@ -59,7 +60,7 @@ from logweir.replication.iproto.access import ALL_BITS, GUEST_ID, Privilege
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET, StoreCredentials
+from logweir.replication.tap.endpoint import StoreCredentials
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.vclock import VClock

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucketfeed import BucketFeed, Changes, Feed
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucketsweep import Sweeper, removal
@@ -84,11 +84,10 @@ from logweir.store.group import Group
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["DEFAULT_BUCKET", "SPACE_PREFIX", "StoreCredentials", "TapService"]
+__all__ = ["SPACE_PREFIX", "StoreCredentials", "TapService"]
 
 _log = get_logger("logweir.replication.tap")
 
-DEFAULT_BUCKET: Final = "default"
 SPACE_PREFIX: Final = "space:"
 
 
