@@ -9,7 +9,7 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
-LOGWEIR_SOURCES="pyproject.toml setup.py */kernel.py */*.pxd replication/*/*kernel.py replication/*/*.pxd"
+LOGWEIR_SOURCES="pyproject.toml setup.py */*kernel.py */*.pxd replication/*/*kernel.py replication/*/*.pxd"
 
 say() {
     printf '%s\n' "$*" >&2
@@ -87,7 +87,7 @@ pip_install() {
 
 compiled_kernels() {
     local so
-    for so in "$LOGWEIR_ROOT"/*/kernel.*.so "$LOGWEIR_ROOT"/replication/*/*kernel.*.so; do
+    for so in "$LOGWEIR_ROOT"/*/*kernel.*.so "$LOGWEIR_ROOT"/replication/*/*kernel.*.so; do
         if [ -f "$so" ]; then printf '%s\n' "$so"; fi
     done
 }
