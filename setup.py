@@ -15,6 +15,7 @@ from setuptools.command.build_py import build_py
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.store.kernel": "store/kernel.py",
+    "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.bucketkernel": "replication/bucketkernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",

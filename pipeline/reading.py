@@ -84,7 +84,7 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
     try:
         file = cut.open_read(Path(one.source.path))
     except OSError as error:
-        raise explain(error, one.source.path) from error
+        raise _unreadable(error, one.source.path) from error
     if file.size() < one.source.size:
         file.close()
         raise WalError(
@@ -96,9 +96,22 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
     try:
         yield from _Ranged(one, options, cut, file).groups()
     except OSError as error:
-        raise explain(error, one.source.path) from error
+        raise _unreadable(error, one.source.path) from error
     finally:
         file.close()
+
+
+def _unreadable(error: OSError, path: str) -> WalError:
+    """The typed error for a file of a plan. No lease stands behind a plan that Spark keeps: where
+    it was made the worker has ended, and who will use it, or when, nobody knows."""
+    if not isinstance(error, FileNotFoundError):
+        return explain(error, path)
+    return WalError(
+        "the file is gone since the scan was planned.",
+        path=path,
+        hint="it was collected when newer snapshots stood for it; load the DataFrame anew, inside "
+        "`with pipeline.leased(folder):` if its files have to stay until it was read",
+    )
 
 
 def _place(source: Source) -> Place:

@@ -47,11 +47,7 @@ from logweir.replication.runner import (
 )
 from logweir.replication.synapse.endpoint import SynapseService
 from logweir.replication.synapse.options import read_options
-from logweir.replication.synapse.source import (
-    SynapseRedisSource,
-    SynapseSource,
-    refuse_same_names,
-)
+from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
 from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
@@ -84,7 +80,10 @@ class ServerOptions:
     `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
     every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
-    upstream only what it had when it was asked."""
+    upstream only what it had when it was asked.
+
+    Raises `ConfigError` where two upstreams would fill the same; see `replication.names`.
+    """
 
     listen: Sequence[Url] = ()
     follow: Sequence[Url] = ()
@@ -96,6 +95,9 @@ class ServerOptions:
     retain_max_bytes: int = 0
     tls: ssl.SSLContext | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        Names(self.follow)
+
 
 class Server:
     """Everything that runs on one store. Make it, `start` and `stop` it in one event loop."""
@@ -105,7 +107,7 @@ class Server:
         self.options = options
         self.metrics = Metrics()
         self.places = Places()
-        self.names = Names()
+        self.names = Names(options.follow)
         self.hub = Hub(self._follow, on_gap=self.metrics.stream_gap)
         functions = dict(load_functions(options.functions)) if options.functions else {}
         functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
@@ -157,7 +159,6 @@ class Server:
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         try:
-            refuse_same_names(self.options.follow)
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
@@ -317,10 +318,8 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "synapse+redis": lambda server, url: SynapseRedisSource(
         url, server.log, once=server.options.once
     ),
-    "tap": lambda server, url: TapSource(
-        server.iproto, url, once=server.options.once, names=server.names
-    ),
-    "greenstack": lambda server, url: GreenstackSource(server.iproto, url, names=server.names),
+    "tap": lambda server, url: TapSource(server.iproto, url, once=server.options.once),
+    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}

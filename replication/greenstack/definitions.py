@@ -7,7 +7,8 @@ import re
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
-from logweir.replication.bucketstore import DEFAULT_BUCKET, STATES_SPACE, Bucket, Buckets
+from logweir.replication.bucket import DEFAULT_BUCKET
+from logweir.replication.bucketstore import STATES_SPACE, Bucket, Buckets
 from logweir.replication.greenstack.codec import Frame, Opcode, Status
 from logweir.replication.greenstack.lanes import Pending
 from logweir.replication.greenstack.messages import decode_create, decode_delete

@@ -24,9 +24,9 @@ from logweir.limits import (
     GREENSTACK_STREAMS,
     TAP_SWEEP_SECONDS,
 )
+from logweir.replication.bucket import DEFAULT_BUCKET
 from logweir.replication.bucketfeed import Changes
 from logweir.replication.bucketstore import (
-    DEFAULT_BUCKET,
     Bucket,
     Buckets,
     GroupItems,

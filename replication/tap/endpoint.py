@@ -32,9 +32,9 @@ from typing import Any, Final
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucketfeed import BucketFeed, Changes, Feed
-from logweir.replication.bucketstore import DEFAULT_BUCKET, Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucketsweep import Sweeper, removal
 from logweir.replication.credentials import StoreCredentials
 from logweir.replication.iproto.access import GUEST_ID, Privilege

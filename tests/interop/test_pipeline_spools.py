@@ -250,11 +250,11 @@ def test_a_batch_of_synapse_is_what_the_server_can_still_give(tmp_path: Path) ->
         ]
         with pytest.raises(ConfigError, match="start=now begins with what comes"):
             batch(f"{url}?start=now")
-    with homeserver("D3") as (home, loop), http_of(home) as port:
+    with homeserver("D3") as (home, loop), http_of(home) as address:
         for token in range(1, 9):
             loop.call_soon_threadsafe(home.add, "events", token, [token])
         url = f"synapse://127.0.0.1:{home.port}"
-        rows = batch(f"{url}?http=127.0.0.1:{port}", spaces="synapse_events")
+        rows = batch(f"{url}?http={address}", spaces="synapse_events")
         assert [row[3] for _, row in rows] == [[token] for token in range(1, 9)]
         (gap,) = batch(url, spaces="logweir_gap")
         assert gap[1][1] == "events"

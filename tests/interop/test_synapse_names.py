@@ -115,7 +115,7 @@ def test_upstreams_of_one_name_are_refused_at_start(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError) as caught, Serving(tmp_path, follow=urls, listen=[]):
         pass
-    assert "would fill the same spaces" in str(caught.value)
+    assert f"it fills 'synapse_*' here, as does {urls[0]}" in str(caught.value)
     urls[1] = parse_url(f"{urls[1]}?name=two")
     with Serving(tmp_path, follow=urls, listen=[]) as serving:
         assert len(serving.server.runners) == 2
