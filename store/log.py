@@ -54,6 +54,7 @@ from logweir.store.state import (
     explained,
     typed,
 )
+from logweir.store.settling import Settlement
 from logweir.store.syncer import Aside, Syncer
 from logweir.store.synchro import SynchroQueue
 from logweir.store.transaction import Transaction
@@ -68,6 +69,7 @@ from logweir.wal.lease import Lease
 from logweir.wal.mp import Value, unpack
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, keep_for_ever
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
 from logweir.wal.xrow import RowType
@@ -116,6 +118,9 @@ class Log(
         self._schema: Schema = opened.schema
         self._vclock: VClock = opened.vclock
         self._synchro: SynchroQueue = opened.waiting
+        self._settlement = Settlement(
+            opened.path, opened.filesystem, opened.settled_since, opened.waiting
+        )
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
         self.end_marks: EndMarks = opened.writer.end_marks
@@ -265,7 +270,8 @@ class Log(
     def applied(self) -> VClock:
         """The position that reads see: before the first transaction that waits."""
         self.check_process()
-        return self._synchro.applied if self._synchro else self._vclock
+        vclock, waiting = self._vclock, self._synchro  # they are set in the reverse order
+        return waiting.applied if waiting else vclock
 
     @property
     def waiting(self) -> int:
@@ -283,6 +289,17 @@ class Log(
         kind = RowType.CONFIRM if confirm else RowType.ROLLBACK
         count: int = self._run(lambda group: group.end_waiting(kind))
         return count
+
+    def settled(self, position: VClock) -> Settled:
+        """What of the log above a position does not wait for a CONFIRM, and what of it a ROLLBACK
+        has undone: for who shows its contents. May take as long as to read the log from there,
+        once, where `knows_settled` is false. Raises what that raises."""
+        return self._settlement.above(position)
+
+    def knows_settled(self, position: VClock) -> bool:
+        """Whether `settled` tells it at once: what lies before the opening is looked at only when
+        it is asked for."""
+        return self._settlement.knows(position)
 
     @property
     def schema(self) -> Schema:
@@ -532,7 +549,9 @@ class Log(
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
-            self._vclock, self._synchro = vclock, group.waiting
+            self._synchro = group.waiting
+            self._vclock = vclock
+            self._settlement.tell(group.waiting)
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)
         failpoint("store.after_state_commit")
