@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from logweir.errors import WalError
 from logweir.store.definition import SystemSpace
 from logweir.store.schema import Schema
 from logweir.store.synchro import DECISIONS, Decision, Entry, SynchroQueue
@@ -31,8 +32,9 @@ from logweir.wal.settled import Settled, Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["Judge", "Settlement", "judge_at", "judged"]
+__all__ = ["Judge", "Settlement", "judge_at", "judged", "may_wait"]
 
+_SAYS: Final = b"is_sync"
 _OPTIONS: Final = 5
 """The field of a tuple of `_space` that says `is_sync`."""
 
@@ -103,9 +105,7 @@ class Judge:
             self._tuples[space_id] = data or b"\x90"
         else:  # an UPSERT of a space that is there does what an UPDATE does
             base = columns.index_base[row]
-            self._tuples[space_id] = apply_update(
-                old, ops, index_base=base, space=self._definition
-            )
+            self._tuples[space_id] = apply_update(old, ops, index_base=base, space=self._definition)
         fields = unpack(self._tuples.get(space_id, b"\x90"))
         options = fields[_OPTIONS] if len(fields) > _OPTIONS else {}
         if isinstance(options, dict) and options.get("is_sync"):
@@ -122,7 +122,10 @@ def judge_at(path: Path, before: VClock, filesystem: FileSystem) -> tuple[Judge,
     if not snaps:
         start = index.xlogs[0].vclock if index.xlogs else before
         return Judge(start), start
-    made = Judge(snaps[-1].vclock)
+    start = snaps[-1].vclock
+    if index.xlogs and not start.covers(index.xlogs[0].vclock):
+        start = index.xlogs[0].vclock
+    made = Judge(start)
     with WalReader(snaps[-1].path, filesystem=filesystem) as reader:
         for item in reader.blocks():
             if isinstance(item, Damage):
@@ -130,17 +133,48 @@ def judge_at(path: Path, before: VClock, filesystem: FileSystem) -> tuple[Judge,
             made.define(item.columns)
             if item.columns.space_id[-1] > SystemSpace.SPACE:
                 break  # in a snapshot the system's spaces come first, by id
-    return made, snaps[-1].vclock
+    return made, start
 
 
 def judged(
-    path: Path, after: VClock, filesystem: FileSystem, *, upto: VClock | None = None
+    path: Path,
+    after: VClock,
+    filesystem: FileSystem,
+    *,
+    upto: VClock | None = None,
+    tolerant: bool = False,
 ) -> Settled:
     """What is settled of the log of a folder behind a position, as far as whole blocks are there,
-    or up to another position. Raises what reading it raises."""
+    or up to another position. `tolerant`: as far as it can be read; else raises what reading it
+    raises."""
     judge, start = judge_at(path, after, filesystem)
-    _walk(path, start, filesystem, upto, judge.take)
+    try:
+        _walk(path, start, filesystem, upto, judge.take)
+    except WalError:
+        if not tolerant:
+            raise
     return judge.settled
+
+
+def may_wait(path: Path, filesystem: FileSystem) -> bool:
+    """Whether something says that a space of a folder is, or was, synchronous: a snapshot, or the
+    logs behind the newest one. What can not be read says nothing."""
+    index = scan_directory(path, filesystem)
+    for snap in index.snaps:
+        with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
+            for item in reader.blocks():
+                if isinstance(item, Damage):
+                    continue
+                if _SAYS in item.data:
+                    return True
+                if item.columns.space_id[-1] > SystemSpace.SPACE:
+                    break
+    logs = index.xlogs_after(index.snaps[-1].vclock) if index.snaps else index.xlogs
+    for log in logs:
+        with WalReader(log.path, filesystem=filesystem, skip_damage=True) as reader:
+            if any(_SAYS in item.data for item in reader.blocks() if not isinstance(item, Damage)):
+                return True
+    return False
 
 
 def _walk(

@@ -49,7 +49,7 @@ __all__ = [
     "SynchroQueue",
     "apply_row",
     "encode_decision",
-    ]
+]
 
 APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)

@@ -35,10 +35,10 @@ class Follower:
     `directory`: the folder; `after`: exactly the rows above it are yielded; `durable`: tells a
     follower in the writer's own process the newest file that has synced rows and how many of its
     bytes are synced, and nothing behind that is yielded; `settled`: tells what is settled above a
-    position, nothing behind that is yielded, and a NOP for what was undone; `place`: a file, a byte in it and the
-    log's position there, which `after` covers, so that what is before need not be read; `lease`:
-    keeps what is still to be read from being removed, and is closed with the follower. One thread
-    at a time.
+    position, nothing behind that is yielded, and a NOP for what was undone; `place`: a file, a
+    byte in it and the log's position there, which `after` covers, so that what is before need not
+    be read; `lease`: keeps what is still to be read from being removed, and is closed with the
+    follower. One thread at a time.
     """
 
     def __init__(

@@ -35,6 +35,11 @@ class Settled:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_runs", _by_replica(self.undone))
 
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is settled, and nothing was undone."""
+        return self.limit is None and not self.undone
+
     def with_undone(self, spans: Iterable[Span]) -> Settled:
         """The same with more rows that were rolled back."""
         joined = tuple(
@@ -48,7 +53,9 @@ class Settled:
         """Whether every row above a position is settled, and none was rolled back."""
         if self.limit is not None:
             return False
-        return all(runs[1][-1] <= position.lsn(replica_id) for replica_id, runs in self._runs.items())
+        return all(
+            runs[1][-1] <= position.lsn(replica_id) for replica_id, runs in self._runs.items()
+        )
 
     def count(self, columns: RowColumns) -> int:
         """How many of the first rows of a block are settled: whole transactions."""
@@ -59,6 +66,16 @@ class Settled:
             if lsn > lsns[replica_id]:
                 return row
         return len(columns)
+
+    def within(self, start: VClock, end: VClock | None) -> Settled:
+        """As far as it is about rows behind a position, and up to another one."""
+        undone = tuple(
+            (replica_id, first, last)
+            for replica_id, first, last in self.undone
+            if last > start.lsn(replica_id) and (end is None or first <= end.lsn(replica_id))
+        )
+        limit = None if end is not None and self.limit and self.limit.covers(end) else self.limit
+        return Settled(limit, undone)
 
     def is_undone(self, replica_id: int, lsn: int) -> bool:
         """Whether that row was rolled back."""

@@ -210,7 +210,7 @@ def test_no_follower_sees_what_waits_or_is_undone(tmp_path: Path) -> None:
                 assert (list(dict.fromkeys(given)) if scheme == "tap" else given) == list(keys)
             sides.poll()
             assert (sides.by_synapse, sides.by_tank) == (list(keys), list(keys))
-            assert sides.fresh(serving.log.oldest_position) == dict.fromkeys(SCHEMES, list(keys))
+            assert sides.fresh(serving.log.oldest_position) == {name: list(keys) for name in SCHEMES}
 
         with sides.serving() as serving, sides.followers() as followers:
             put(master, "k1")
