@@ -44,6 +44,7 @@ from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
+from logweir.store.settling import Settlement
 from logweir.store.state import (
     MapFull,
     Position,
@@ -54,7 +55,6 @@ from logweir.store.state import (
     explained,
     typed,
 )
-from logweir.store.settling import Settlement
 from logweir.store.syncer import Aside, Syncer
 from logweir.store.synchro import SynchroQueue
 from logweir.store.transaction import Transaction

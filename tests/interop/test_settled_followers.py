@@ -6,8 +6,9 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.synapseclient import Client as SynapseClient
@@ -18,6 +19,11 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_bucket_followers import free_port
 from interop.test_iproto_synchronous import ALWAYS, NEVER, address
+from logweir import pipeline
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.plan import space_ids
+from logweir.pipeline.reading import scan
+from logweir.pipeline.tail import Tail
 from logweir.replication.bucket import BUCKET_FORMAT, Item, pack_item
 from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.greenstack.incoming import CaughtUp, Rows
@@ -141,6 +147,36 @@ def synapse_keys(row: str) -> list[str]:
     return [base64.b64decode(found[0]).decode()] if found else []
 
 
+def item_keys(batches: Iterable[Any]) -> list[str]:
+    """The keys of the items in rows of the pipeline."""
+    tuples = [data for batch in batches for data in batch.column("tuple").to_pylist()]
+    return [unpack(data)[0].decode() for data in tuples if data is not None]
+
+
+def by_scan(folder: Path) -> list[str]:
+    return item_keys(pipeline.batches(folder, columns=["tuple"], spaces="b", kinds="xlog"))
+
+
+class Stream:
+    """A stream of Spark without Spark, made anew for each step as after a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self._options = ScanOptions(paths=(str(folder),), columns=("tuple",), spaces=("b",))
+        self._position: VClock | None = None
+        self.found: list[str] = []
+
+    def take(self) -> list[str]:
+        """All that it read, ever."""
+        tail = Tail(self._options)
+        start = tail.oldest() if self._position is None else self._position
+        self._position = tail.advance(start)
+        spaces = space_ids(self._options, awaited=True)
+        for split in tail.splits(start, self._position):
+            self.found += item_keys(scan(split, self._options, spaces))
+        tail.close()
+        return self.found
+
+
 def by_tap(port: int) -> list[str]:
     with KvClient(port) as client:
         stream = client.stream(Connect(b"", Option.SUPPORT_ACK | Option.DUMP))
@@ -202,15 +238,22 @@ def test_no_follower_sees_what_waits_or_is_undone(tmp_path: Path) -> None:
         asyncio.run(join(address(master), tmp_path / "ours"))
         sides = Sides(tmp_path, master)
 
+        stream = Stream(tmp_path / "ours")
+
         def check(serving: Serving, followers: dict[str, Serving], *keys: str) -> None:
             for scheme, follower in followers.items():
                 follower.wait(lambda follower=follower: set(stored(follower)) >= set(keys))
                 given = stored(follower)
                 # While rows wait no position of a named TAP stream is kept: it copies anew.
                 assert (list(dict.fromkeys(given)) if scheme == "tap" else given) == list(keys)
+            for folder in (tmp_path / "ours", tmp_path / "master"):
+                assert by_scan(folder) == list(keys)
+            assert stream.take() == list(keys)
             sides.poll()
             assert (sides.by_synapse, sides.by_tank) == (list(keys), list(keys))
-            assert sides.fresh(serving.log.oldest_position) == {name: list(keys) for name in SCHEMES}
+            assert sides.fresh(serving.log.oldest_position) == {
+                name: list(keys) for name in SCHEMES
+            }
 
         with sides.serving() as serving, sides.followers() as followers:
             put(master, "k1")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property.test_synchronous_rows import OWNER, SPACES, Model, decision, prepared, replace_row
+from support.folding import prepared_here, state_here
 
 import logweir
 from logweir import pipeline
@@ -21,10 +23,10 @@ from logweir.store.log import Log
 from logweir.store.synchro import APPLIED
 from logweir.wal.columns import RowColumns
 from logweir.wal.follow import Follower
+from logweir.wal.mp import unpack
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Row, RowType, encode_rows
-from property.test_synchronous_rows import OWNER, SPACES, Model, decision, prepared, replace_row
 
 changes = st.one_of(
     st.tuples(st.sampled_from(["s", "a"]), st.integers(0, 5)),
@@ -156,9 +158,21 @@ def spark_lsns(batches: Iterable[object]) -> list[int]:
     ]
 
 
+def check_state(log: Log) -> None:
+    """What the pipeline folds out of the files is what the store shows."""
+    prepared = prepared_here(log.path)
+    assert prepared.vclock == log.applied
+    left = state_here(prepared)
+    for name, space_id in SPACES.items():
+        folded = [tuple(unpack(data)) for data in left.get(space_id, [])]
+        assert folded == log.select(name)
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps)
-def test_readers_of_what_is_settled_give_the_model(history: list[str | list[tuple[str, int]]]) -> None:
+def test_readers_of_what_is_settled_give_the_model(
+    history: list[str | list[tuple[str, int]]],
+) -> None:
     """One that stays, one that comes again at its position each time, one that begins with the
     oldest row, the scan and the stream of the pipeline: each gives what is confirmed, in the
     order of the log, each once, and nothing that waits or is undone. A stream takes whole blocks:
@@ -197,11 +211,14 @@ def test_readers_of_what_is_settled_give_the_model(history: list[str | list[tupl
                 assert spark_lsns(scanned) == model.lsns
                 read = stream.take(again=isinstance(step, str))
                 assert read == model.lsns[: len(read)]
+                if isinstance(step, str):
+                    check_state(log)
             if model.queue:
                 log.end_waiting(confirm=True)
                 model.confirm(lsn)
             log.replace("a", (99, 0))
             assert stays.take(log) == comes.take(log) == model.lsns
+            check_state(log)
             assert stream.take(again=True) == model.lsns
         finally:
             for one in (stays, comes):
