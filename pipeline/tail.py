@@ -119,7 +119,7 @@ class _Settling:
         self.settled = ALL_SETTLED
 
     def close(self) -> None:
-        """Close its file."""
+        """Close its file, until it is asked again."""
         self._follower.close()
 
     def covers(self, block: Block) -> bool:
@@ -260,6 +260,8 @@ class Tail:
                 cursor.take()
         finally:
             cursor.close()
+            if self._settling is not None and self._cursor is None:
+                self._settling.close()
         return segments
 
     def _extend(self, segments: list[_Segment], block: Block) -> None:

@@ -695,7 +695,7 @@ class Log(
         """The spaces, by id; `system`: those of Tarantool's own definitions too."""
         return [space for space in self.schema if system or not space.is_system]
 
-    def cursor(self, after: Mapping[int, int] | None = None) -> LogCursor:
+    def cursor(self, after: Mapping[int, int] | None = None, *, settled: bool = False) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `rows`
         for who waits in a way of their own. Raises `PositionUnavailable`."""
         start = self.oldest_position if after is None else position_of(after)
@@ -709,6 +709,7 @@ class Log(
                 start,
                 filesystem=self._filesystem,
                 durable=lambda: self._durable,
+                settled=self.settled if settled else None,
                 lease=Lease(self.path),
             )
         )
@@ -719,16 +720,19 @@ class Log(
         *,
         follow: bool = False,
         stop: threading.Event | None = None,
+        settled: bool = False,
     ) -> Iterator[LoggedTransaction]:
         """Transactions of the log behind a position, oldest first.
 
         `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
-        instead of stopping, until the log is closed or `stop` is set. Only rows that were
+        instead of stopping, until the log is closed or `stop` is set; `settled`: none from the
+        first on that waits for the CONFIRM of a synchronous replication, and a NOP in the place of
+        each row that was undone, else all as they are logged. Only rows that were
         acknowledged are given: with durability "write" a power cut may still take them back, and
         with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
         holds that position, and following it what stopped a log that has failed.
         """
-        with self.cursor(after) as cursor:
+        with self.cursor(after, settled=settled) as cursor:
             while not (follow and self.is_closed):
                 self._check_not_closed()
                 seen = self._vclock
