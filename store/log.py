@@ -291,14 +291,12 @@ class Log(
         return count
 
     def settled(self, position: VClock) -> Settled:
-        """What of the log above a position does not wait for a CONFIRM, and what of it a ROLLBACK
-        has undone: for who shows its contents. May take as long as to read the log from there,
-        once, where `knows_settled` is false. Raises what that raises."""
+        """What of the log above a position waits for no CONFIRM, and what was undone. Takes as long
+        as to read the log from there, once, unless `knows_settled`; raises what that raises."""
         return self._settlement.above(position)
 
     def knows_settled(self, position: VClock) -> bool:
-        """Whether `settled` tells it at once: what lies before the opening is looked at only when
-        it is asked for."""
+        """Whether `settled` tells it at once."""
         return self._settlement.knows(position)
 
     @property
@@ -549,8 +547,7 @@ class Log(
             txn.commit()
             if group.changed_schema:
                 self._schema = group.schema
-            self._synchro = group.waiting
-            self._vclock = vclock
+            self._synchro, self._vclock = group.waiting, vclock  # in this order: see `applied`
             self._settlement.tell(group.waiting)
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)

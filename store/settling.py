@@ -10,13 +10,14 @@ for a ROLLBACK, and only where there is one are the rows before it judged.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from logweir.errors import WalError
+from logweir.errors import RequestError, WalError
 from logweir.store.definition import SystemSpace
 from logweir.store.schema import Schema
 from logweir.store.synchro import DECISIONS, Decision, Entry, SynchroQueue
@@ -105,7 +106,10 @@ class Judge:
             self._tuples[space_id] = data or b"\x90"
         else:  # an UPSERT of a space that is there does what an UPDATE does
             base = columns.index_base[row]
-            self._tuples[space_id] = apply_update(old, ops, index_base=base, space=self._definition)
+            with contextlib.suppress(RequestError):  # it is in the snapshot's tuple already
+                self._tuples[space_id] = apply_update(
+                    old, ops, index_base=base, space=self._definition
+                )
         fields = unpack(self._tuples.get(space_id, b"\x90"))
         options = fields[_OPTIONS] if len(fields) > _OPTIONS else {}
         if isinstance(options, dict) and options.get("is_sync"):
@@ -115,18 +119,20 @@ class Judge:
 
 
 def judge_at(path: Path, before: VClock, filesystem: FileSystem) -> tuple[Judge, VClock]:
-    """A judge at the newest snapshot of a folder that `before` covers, and its position; where
-    there is none, at the oldest log. Raises `WalError`."""
+    """A judge at the newest snapshot of a folder that `before` covers, and its position. Where the
+    logs reach back further than the snapshots it begins at the oldest log, with the definitions of
+    the oldest snapshot. Raises `WalError`."""
     index = scan_directory(path, filesystem)
-    snaps = [file for file in index.snaps if before.covers(file.vclock)]
-    if not snaps:
-        start = index.xlogs[0].vclock if index.xlogs else before
-        return Judge(start), start
-    start = snaps[-1].vclock
-    if index.xlogs and not start.covers(index.xlogs[0].vclock):
+    snap = next((file for file in reversed(index.snaps) if before.covers(file.vclock)), None)
+    start = before if snap is None else snap.vclock
+    if index.xlogs and (snap is None or not start.covers(index.xlogs[0].vclock)):
         start = index.xlogs[0].vclock
     made = Judge(start)
-    with WalReader(snaps[-1].path, filesystem=filesystem) as reader:
+    if snap is None:
+        if not index.snaps:
+            return made, start
+        snap = index.snaps[0]
+    with WalReader(snap.path, filesystem=filesystem) as reader:
         for item in reader.blocks():
             if isinstance(item, Damage):
                 raise item.to_error()
