@@ -59,6 +59,7 @@ from logweir.replication.urls import Url, option_seconds
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 
 __all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
@@ -109,11 +110,13 @@ class Server:
         self.places = Places()
         self.names = Names(options.follow)
         self.hub = Hub(self._follow, on_gap=self.metrics.stream_gap)
+        self.settled = Hub(self._follow_settled, on_gap=self.metrics.stream_gap)
         functions = dict(load_functions(options.functions)) if options.functions else {}
         functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
         self.iproto = Shared(
             log,
             self.hub,
+            self.settled,
             metrics=self.metrics,
             functions=Functions(functions, log),
             options=Options(
@@ -131,13 +134,19 @@ class Server:
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
-    def _follow(self, after: VClock) -> Follower:
+    def _follow_settled(self, after: VClock) -> Follower:
+        return self._follow(after, self.log.settled)
+
+    def _follow(
+        self, after: VClock, settled: Callable[[VClock], Settled] | None = None
+    ) -> Follower:
         log, place = self.log, self.places.before(after)
         return Follower(
             log.path,
             after,
             filesystem=log.filesystem,
             durable=lambda: log.durable_end,
+            settled=settled,
             place=None if place is None else (place.path, place.offset, place.vclock),
         )
 
@@ -145,6 +154,7 @@ class Server:
         """After each commit, in its thread."""
         self.places.note(vclock, *self.log.durable_end)
         self.hub.committed()
+        self.settled.committed()
 
     def tank(self) -> TankService:
         """The topics of the store, for one more address."""
@@ -198,6 +208,7 @@ class Server:
             await self.topics.close()
         await self.iproto.retention.close()
         self.hub.close()
+        self.settled.close()
         self._stop_listening()
 
     async def caught_up(self) -> None:
@@ -308,7 +319,7 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tap": _tap,
     "memcached": _tap,
     "greenstack": _greenstack,
-    "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
+    "synapse": lambda server, url: SynapseService(server.log, server.settled, read_options(url)),
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {

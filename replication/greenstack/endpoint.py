@@ -517,7 +517,7 @@ class Conversation:
             self._finish(batch, [(status, b"")])
             return
         instance = str(self.service.shared.log.instance)
-        position = self.service.shared.log.vclock.without_local()
+        position = self.service.shared.log.applied.without_local()
         loud = replace(frame, flags=frame.flags & ~Flag.QUIET)
         self.session.answer(loud, payload=encode_opened(position, instance))
         self._done(batch)
@@ -543,7 +543,7 @@ class Conversation:
 
     def _has_position(self, start: VClock) -> Status:
         log = self.service.shared.log
-        if not log.vclock.covers(start):
+        if not log.applied.covers(start):
             return Status.ROLLBACK
         if not start.covers(log.oldest_position.without_local()):
             return Status.POSITION_GONE

@@ -122,7 +122,7 @@ class SynapseService:
             if label not in known and others >= SYNAPSE_ACKNOWLEDGERS:
                 _log.warning("synapse.not_kept", name=name, limit=SYNAPSE_ACKNOWLEDGERS)
                 return
-            position = self.streams.vclock_at(min(token, self.log.vclock.signature))
+            position = self.streams.vclock_at(min(token, self.log.applied.signature))
             if known.get(label) != dict(position):
                 await asyncio.to_thread(self.log.retain, label, position)
 
@@ -303,7 +303,7 @@ class Conversation:
     async def _run(self) -> None:
         self.link.limit_output(SYNAPSE_OUTPUT_HIGH_BYTES)
         log, hub = self.service.log, self.service.hub
-        reader = hub.reader(log.vclock, step_bytes=SYNAPSE_STEP_BYTES)
+        reader = hub.reader(log.applied, step_bytes=SYNAPSE_STEP_BYTES)
         try:
             while self.link.is_open:
                 await self._drained(reader)
@@ -489,7 +489,7 @@ class Conversation:
     async def _catch_up_space(self, stream: Stream, after: int | None) -> None:
         """The same of a space, from the log."""
         log, streams = self.service.log, self.service.streams
-        target = log.vclock.signature
+        target = log.applied.signature
         if after is not None and after > target:
             _log.info("synapse.ahead", peer=self.link.peer, stream=stream.name, token=after)
         elif after is not None and after < target:
@@ -508,8 +508,11 @@ class Conversation:
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
         streams = self.service.streams
         hub = self.service.hub
-        reader = hub.reader(streams.vclock_at(after), step_bytes=SYNAPSE_STEP_BYTES)
+        start = streams.vclock_at(after)
+        reader = hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
+            if not self.service.log.knows_settled(start):
+                await reader.skip_aside()
             while (window := reader.take()) is not None:
                 if window.end.signature <= after:
                     await asyncio.sleep(0)
@@ -541,7 +544,7 @@ class Conversation:
         It is read page by page; what changes meanwhile comes again behind it.
         """
         log, streams = self.service.log, self.service.streams
-        token = log.vclock.signature
+        token = log.applied.signature
         key: bytes | None = None
         held: str | None = None
         while True:

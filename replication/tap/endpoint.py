@@ -528,7 +528,7 @@ class Conversation:
             (b"version", self.service.settings.version),
             (b"bucket", self.bucket.name.encode()),
             (b"space_id", b"%d" % space.id),
-            (b"signature", b"%d" % log.vclock.signature),
+            (b"signature", b"%d" % log.applied.signature),
             (b"tap_streams", b"%d" % len(self.service.streams)),
         ]
 

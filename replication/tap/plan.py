@@ -48,7 +48,7 @@ class Plan:
 
 def plan_resumed(log: Log, position: VClock) -> Plan:
     """Of a name that goes on at `position`, if the log reaches back so far."""
-    reaches = log.vclock.covers(position) and position.covers(log.oldest_position)
+    reaches = log.applied.covers(position) and position.covers(log.oldest_position)
     return Plan(position) if reaches else Plan()
 
 
@@ -58,7 +58,7 @@ def plan_new(log: Log, connect: Connect, vbuckets: Sequence[int], now: float) ->
         return _plan_behind(log, dict(connect.checkpoints), vbuckets)
     if connect.options & Option.BACKFILL and connect.backfill:
         if connect.backfill in _FUTURE or connect.backfill >= now:
-            return Plan(log.vclock)
+            return Plan(log.applied)
         since = position_at_time(log, connect.backfill)
         if since is not None:
             return Plan(since, since=float(connect.backfill))
@@ -67,7 +67,7 @@ def plan_new(log: Log, connect: Connect, vbuckets: Sequence[int], now: float) ->
 
 def _plan_behind(log: Log, had: dict[int, int], ours: Sequence[int]) -> Plan:
     """Behind the checkpoints of some vbuckets. `had`: their ids."""
-    highest = log.vclock.signature
+    highest = log.applied.signature
     for lowest in sorted({had[vbucket] for vbucket in ours if vbucket in had}):
         start = None if lowest > highest else position_at_signature(log, lowest)
         if start is not None:

@@ -136,7 +136,7 @@ class Streaming:
     def change_filter(self, vbuckets: Iterable[int]) -> None:
         """The stream is to be about these vbuckets from now on."""
         self._filter = frozenset(vbuckets)
-        self._service.shared.hub.committed()  # it may be waiting for changes
+        self._service.shared.settled.committed()  # it may be waiting for changes
 
     def closed(self, reason: str) -> None:
         """The connection is gone, or somebody else goes on with the stream."""
@@ -175,7 +175,7 @@ class Streaming:
         if plan.start is None:
             await self._backfill(vbuckets)
         else:
-            self._read_from(plan.start)
+            await self._read_from(plan.start)
             if plan.missing:
                 await self._add(plan.missing, plan)
             else:
@@ -233,7 +233,7 @@ class Streaming:
         await self._takes()
         self.producer.open_backfill(vbuckets, self._link.time())
         backfill = self.feed.backfill(vbuckets, self._service.now)
-        self._read_from(backfill.start)
+        await self._read_from(backfill.start)
         await self._put_chunks(backfill, vbuckets)
         assert self._reader is not None
         new = frozenset(vbuckets)
@@ -305,10 +305,12 @@ class Streaming:
         self._unpin()
         return emptied
 
-    def _read_from(self, position: VClock) -> None:
+    async def _read_from(self, position: VClock) -> None:
         if self._reader is not None:
             self._reader.close()
-        self._reader = self._service.shared.hub.reader(position)
+        self._reader = self._service.shared.settled.reader(position)
+        if not self._log.knows_settled(position):
+            await self._reader.skip_aside()
 
     def _unpin(self) -> None:
         if self._pin:
@@ -470,7 +472,7 @@ class Streaming:
                 items.set_state(vbucket, VbucketState.DEAD)
 
         await service.shared.run(Job(apply))
-        end = self._log.vclock
+        end = self._log.applied
         while not reader.vclock.covers(end):
             window = reader.take()
             if window is None:

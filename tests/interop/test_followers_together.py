@@ -65,7 +65,8 @@ def subscribe(client: RawClient, after: dict[int, int]) -> None:
 
 def joined(serving: Serving, readers: int) -> None:
     """Wait until so many read the log."""
-    serving.wait(lambda: serving.server.hub.readers == readers)
+    server = serving.server
+    serving.wait(lambda: server.hub.readers + server.settled.readers == readers)
 
 
 def rows_of(client: RawClient, count: int) -> list[Any]:

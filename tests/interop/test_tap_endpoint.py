@@ -284,7 +284,7 @@ def test_future_only_sends_nothing_old(tmp_path: Path) -> None:
                 )
                 first = next(stream)
                 assert first.number == Opaque.ENABLE_AUTO_NACK
-                server.wait(lambda: server.server.hub.readers == 1)
+                server.wait(lambda: server.server.settled.readers == 1)
                 client.ask(
                     store(b"k", b"1"),
                     Packet(Opcode.APPEND, b"k", b"0"),
@@ -332,7 +332,7 @@ def test_a_named_stream_goes_on_where_it_was_acknowledged(tmp_path: Path) -> Non
         with KvClient(server.port) as consumer:
             stream = consumer.stream(connect)
             next(stream)
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             client.ask(store(b"one"))
             last = take_until(stream, b"one")[-1]
             next_one = threading.Thread(target=lambda: next(stream, None), daemon=True)
@@ -530,7 +530,7 @@ def test_a_consumer_that_stops_acknowledging_costs_one_window(tmp_path: Path) ->
     ):
         stream = consumer.stream(connect)
         next(stream)
-        server.wait(lambda: server.server.hub.readers == 1)
+        server.wait(lambda: server.server.settled.readers == 1)
         client.batch(*(store(b"k%d" % n, bytes(1000), Opcode.SETQ) for n in range(9000)))
         (service,) = {link._conversation.service for link in server.server.listener.links}
         (streaming,) = service.streams.values()

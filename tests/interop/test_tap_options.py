@@ -343,7 +343,7 @@ def test_what_expires_is_removed_without_being_asked_for(tmp_path: Path) -> None
         old = (store(b"old%d" % n, expiry=1_000_000_000) for n in range(600))
         stream = consumer.stream(Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE))
         assert next(stream).number == Opaque.ENABLE_AUTO_NACK
-        server.wait(lambda: server.server.hub.readers == 1)
+        server.wait(lambda: server.server.settled.readers == 1)
         client.batch(*(store(b"new%d" % n, expiry=4_000_000_000) for n in range(600)))
         client.ask(*old)
         server.wait(lambda: server.log.count("b") == 600)
@@ -380,7 +380,7 @@ def test_hops_are_counted(tmp_path: Path) -> None:
                 stream = consumer.stream(connect)
                 if is_live:
                     next(stream)
-                    server.wait(lambda: server.server.hub.readers == 1)
+                    server.wait(lambda: server.server.settled.readers == 1)
                     assert push(client, *made, removal) == [0, 0, Status.INVALID, 0]
                     client.ask(Packet(Opcode.APPEND, b"last", b"0"))
                 client.ask(store(b"zz"))
