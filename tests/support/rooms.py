@@ -84,7 +84,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "synapse": ("synapse_*", "follower_contract", "real_synapse", "fuzz_synapse"),
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url"),
-    "tools": ("cli*", "docs", "house", "tour", "spark_example"),
+    "tools": ("bench_*", "cli*", "docs", "house", "tour", "spark_example"),
 }
 """Room to the names of its test files, without `test_` and `.py`."""
 

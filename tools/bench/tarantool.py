@@ -53,6 +53,12 @@ class TarantoolPeer:
             process.stdin.close()
             process.wait(timeout=30)
 
+    @property
+    def pid(self) -> int:
+        """Of the process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def ask(self, line: str) -> float:
         """Send one line; the answer is a number. Raises `Unreachable` if the process ended."""
         process = self._process
