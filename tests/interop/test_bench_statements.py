@@ -180,6 +180,7 @@ def test_the_client_finds_refusals_and_other_contents(both: tuple[LoadProcess, S
         (b"", "closed the connection"),
         (b"\xce\0\0\0\x17\x83\x00\xce\0\0\0\0\x01\xcf" + bytes(14), "have the answers of 1"),
     ],
+    ids=["ended", "repeated"],
 )
 def test_the_client_finds_answers_that_are_missing_or_given_twice(
     answers: bytes, reason: str, both: tuple[LoadProcess, Server]

@@ -2,12 +2,11 @@
 
 SQLite has `journal_mode=WAL`, and `synchronous=FULL` for durability `fsync`: both sync each change
 before they return; for other ones `NORMAL`. Each cell has a folder of its own, with the tuples of
-the server cells; what both hold is compared at its end. `append` is next to one `executemany` in a
-transaction; a transaction of `tx.insert` next to one of as many `execute`, and in the cell
-`…/many` next to one `executemany`. Of 200 concurrent transactions, SQLite, which has one writer,
-makes them one after the other on one connection: the most that it can. Where changes are made,
-`more` tells how many syncs of logweir a round took,
-as a median.
+the server cells; what both find in a round, and hold in the end, is compared. `append` is next to
+one `executemany` in a transaction; a transaction of `tx.insert` next to one of as many `execute`,
+and in the cell `…/many` next to one `executemany`. Of 200 concurrent transactions, SQLite, which
+has one writer, makes them one after the other on one connection: the most that it can. `more` tells
+how many syncs of logweir a round took, as a median.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ _INSERT: Final = "INSERT INTO bench VALUES (?, ?, ?, ?, ?)"
 _REPLACE: Final = "REPLACE INTO bench VALUES (?, ?, ?, ?, ?)"
 _UPDATE: Final = "UPDATE bench SET number = number + 1 WHERE id = ?"
 _GET: Final = "SELECT * FROM bench WHERE id = ?"
+_SCAN: Final = "SELECT * FROM bench ORDER BY id"
 _BY_NUMBER: Final = "SELECT * FROM bench WHERE number = ?"
 
 Row = tuple[Any, ...]
@@ -86,7 +86,7 @@ def run_embedded(
         _, what, kind, *more = cell.name.split("/")
         with _Pair(directory, rows, kind == "index", durability) as pair:
             work = _WORKS[what](pair, *more)
-            yield measure(
+            figure = measure(
                 cell,
                 ours=pair.counted(work.ours),
                 theirs=work.theirs,
@@ -97,6 +97,7 @@ def run_embedded(
             )
             pair.compare(cell.name)
         shutil.rmtree(directory)
+        yield figure
 
 
 class _Pair:
@@ -156,7 +157,9 @@ class _Pair:
     def asynchronous(self) -> tuple[aio.AsyncLog, asyncio.Runner]:
         """The store with awaited methods, and what runs its tasks."""
         runner = self._stack.enter_context(asyncio.Runner())
-        return aio.AsyncLog(self.log), runner
+        store = aio.AsyncLog(self.log)
+        self._stack.callback(lambda: runner.run(store.close()))
+        return store, runner
 
     def counted(self, work: Callable[[], float]) -> Callable[[], float]:
         """The same, with its syncs counted."""
@@ -171,7 +174,7 @@ class _Pair:
 
     def compare(self, name: str) -> None:
         """Raises `Unreachable` where the two do not hold the same."""
-        rows = self.db.execute("SELECT * FROM bench ORDER BY id").fetchall()
+        rows = self.db.execute(_SCAN).fetchall()
         if self.log.select("bench") != rows:
             raise Unreachable(name, "logweir and SQLite hold different rows afterwards.")
 
@@ -265,13 +268,33 @@ def _transaction_update(pair: _Pair) -> _Work:
     return _Work(len(keys), lambda: _timed(ours), lambda: _timed(theirs))
 
 
+def _reads(
+    units: int, ours: Callable[[], Sequence[object]], theirs: Callable[[], Sequence[object]]
+) -> _Work:
+    """Raises `Unreachable`, in ours, where the two do not find the same."""
+    found: list[object] = []
+
+    def run_ours() -> float:
+        rows: list[object] = []
+        seconds = _timed(lambda: rows.extend(ours()))
+        if rows != found:
+            raise Unreachable("bench", "logweir and SQLite find different rows.")
+        return seconds
+
+    def run_theirs() -> float:
+        found.clear()
+        return _timed(lambda: found.extend(theirs()))
+
+    return _Work(units, run_ours, run_theirs)
+
+
 def _get(pair: _Pair) -> _Work:
     keys = pair.keys(pair.rows)
     log, db = pair.log, pair.db
-    return _Work(
+    return _reads(
         len(keys),
-        lambda: _timed(lambda: [log.get("bench", key) for key in keys]),
-        lambda: _timed(lambda: [db.execute(_GET, (key,)).fetchone() for key in keys]),
+        lambda: [log.get("bench", key) for key in keys],
+        lambda: [db.execute(_GET, (key,)).fetchone() for key in keys],
     )
 
 
@@ -279,18 +302,19 @@ def _select_secondary(pair: _Pair) -> _Work:
     count = max(1, pair.rows // 10)
     numbers = [bench_tuple(0, number_of(key, pair.rows))[3] for key in range(count)]
     log, db = pair.log, pair.db
-    return _Work(
+    return _reads(
         count,
-        lambda: _timed(lambda: [log.select("bench", n, index="number") for n in numbers]),
-        lambda: _timed(lambda: [db.execute(_BY_NUMBER, (n,)).fetchall() for n in numbers]),
+        lambda: [log.select("bench", number, index="number") for number in numbers],
+        lambda: [db.execute(_BY_NUMBER, (number,)).fetchall() for number in numbers],
     )
 
 
 def _scan(pair: _Pair) -> _Work:
-    return _Work(
+    log, db = pair.log, pair.db
+    return _reads(
         pair.rows,
-        lambda: _timed(lambda: pair.log.select("bench")),
-        lambda: _timed(lambda: pair.db.execute("SELECT * FROM bench").fetchall()),
+        lambda: log.select("bench"),
+        lambda: db.execute(_SCAN).fetchall(),
     )
 
 

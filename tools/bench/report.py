@@ -19,7 +19,7 @@ _BEGIN: Final = "<!-- written by `logweir bench statements --page`: begin -->"
 _END: Final = "<!-- written by `logweir bench statements --page`: end -->"
 _PLOT_ENDINGS: Final = (".png", ".svg", ".pdf")
 _COLUMNS: Final = {
-    "cell": 36,
+    "cell": 38,
     "logweir": 11,
     "peer": 11,
     "ratio": 7,

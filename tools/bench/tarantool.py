@@ -50,8 +50,10 @@ class TarantoolPeer:
         process = self._process
         if process is not None:
             assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.close()
             process.wait(timeout=30)
+            process.stdout.close()
 
     @property
     def pid(self) -> int:
