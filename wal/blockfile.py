@@ -28,6 +28,7 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.damage import DamageKind
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 from logweir.wal.settled import Settled
+from logweir.wal.settled import Settled
 from logweir.wal.xrow import Row, Transaction
 
 __all__ = ["Block", "BlockFile", "FileCut", "Problem"]
@@ -62,6 +63,16 @@ class Block:
         if columns is self.columns:
             return self
         return replace(self, columns=columns) if len(columns) else None
+
+    def first_rows(self, count: int) -> Block:
+        """The block with its first rows only."""
+        data = self.columns.data[: self.columns.row_offset[count]]
+        return replace(self, columns=RowColumns.scan(data))
+
+    def shown(self, settled: Settled) -> Block:
+        """The block with a NOP in the place of each row that was undone."""
+        columns = settled.shown(self.columns)
+        return self if columns is self.columns else replace(self, columns=columns)
 
     def first_rows(self, count: int) -> Block:
         """The block with its first rows only."""

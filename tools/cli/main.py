@@ -55,7 +55,7 @@ COMMANDS: Final = {
     "import": "Take another system's data folder into a store.",
     "pipeline": "Run a job over an archive on Spark.",
     "crashtest": "Kill a writing process again and again, and check what it left.",
-    "bench": "Measure appends, scans, recovery and Tank next to peers.",
+    "bench": "Measure statements, scans, recovery and servers next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 
