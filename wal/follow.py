@@ -119,7 +119,7 @@ class Follower:
             limit = self._limit(reader.path.name)
             reader.refresh()
             self._safe_end = reader.size if limit is None else min(limit, reader.size)
-            for item in reader.blocks(self._offset):
+            for item in reader.blocks(self._offset, is_live=True):
                 if limit is not None and item.offset >= limit:
                     return
                 if isinstance(item, Damage):
@@ -133,6 +133,7 @@ class Follower:
                 self._level()
                 if above is not None:
                     yield above
+            self._safe_end = self._offset  # what is behind is no block, or not yet
             if not self._open_next(reader):
                 return
 
