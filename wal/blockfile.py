@@ -16,6 +16,7 @@ from typing import Final, Self
 from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.limits import BLOCK_RAW_BYTES, READ_WINDOW_BYTES, VCLOCK_COMPONENTS
 from logweir.wal.block import (
+    EOF_MARKER,
     FIXHEADER_BYTES,
     MAGIC_PLAIN,
     MAGIC_ZSTD,
@@ -145,6 +146,11 @@ class BlockFile:
         """Bytes in the file when it was opened, or at the last `refresh`."""
         return self._size
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the EOF marker is the last thing in the file."""
+        return self._size >= 4 and bytes(self.bytes_at(self._size - 4, 4)) == EOF_MARKER
+
     def refresh(self) -> None:
         """Forget what was read ahead and look at the file's size again: it may have grown. Little
         is read at a time at first: there may be nothing but zeros behind it."""
@@ -217,6 +223,12 @@ class BlockFile:
     def is_filler_at(self, offset: int) -> bool:
         """Whether a filler begins at `offset`; what stands behind its head is not looked at."""
         return filler_zeros(self.bytes_at(offset, FILLER_BYTES)) is not None
+
+    @property
+    def data_end(self) -> int:
+        """`size`, but for a filler and its zeros at the file's end."""
+        filler = None if self.is_closed else self.ending()[1]
+        return self._size if filler is None else filler
 
     def ending(self) -> tuple[int, int | None]:
         """Where the file's zeros begin, and the filler in front of them, if there is one."""

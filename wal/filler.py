@@ -32,7 +32,6 @@ from logweir.wal.filesystem import ReadFile
 
 __all__ = [
     "FILLER_BYTES",
-    "data_end",
     "encode_filler",
     "filler_before",
     "filler_zeros",
@@ -93,12 +92,3 @@ def filler_before(file: ReadFile, size: int) -> int | None:
         if filler_zeros(data[at:]) is not None:
             return start + at
     return None
-
-
-def data_end(file: ReadFile, size: int) -> int:
-    """Where the data of a file of `size` bytes ends: its size, but for zeros written ahead.
-
-    Looks at the file's end only. Raises `OSError`.
-    """
-    found = filler_before(file, size)
-    return size if found is None else found
