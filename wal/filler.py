@@ -1,4 +1,4 @@
-"""The filler: the block behind the last real one, which stands for the zeros that are written ahead.
+"""The filler: the block behind the last real one, which stands for zeros written ahead.
 
 Overwriting zeros that are on the disk costs a sync half of what appending costs, as the file's size
 need not be written too. So the log's writer writes zeros before it needs them. A reader of the

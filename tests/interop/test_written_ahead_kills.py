@@ -1,6 +1,7 @@
-"""A real Tarantool opens what a kill leaves of a store that writes ahead, with all acknowledged rows.
+"""A real Tarantool opens what a kill leaves of a store that writes ahead, with every row.
 
-`LOGWEIR_AHEAD_KILLS=100 tools/test tests/interop/test_written_ahead_kills.py` kills a hundred times.
+`LOGWEIR_AHEAD_KILLS=100 tools/test tests/interop/test_written_ahead_kills.py` kills a hundred
+times.
 """
 
 from __future__ import annotations

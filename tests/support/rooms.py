@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "mp",
         ),
         *("power_cut", "render", "selection", "summary", "vclock", "xrow", "lost_lsns"),
-        *("agreement", "durable_names", "end_mark", "leases", "names", "written_ahead"),
+        *("agreement", "durable_names", "end_mark", "leases", "names", "written_ahead*"),
     ),
     "recovery": (
         *(

@@ -11,6 +11,7 @@ from array import array
 from pathlib import Path
 
 import pytest
+from support.kernels import interpreted
 from support.logs import INSTANCE, START, insert, transaction
 from typer.testing import CliRunner
 
@@ -33,7 +34,6 @@ from logweir.wal.reader import WalReader
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
-from support.kernels import interpreted
 
 AHEAD = 8192
 PLAIN = interpreted(
