@@ -14,6 +14,7 @@ from setuptools.command.build_py import build_py
 
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
+    "logweir.wal.fillerkernel": "wal/fillerkernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",

@@ -52,8 +52,8 @@ class Source:
     """One file to read. `location`: the folder's or file's path or URL as it was given; `path`:
     in its file system; `following`: the `VClock` of the next log of its folder, None if it is the
     newest; `gap`: what its header says of a log before it that is not there, "" if none is missing;
-    `size`: bytes when it was planned; `first_block`: where its header ends; `settled`: what of its
-    rows is wanted."""
+    `size`: bytes of data when it was planned; `first_block`: where its header ends; `settled`: what
+    of its rows is wanted."""
 
     location: str
     path: str
@@ -228,7 +228,7 @@ def _single(folder: _Folder) -> LogFile:
             suffix,  # type: ignore[arg-type]
             reader.meta.vclock.signature,
             reader.meta,
-            reader.size,
+            reader.data_end,
         )
 
 
@@ -257,7 +257,7 @@ def _sources(
             own = settled.within(file.vclock, after.vclock if after else None)
             after = after if own.limit is None else None
         with WalReader(file.path, filesystem=folder.filesystem) as reader:
-            size, first_block = reader.size, reader.first_block
+            size, first_block = reader.data_end, reader.first_block
         found.append(
             Source(
                 location=folder.location,

@@ -16,6 +16,7 @@ from typing import Final, Self
 from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.limits import BLOCK_RAW_BYTES, READ_WINDOW_BYTES, VCLOCK_COMPONENTS
 from logweir.wal.block import (
+    EOF_MARKER,
     FIXHEADER_BYTES,
     MAGIC_PLAIN,
     MAGIC_ZSTD,
@@ -27,7 +28,7 @@ from logweir.wal.columns import RowColumns
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import DamageKind
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
-from logweir.wal.settled import Settled
+from logweir.wal.filler import FILLER_BYTES, filler_before, filler_zeros, last_nonzero
 from logweir.wal.settled import Settled
 from logweir.wal.xrow import Row, Transaction
 
@@ -35,6 +36,7 @@ __all__ = ["Block", "BlockFile", "FileCut", "Problem"]
 
 _NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
 _PROBE_BYTES: Final = 64 * 1024 * 1024
+_FIRST_WINDOW_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class BlockFile:
             raise explain(error, self.name) from error
         self._window = memoryview(b"")
         self._window_offset = 0
+        self._window_bytes = READ_WINDOW_BYTES
         try:
             self._size = self._file.size()
         except BaseException as error:
@@ -164,9 +167,16 @@ class BlockFile:
         """Bytes in the file when it was opened, or at the last `refresh`."""
         return self._size
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the EOF marker is the last thing in the file."""
+        return self._size >= 4 and bytes(self.bytes_at(self._size - 4, 4)) == EOF_MARKER
+
     def refresh(self) -> None:
-        """Forget what was read ahead and look at the file's size again: it may have grown."""
+        """Forget what was read ahead and look at the file's size again: it may have grown. Little
+        is read at a time at first: there may be nothing but zeros behind it."""
         self._window = memoryview(b"")
+        self._window_bytes = _FIRST_WINDOW_BYTES
         try:
             self._size = self._file.size()
         except OSError as error:
@@ -189,6 +199,8 @@ class BlockFile:
             if magic in (MAGIC_PLAIN, MAGIC_ZSTD):
                 return Problem(DamageKind.BLOCK_HEADER, error.reason)
             return Problem(DamageKind.MAGIC, f"no block begins here: {error.reason}")
+        if header.kind == "zstd" and self.is_filler_at(offset):
+            return Problem(DamageKind.MAGIC, "a filler, not a block, begins here")
         start = offset + FIXHEADER_BYTES
         left = self._size - start
         if header.stored_bytes > left:
@@ -229,6 +241,26 @@ class BlockFile:
             return Problem(DamageKind.ROWS, text, header)
         return Block(self.name, offset, header, columns)
 
+    def is_filler_at(self, offset: int) -> bool:
+        """Whether a filler begins at `offset`; what stands behind its head is not looked at."""
+        return filler_zeros(self.bytes_at(offset, FILLER_BYTES)) is not None
+
+    @property
+    def data_end(self) -> int:
+        """`size`, but for a filler and its zeros at the file's end."""
+        filler = None if self.is_closed else self.ending()[1]
+        return self._size if filler is None else filler
+
+    def ending(self) -> tuple[int, int | None]:
+        """Where the file's zeros begin, and the filler in front of them, if there is one."""
+        try:
+            return (
+                last_nonzero(self._file, self._size) + 1,
+                filler_before(self._file, self._size),
+            )
+        except OSError as error:
+            raise explain(error, self.name) from error
+
     def has_nonzero(self, start: int, stop: int) -> bool:
         """Whether a byte from `start` on and before `stop` is not zero."""
         while start < stop:
@@ -258,6 +290,8 @@ class BlockFile:
         except DecodeError:
             return False
         start = offset + FIXHEADER_BYTES
+        if header.kind == "zstd" and self.is_filler_at(offset):
+            return False
         if header.stored_bytes > min(self._size - start, self.limit_bytes):
             return False
         if self._probe_left < header.stored_bytes:
@@ -272,7 +306,8 @@ class BlockFile:
         if at >= 0 and at + count <= len(self._window):
             return self._window[at : at + count]
         try:
-            piece = memoryview(self._file.read(max(count, READ_WINDOW_BYTES), offset))
+            piece = memoryview(self._file.read(max(count, self._window_bytes), offset))
+            self._window_bytes = min(2 * self._window_bytes, READ_WINDOW_BYTES)
         except OSError as error:
             raise explain(error, self.name, offset) from error
         if len(piece) < count:

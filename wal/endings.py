@@ -11,7 +11,9 @@ bit can make the rest of a file look like an unfinished write):
   every valid block behind it was not synced either. logweir's own files say which these are: the
   field for the checksum of the block before, which every reader ignores, holds the distance
   back to the end of what was synced. So that zeros mean "missing", its writer packs rows that
-  would leave a piece with zeros only.
+  would leave a piece with zeros only. What is written ahead (`wal.filler`) is zeros on purpose:
+  a piece that never arrived then holds them still, or the filler's head in front of them. The
+  file's data ends at its last whole filler, which is none of the *valid blocks*.
 * anything else is corruption; reading can go on at the next valid block, or, where the length field
   alone is wrong, with the same block (`Damage.salvage`).
 """
@@ -25,6 +27,7 @@ from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_PLAIN, MAGIC_ZS
 from logweir.wal.blockfile import Block, BlockFile, Problem
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage, DamageKind
+from logweir.wal.filler import FILLER_BYTES, may_end_filler
 from logweir.wal.mp import encode_uint
 
 __all__ = ["classify", "salvaged", "trailing"]
@@ -46,8 +49,8 @@ def classify(
             file, DamageKind.ZERO_TAIL, at, f"only zeros follow, {size - at} bytes", is_synced
         ), None
     following = file.find_block(at + 1)
-    closed = bytes(file.bytes_at(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at
-    resume = following if following is not None else size - 4 if closed else None
+    end = _data_end(file, at)
+    resume = end if following is None else following
     stop = size if resume is None else resume
     if _only_length_is_wrong(file, at, stop, problem):
         start = at + FIXHEADER_BYTES
@@ -57,7 +60,7 @@ def classify(
         return replace(damage, salvage=(start, stop)), resume
     if resume is None and _is_cut(file, at, problem):
         return _tail(file, DamageKind.TORN_TAIL, at, problem.message, is_synced), None
-    if _is_unsynced(file, at, following, closed):
+    if _is_unsynced(file, at, following, end):
         text = "pieces of the last write, which was never synced, are missing"
         return _tail(file, DamageKind.UNSYNCED_TAIL, at, text, is_synced), None
     text = problem.message
@@ -93,10 +96,22 @@ def _is_cut(file: BlockFile, at: int, problem: Problem) -> bool:
     return any(magic.startswith(head[:4]) for magic in (MAGIC_PLAIN, MAGIC_ZSTD, EOF_MARKER))
 
 
-def _is_unsynced(file: BlockFile, at: int, following: int | None, closed: bool) -> bool:
+def _data_end(file: BlockFile, at: int) -> int | None:
+    """Where behind `at` the EOF marker or the last filler says that no block follows."""
+    size = file.size
+    if bytes(file.bytes_at(max(size - 4, 0), 4)) == EOF_MARKER and size - 4 > at:
+        return size - 4
+    _, filler = file.ending()
+    return filler if filler is not None and filler > at else None
+
+
+def _is_unsynced(file: BlockFile, at: int, following: int | None, end: int | None) -> bool:
     """Whether a never synced write begins at or before `at` and pieces of it are missing."""
-    stop = file.size if following is None else following
-    if closed or not _has_missing_piece(file, at, stop, last=following is None):
+    if end is not None and not file.is_filler_at(end):
+        return False
+    stop = following if following is not None else end if end is not None else file.size
+    is_last = following is None and end is None
+    if not _has_old_head(file, at) and not _has_missing_piece(file, at, stop, last=is_last):
         return False
     while following is not None:
         found = file.block_at(following)
@@ -120,10 +135,35 @@ def _has_missing_piece(file: BlockFile, at: int, stop: int, *, last: bool) -> bo
         end = (start // _SECTOR_BYTES + 1) * _SECTOR_BYTES
         if end > stop and not last:
             return False
-        if not file.has_nonzero(start, min(end, stop)):
+        begin = at + FILLER_BYTES if _is_rest_of_head(file, at, start) else start
+        if begin < stop and not file.has_nonzero(begin, min(end, stop)):
             return True
         start = end
     return False
+
+
+def _is_rest_of_head(file: BlockFile, at: int, start: int) -> bool:
+    """Whether the sector that begins at `start` may begin with the end of a filler from `at` on."""
+    end = at + FILLER_BYTES
+    return at < start < end and may_end_filler(bytes(file.bytes_at(start, end - start)))
+
+
+def _has_old_head(file: BlockFile, at: int) -> bool:
+    """Whether the first sector of what begins at `at` may be as it was when a filler began there:
+    then the file's data ended there, so that filler goes further than what is there now."""
+    border = (at // _SECTOR_BYTES + 1) * _SECTOR_BYTES
+    head = bytes(file.bytes_at(at, FILLER_BYTES))[: border - at]
+    if file.is_filler_at(at):
+        return True
+    if border >= at + FILLER_BYTES or not head.startswith(MAGIC_ZSTD):
+        return False
+    width = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(head[4]) if len(head) > 4 else 4
+    if width is None:
+        longest = head[4]
+    else:
+        longest = int.from_bytes(head[5 : 5 + width].ljust(width, b"\xff"), "big")
+    zeros, _ = file.ending()
+    return at + FIXHEADER_BYTES + longest >= zeros
 
 
 def salvaged(file: BlockFile, damage: Damage) -> Block | None:

@@ -125,7 +125,7 @@ class Follower:
             settled = self._settled()  # asked last: what may be read was told before
             reader.refresh()
             self._safe_end = reader.size if limit is None else min(limit, reader.size)
-            for item in reader.blocks(self._offset):
+            for item in reader.blocks(self._offset, is_live=True):
                 if limit is not None and item.offset >= limit:
                     return
                 if isinstance(item, Damage):
@@ -148,6 +148,7 @@ class Follower:
                     yield above.shown(settled)
                 if not is_whole:
                     return
+            self._safe_end = self._offset  # what is behind is no block, or not yet
             if not self._open_next(reader):
                 return
 

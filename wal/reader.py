@@ -16,12 +16,13 @@ from typing import Final, Protocol
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded
 from logweir.limits import BLOCK_RAW_BYTES, META_BYTES
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_ZSTD
 from logweir.wal.blockfile import Block, BlockFile, FileCut, Problem
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import TAIL_KINDS, Damage, FileEnd
 from logweir.wal.endings import classify, salvaged, trailing
 from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filler import FILLER_BYTES
 from logweir.wal.meta import Meta, decode_meta
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction
@@ -109,6 +110,7 @@ class WalReader(BlockFile):
         self._newest: bytes | None = None  # rows of the block before
         self._at = self.first_block
         self._looks = _LOOKS
+        self._is_live = False
 
     @property
     def vclock(self) -> VClock:
@@ -119,11 +121,16 @@ class WalReader(BlockFile):
 
     # --- iterating --------------------------------------------------------------------------------
 
-    def blocks(self, offset: int | None = None) -> Iterator[Block | Damage]:
+    def blocks(
+        self, offset: int | None = None, *, is_live: bool = False
+    ) -> Iterator[Block | Damage]:
         """Blocks and damage in the order of the file, from `offset` (default: the first block).
 
-        Stops at the first damage unless `skip_damage`. Sets `end`.
+        `is_live`: it is being written, so nothing is said of what stands behind a filler. Stops at
+        the first damage unless `skip_damage`. Sets `end`.
         """
+        self._is_live = is_live
+        self._looks = _LOOKS
         self._at = self.end_offset = self.first_block if offset is None else offset
         while True:
             try:
@@ -159,7 +166,7 @@ class WalReader(BlockFile):
                 at = found.end
                 continue
             damage, resume = classify(self, at, found, is_synced=self.meta.is_synced)
-            if damage.kind not in TAIL_KINDS and self._is_changed():
+            if damage.kind not in TAIL_KINDS and self._is_other(at, found):
                 continue  # a part of what was looked at was replaced meanwhile
             following = None if resume is None else self._block_or_none(resume)
             yield self._with_neighbours(damage, following)
@@ -186,6 +193,14 @@ class WalReader(BlockFile):
         self._looks -= 1
         self.refresh()
         return self.size != before
+
+    def _is_other(self, at: int, problem: Problem) -> bool:
+        """Whether the file changed since that problem was found at `at`; it is looked at again."""
+        if not self._looks:
+            return False
+        if self._is_changed() or self._ending(at) is not None:
+            return True
+        return self.block_at(at) != problem
 
     def transactions(self) -> Iterator[Transaction | Damage]:
         """Transactions and damage in the order of the file. Sets `end`."""
@@ -229,8 +244,13 @@ class WalReader(BlockFile):
         """Whether the file ends in order at `at`."""
         if at >= self.size:
             return FileEnd.UNCLOSED
-        if bytes(self.bytes_at(at, 4)) == EOF_MARKER:
+        magic = bytes(self.bytes_at(at, 4))
+        if magic == EOF_MARKER:
             return FileEnd.CLEAN if at + 4 == self.size else FileEnd.TRAILING_BYTES
+        if magic == MAGIC_ZSTD and self.is_filler_at(at):
+            behind = at + FILLER_BYTES
+            if self._is_live or not self.has_nonzero(behind, self.size):
+                return FileEnd.UNCLOSED
         return None
 
     def _follow(self, block: Block) -> None:

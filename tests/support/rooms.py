@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "mp",
         ),
         *("power_cut", "render", "selection", "summary", "vclock", "xrow", "lost_lsns"),
-        *("agreement", "durable_names", "end_mark", "leases", "names"),
+        *("agreement", "durable_names", "end_mark", "leases", "names", "written_ahead*"),
     ),
     "recovery": (
         *(
@@ -84,13 +84,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "fuzz_greenstack",
     ),
     "synapse": ("synapse_*", "follower_contract", "real_synapse", "fuzz_synapse"),
-<<<<<<< HEAD
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "settled_*"),
-    "tools": ("cli*", "docs", "house", "tour", "spark_example"),
-=======
-    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url"),
     "tools": ("bench_*", "cli*", "docs", "house", "tour", "spark_example"),
->>>>>>> bench
 }
 """Room to the names of its test files, without `test_` and `.py`."""
 

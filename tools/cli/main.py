@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "cat": "Print the rows of logs and snapshots.",
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
+    "trim": "Cut off what was written ahead of a log's end.",
     "restore": "Write the state at a point in time.",
     "snapshot": "Write a snapshot of a store.",
     "diff": "Show what changed between two states.",
