@@ -76,16 +76,6 @@ class Block:
         columns = settled.shown(self.columns)
         return self if columns is self.columns else replace(self, columns=columns)
 
-    def first_rows(self, count: int) -> Block:
-        """The block with its first rows only."""
-        data = self.columns.data[: self.columns.row_offset[count]]
-        return replace(self, columns=RowColumns.scan(data))
-
-    def shown(self, settled: Settled) -> Block:
-        """The block with a NOP in the place of each row that was undone."""
-        columns = settled.shown(self.columns)
-        return self if columns is self.columns else replace(self, columns=columns)
-
     def rows(self) -> Iterator[Row]:
         """The rows as objects."""
         return map(self.columns.row, range(len(self.columns)))
