@@ -31,6 +31,12 @@ COMPRESS_THRESHOLD_BYTES: Final = 2029
 WAL_MAX_SIZE_BYTES: Final = 256 * 1024 * 1024
 """Default size from which a log file is closed and the next begun. Source: 2.6.0."""
 
+WRITE_AHEAD_BYTES: Final = 1024 * 1024
+"""How many zeros a log has behind its last block at most, by default."""
+
+WRITE_AHEAD_MAX_BYTES: Final = 256 * 1024 * 1024
+"""The most that can be asked for: a Tarantool that starts reads the zeros as one block."""
+
 READ_WINDOW_BYTES: Final = 1024 * 1024
 """A reader asks the disk for this much at a time."""
 

@@ -42,6 +42,7 @@ from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
+    "DEFAULT_BUCKET",
     "STATES_SPACE",
     "Bucket",
     "Buckets",
@@ -50,6 +51,7 @@ __all__ = [
     "primary_of",
 ]
 
+DEFAULT_BUCKET: Final = "default"
 STATES_SPACE: Final = "logweir_vbucket"
 _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state", "unsigned"))
 _ANY_KEY: Final = b"k"

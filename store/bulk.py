@@ -40,7 +40,8 @@ _ZERO: Final = array("Q", (0,))
 
 
 def interpreted(module: ModuleType) -> ModuleType:
-    """The same kernel as plain Python: its source, which stands beside the compiled one."""
+    """The same kernel as plain Python, and those that it calls: the source of each stands beside
+    the compiled one. The C functions of a compiled kernel can only be called by another."""
     name = module.__name__.rpartition(".")[2]
     source = Path(str(module.__file__)).with_name(f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"{module.__name__}_interpreted", source)
@@ -48,6 +49,9 @@ def interpreted(module: ModuleType) -> ModuleType:
     assert spec.loader is not None
     plain = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plain)
+    for name, called in tuple(vars(plain).items()):
+        if isinstance(called, ModuleType) and hasattr(called, "COMPILED"):
+            vars(plain)[name] = interpreted(called)
     return plain
 
 

@@ -42,10 +42,10 @@ from logweir.store.synchro import (
     SynchroQueue,
     apply_row,
     encode_decision,
-    is_synchronous,
 )
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
+from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
@@ -70,6 +70,7 @@ class Mark:
     bytes: int
     borders: int
     waiting: tuple[Entry, ...]
+    undone: tuple[Span, ...]
 
 
 class Group:
@@ -203,6 +204,7 @@ class Group:
             self._pending_bytes,
             len(self._borders),
             tuple(self.waiting),
+            tuple(self.waiting.undone),
         )
 
     def rollback(self, mark: Mark) -> None:
@@ -211,7 +213,7 @@ class Group:
             raise Spoiled
         self._end_trial()
         self.txn.rollback(mark.txn)
-        self.waiting = SynchroQueue(mark.waiting)
+        self.waiting = SynchroQueue(mark.waiting, mark.undone)
         self.engine.schema = mark.schema
         del self._pending[mark.rows :]
         del self._borders[mark.borders :]
@@ -232,7 +234,7 @@ class Group:
             return False
         if columns.type[last - 1] in DECISIONS:
             self._decide(Decision.of(columns, last - 1))
-        elif self.waiting or is_synchronous(self.schema, columns, range(first, last)):
+        elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
             self._hold(columns, first, last)
         else:
             for row in range(first, last):
@@ -262,7 +264,7 @@ class Group:
         if size > SYNCHRO_QUEUE_BYTES:
             raise LimitExceeded("SYNCHRO_QUEUE_BYTES", SYNCHRO_QUEUE_BYTES, size)
         entry = Entry.of(columns, first, last, self.vclock)
-        self._check_owner(entry, columns, range(first, last))
+        self._check_owner(entry)
         trial = self._trial
         if trial is None:
             trial = Engine(self.txn.child(), self.schema, self.engine.plans)
@@ -279,10 +281,11 @@ class Group:
             raise
         self.waiting.hold(entry)
 
-    def _check_owner(self, entry: Entry, columns: RowColumns, rows: range) -> None:
+    def _check_owner(self, entry: Entry) -> None:
         if not self.waiting or entry.replica_id == self.waiting.owner:
             return
-        if is_synchronous((self._trial or self.engine).schema, columns, rows):
+        schema = (self._trial or self.engine).schema
+        if any(map(schema.is_synchronous, entry.spaces)):
             raise RequestError(
                 ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
                 f"Found uncommitted sync transactions from other instance with id "
@@ -292,12 +295,7 @@ class Group:
     def _decide(self, decision: Decision) -> None:
         """Apply what a CONFIRM or ROLLBACK lets go on."""
         self._end_trial()
-
-        def is_sync(entry: Entry) -> bool:
-            columns = entry.columns()
-            return is_synchronous(self.schema, columns, range(len(columns)))
-
-        for entry in self.waiting.decide(decision, is_sync):
+        for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             columns = entry.columns()
             for row in range(len(columns)):
                 self._apply(columns, row)

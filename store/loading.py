@@ -29,12 +29,12 @@ from logweir.store.synchro import (
     Entry,
     SynchroQueue,
     apply_row,
-    is_synchronous,
 )
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
 from logweir.wal.place import Place
 from logweir.wal.reader import Block
+from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
@@ -78,6 +78,7 @@ def load(
     not open. Where the map becomes full it is doubled, and what was not committed is done again.
     Raises `CorruptBlock`.
     """
+    undone: list[Span] = []
     while True:
         loader = None
         try:
@@ -96,9 +97,11 @@ def load(
             for batch in source.batches(after):
                 loader.apply(batch)
             loader.finish(source.end)
+            loader.waiting.undone += undone
             return loader.schema, loader.waiting
         except MapFull:
             if loader is not None:
+                undone += loader.waiting.undone
                 loader.abort()
             position = _grown(state)
 
@@ -246,7 +249,7 @@ class Loader:
                 self._apply_rows(batch, ready, first, kinds, spaces)
                 self._decide(batch, row)
                 ready = last
-            elif self.waiting or self._is_synchronous(columns, first, last):
+            elif self.waiting or any(map(self.schema.is_synchronous, spaces[first:last])):
                 self._apply_rows(batch, ready, first, kinds, spaces)
                 before = VClock(dict(enumerate(lsns)))
                 self.waiting.hold(Entry.of(columns, first, last, before))
@@ -259,20 +262,13 @@ class Loader:
             first = last
         self._apply_rows(batch, ready, batch.last, kinds, spaces)
 
-    def _is_synchronous(self, columns: RowColumns, first: int, last: int) -> bool:
-        return is_synchronous(self.schema, columns, range(first, last))
-
     def _decide(self, batch: Batch, row: int) -> None:
         try:
             decision = Decision.of(batch.block.columns, row)
         except RequestError as error:
             raise _cannot_apply(batch.block, batch.block.columns, row, error) from error
 
-        def is_sync(entry: Entry) -> bool:
-            columns = entry.columns()
-            return self._is_synchronous(columns, 0, len(columns))
-
-        for entry in self.waiting.decide(decision, is_sync):
+        for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             columns = entry.columns()
             for at in range(len(columns)):
                 if columns.type[at] in APPLIED:

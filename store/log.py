@@ -44,6 +44,7 @@ from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
+from logweir.store.settling import Settlement
 from logweir.store.state import (
     Position,
     State,
@@ -65,6 +66,7 @@ from logweir.wal.lease import Lease
 from logweir.wal.mp import Value, unpack
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, keep_for_ever
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
 from logweir.wal.xrow import RowType
@@ -113,6 +115,9 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         self._schema: Schema = opened.schema
         self._vclock: VClock = opened.vclock
         self._synchro: SynchroQueue = opened.waiting
+        self._settlement = Settlement(
+            opened.path, opened.filesystem, opened.settled_since, opened.waiting
+        )
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
         self.end_marks: EndMarks = opened.writer.end_marks
@@ -259,7 +264,8 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
     def applied(self) -> VClock:
         """The position that reads see: before the first transaction that waits."""
         self.check_process()
-        return self._synchro.applied if self._synchro else self._vclock
+        vclock, waiting = self._vclock, self._synchro  # they are set in the reverse order
+        return waiting.applied if waiting else vclock
 
     @property
     def waiting(self) -> int:
@@ -277,6 +283,15 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         kind = RowType.CONFIRM if confirm else RowType.ROLLBACK
         count: int = self._run(lambda group: group.end_waiting(kind))
         return count
+
+    def settled(self, position: VClock) -> Settled:
+        """What of the log above a position waits for no CONFIRM, and what was undone. Takes as long
+        as to read the log from there, once, unless `knows_settled`; raises what that raises."""
+        return self._settlement.above(position)
+
+    def knows_settled(self, position: VClock) -> bool:
+        """Whether `settled` tells it at once."""
+        return self._settlement.knows(position)
 
     @property
     def schema(self) -> Schema:
@@ -494,7 +509,8 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
                 self._layers.push(layer, position)
                 if group.changed_schema:
                     self._schema = group.schema
-                self._vclock, self._synchro = vclock, group.waiting
+                self._synchro, self._vclock = group.waiting, vclock  # in this order: see `applied`
+                self._settlement.tell(group.waiting)
         failpoint("store.after_publish")
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)
@@ -621,7 +637,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         """The spaces, by id; `system`: those of Tarantool's own definitions too."""
         return [space for space in self.schema if system or not space.is_system]
 
-    def cursor(self, after: Mapping[int, int] | None = None) -> LogCursor:
+    def cursor(self, after: Mapping[int, int] | None = None, *, settled: bool = False) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `rows`
         for who waits in a way of their own. Raises `PositionUnavailable`."""
         start = self.oldest_position if after is None else position_of(after)
@@ -635,6 +651,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
                 start,
                 filesystem=self._filesystem,
                 durable=lambda: self._durable,
+                settled=self.settled if settled else None,
                 lease=Lease(self.path),
             )
         )
@@ -645,16 +662,19 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         *,
         follow: bool = False,
         stop: threading.Event | None = None,
+        settled: bool = False,
     ) -> Iterator[LoggedTransaction]:
         """Transactions of the log behind a position, oldest first.
 
         `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
-        instead of stopping, until the log is closed or `stop` is set. Only rows that were
+        instead of stopping, until the log is closed or `stop` is set; `settled`: none from the
+        first on that waits for the CONFIRM of a synchronous replication, and a NOP in the place of
+        each row that was undone, else all as they are logged. Only rows that were
         acknowledged are given: with durability "write" a power cut may still take them back, and
         with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
         holds that position, and following it what stopped a log that has failed.
         """
-        with self.cursor(after) as cursor:
+        with self.cursor(after, settled=settled) as cursor:
             while not (follow and self.is_closed):
                 self._check_not_closed()
                 seen = self._vclock

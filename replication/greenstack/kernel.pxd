@@ -1,6 +1,6 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
-cimport logweir.replication.tap.kernel as items
+cimport logweir.replication.bucketkernel as items
 cimport logweir.store.kernel as keys
 cimport logweir.wal.kernel as rows
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import logweir.replication.tap.kernel as items
+import logweir.replication.bucketkernel as items
 import logweir.store.kernel as keys
 import logweir.wal.kernel as rows
 

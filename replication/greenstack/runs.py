@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication import bucketkernel
 from logweir.replication.bucketstore import GroupItems
 from logweir.replication.greenstack import kernel as compiled
 from logweir.replication.greenstack.codec import (
@@ -28,7 +29,6 @@ from logweir.replication.greenstack.codec import (
 )
 from logweir.replication.greenstack.codec import encode_answer as encode_greenstack_answer
 from logweir.replication.greenstack.messages import MutationAnswer
-from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
 from logweir.store import kernel as keys_kernel
@@ -59,14 +59,11 @@ _END: Final = (1 << 64) - 1
 
 def interpreted_kernel() -> ModuleType:
     """The kernel as plain Python, and the others that it calls."""
-    plain, items, keys, rows = map(interpreted, (compiled, tap_kernel, keys_kernel, rows_kernel))
-    vars(keys)["rows"] = rows
-    vars(items).update(rows=rows, keys=keys)
-    vars(plain).update(rows=rows, items=items, keys=keys)
-    return plain
+    return interpreted(compiled)
 
 
-ANY_COMPILED: Final = any(one.COMPILED for one in (compiled, tap_kernel, keys_kernel, rows_kernel))
+_CALLED: Final = (bucketkernel, keys_kernel, rows_kernel)
+ANY_COMPILED: Final = compiled.COMPILED or any(one.COMPILED for one in _CALLED)
 """The C functions of a compiled kernel can only be called by another."""
 
 _is_mixed: Final = not compiled.COMPILED and ANY_COMPILED

@@ -68,8 +68,8 @@ from logweir.replication.greenstack.messages import (
 )
 from logweir.replication.greenstack.runs import take_run
 from logweir.replication.greenstack.stream import Outgoing
+from logweir.replication.sasl import Authentication, Credentials
 from logweir.replication.session import Outbox
-from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.wal.vclock import VClock
 
 __all__ = [

@@ -75,13 +75,24 @@ class FollowerStatus:
 
 
 class Shared:
-    """One server's common state. Belongs to the event loop's thread."""
+    """One server's common state. Belongs to the event loop's thread.
+
+    `hub`: gives the log as it is; `settled`: what of it is settled, to who shows its contents.
+    """
 
     def __init__(
-        self, log: Log, hub: Hub, *, metrics: Metrics, functions: Functions, options: Options
+        self,
+        log: Log,
+        hub: Hub,
+        settled: Hub,
+        *,
+        metrics: Metrics,
+        functions: Functions,
+        options: Options,
     ) -> None:
         self.log = log
         self.hub = hub
+        self.settled = settled
         self.metrics = metrics
         self.functions = functions
         self.options = options

@@ -33,18 +33,16 @@ from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
 from logweir.replication.iproto.codec import (
     EMPTY_BODY,
     SALT_BYTES,
-    STREAM_TYPES,
     BrokenStream,
     IprotoKey,
-    Request,
     RequestType,
     Splitter,
     decode_answer,
-    decode_request,
     encode_answer,
     encode_error,
     encode_greeting,
 )
+from logweir.replication.iproto.requests import STREAM_TYPES, Request, decode_request
 from logweir.replication.iproto.runs import StoreRun, take_run
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.vclock import VClock

@@ -20,7 +20,7 @@ from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
 from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import encode_varint, read_head
 from logweir.replication.tank.messages import PublishResult
-from logweir.replication.tank.session import Append, Chunk
+from logweir.replication.tank.partition import Append, Chunk
 from logweir.replication.tank.topicspaces import TopicDef, bundle_tuple, last_bundle, place_bundle
 from logweir.store import Log
 from logweir.store.group import Group

@@ -15,7 +15,7 @@ from disk.test_failpoints import forked, kill
 import logweir
 from logweir.replication.tank.bundle import Message, check_bundle, encode_bundle
 from logweir.replication.tank.messages import PublishResult
-from logweir.replication.tank.session import Append
+from logweir.replication.tank.partition import Append
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tank.topicspaces import create_topic
 from logweir.wal import failpoint

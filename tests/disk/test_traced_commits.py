@@ -18,7 +18,9 @@ import pytest
 from disk import committing
 
 STRACE = shutil.which("strace")
-CALLS = "write,writev,pwrite64,fdatasync,fsync,rename,renameat,renameat2,mkdir,mkdirat"
+CALLS = (
+    "write,writev,pwritev,pwritev2,pwrite64,fdatasync,fsync,rename,renameat,renameat2,mkdir,mkdirat"
+)
 SYNC_MICROSECONDS = 20_000
 END = r"\325\20\255\355"  # of a log or snapshot that is complete, as strace shows it
 
@@ -159,7 +161,9 @@ def test_a_file_is_synced_before_the_marker_that_ends_it(
     assert any(call.path.startswith(str(folder / "aside")) for call in ends)
     for end in ends:
         before = [
-            c for c in calls if c.path == end.path and c.name == "writev" and c.end < end.begin
+            c
+            for c in calls
+            if c.path == end.path and c.name.startswith("pwritev") and c.end < end.begin
         ]
         assert is_synced(calls, end.path, before[-1].end, end.begin), end.path
 

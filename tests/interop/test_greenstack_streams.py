@@ -18,8 +18,9 @@ from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.messages import MarkKind, MutationAnswer, StreamOpen
 from logweir.replication.greenstack.stream import Outgoing
-from logweir.replication.tap.codec import Connect, Opaque, Option, Packet
 from logweir.replication.tap.codec import Opcode as Tap
+from logweir.replication.tap.codec import Packet
+from logweir.replication.tap.messages import Connect, Opaque, Option
 from logweir.replication.urls import parse_listen_url
 from logweir.store import late
 from logweir.store import open as open_store

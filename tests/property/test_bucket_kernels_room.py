@@ -19,11 +19,12 @@ from logweir.replication.greenstack.codec import encode_answer as gs_answer
 from logweir.replication.greenstack.codec import encode_frame
 from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap.codec import Opcode, Packet, encode_request
+from logweir.store.bulk import interpreted
 
 PLAIN_GS = runs.interpreted_kernel()
 PLAIN_PUSH = pushing.interpreted_kernel()
 ANY_COMPILED = runs.ANY_COMPILED
-TAP = [pytest.param(PLAIN_GS.items, id="plain")]
+TAP = [pytest.param(interpreted(tap_kernel), id="plain")]
 GREENSTACK = [pytest.param(PLAIN_GS, id="plain")]
 PUSHES = [pytest.param(PLAIN_PUSH, id="plain")]
 if ANY_COMPILED:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.kernels import PLAIN_IPROTO
 
 from logweir.replication.iproto import codec, kernel, runs
-from logweir.replication.iproto.codec import Request, Splitter, decode_request, encode_request
+from logweir.replication.iproto.codec import Splitter
+from logweir.replication.iproto.requests import Request, decode_request, encode_request
 
 
 def store(sync: int, *row: object, kind: int = 3, space: int = 512) -> bytes:
