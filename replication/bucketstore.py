@@ -2,8 +2,7 @@
 
 `Buckets` finds and makes buckets. `GroupItems` is one bucket inside a group of the commit queue:
 each command that changed something is a transaction of its own (`end`). `ViewItems` is one bucket
-in a read view: it cannot remove what it finds expired, and says so in `expired`. `place_of_puts`
-is for runs of puts that look at nothing (`store.run`).
+in a read view: it cannot remove what it finds expired, and says so in `expired`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ __all__ = [
 DEFAULT_BUCKET: Final = "default"
 STATES_SPACE: Final = "logweir_vbucket"
 _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state", "unsigned"))
-_ANY_KEY: Final = b"k"
 _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 """Of each store: protocols that share its buckets give no CAS twice."""
 

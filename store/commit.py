@@ -255,7 +255,8 @@ class TakesJobs(ABC):
         """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
         this thread, which then takes no longer than to hand them to another one. False, and nothing
         done, where that cannot be done now."""
-        if self.durability != "write" or self.is_busy or self._writer.is_full:
+        is_busy = self.is_busy
+        if self.durability != "write" or is_busy or self._writer.is_full:
             return False
         with contextlib.suppress(LogweirError):  # it stands in the job
             self._queue.run(jobs[-1], jobs[:-1])

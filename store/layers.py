@@ -113,6 +113,13 @@ class LayeredTree:
                 return self._resolved(found) if found else None
         return None if self._base is None else self._base.get(key)
 
+    def _has(self, key: bytes) -> bool:
+        for table in self._tables:
+            found = table.get(key)
+            if found is not None:
+                return bool(found)
+        return self._base is not None and self._base.has(key)
+
     def _resolved(self, value: bytes) -> bytes:
         return self._txn.resolve(value) if value[0] == REFERENCE else value
 
@@ -131,8 +138,11 @@ class LayeredTree:
         return self._whole(merged_descending(self._tables, stop, below))
 
     def _whole(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        state = self._txn.base.state
         for key, value in pairs:
             yield key, self._resolved(value)
+            if state.is_foreign:
+                state.check_process()
 
     def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
         """Values of entries from `start` on, in order of keys, and whether these were the last.
@@ -157,13 +167,13 @@ class LayeredTree:
         base = self._base
         count = 0 if base is None else base.count()
         for key, value in _joined(self._tables).ascending():
-            count += bool(value) - (base is not None and base.get(key) is not None)
+            count += bool(value) - (base is not None and base.has(key))
         return count
 
     def has_any(self, keys: Iterable[bytes]) -> bool:
         """Whether one of these keys, ascending, is there."""
         last = self.last_key()
-        return last is not None and any(key <= last and self.get(key) is not None for key in keys)
+        return last is not None and any(key <= last and self._has(key) for key in keys)
 
     def has_only(self, prefix: bytes) -> bool:
         """Whether all keys begin with `prefix`."""
@@ -174,7 +184,8 @@ class LayeredTree:
 
     def last_key(self) -> bytes | None:
         """The greatest key; None in an empty tree."""
-        found = next(self.descending(None), None)
+        below = iter(()) if self._base is None else self._base.descending(None, whole=False)
+        found = next(merged_descending(self._tables, None, below), None)
         return None if found is None else found[0]
 
     # --- changing, in a transaction that writes ---------------------------------------------------
@@ -236,6 +247,8 @@ class LayeredTxn:
 
     def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
+        if self.base.state.is_foreign:
+            self.base.state.check_process()
         name = space_id, index_id
         if name in self._trees:
             return self._trees[name]
@@ -386,6 +399,9 @@ class Layers:
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
+            if isinstance(self._failure, RequestError):  # a view was in the way, maybe no longer
+                self._failure = None
+                self._changed.notify_all()
             while self._size > 2 * LAYER_BYTES and not self._closing:
                 if self._failure is not None:
                     raise self._failure
@@ -455,8 +471,10 @@ class Layers:
                 with self._guard:
                     txn.commit()
                     with self._lock:
-                        self.stack = self.stack[: len(self.stack) - len(done)]
-                        self._size = sum([one.size_bytes for one in self.stack])
+                        left = self.stack[: len(self.stack) - len(done)]
+                        # First: nobody waits for what an interrupt leaves on the stack alone.
+                        self._size = sum([one.size_bytes for one in left])
+                        self.stack = left
                         self._changed.notify_all()
                 return result
             except MapFull:
@@ -473,7 +491,7 @@ class Layers:
         with self._lock:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # an interrupt may stop its start
             self._thread.join()
         if apply:
             with contextlib.suppress(LogweirError):  # the log has failed: it is known already

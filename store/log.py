@@ -287,10 +287,12 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
     def settled(self, position: VClock) -> Settled:
         """What of the log above a position waits for no CONFIRM, and what was undone. Takes as long
         as to read the log from there, once, unless `knows_settled`; raises what that raises."""
+        self.check_process()
         return self._settlement.above(position)
 
     def knows_settled(self, position: VClock) -> bool:
         """Whether `settled` tells it at once."""
+        self.check_process()
         return self._settlement.knows(position)
 
     @property
@@ -417,7 +419,8 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
     def begin_group(self) -> Group:
         """A group on a layer of its own, to be ended by its `txn.abort`. The caller holds
         `_exclusive`."""
-        self._layers.admit()
+        with self._viewers.waiting():
+            self._layers.admit()
         with contextlib.ExitStack() as closing:
             closing.enter_context(self._viewers.looking())
             with self._view_guard:
@@ -483,26 +486,24 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         """
         self.check_process()
         blocks = group.blocks()
-        vclock, position = self._vclock, self._layers.position
-        logging = self._unlogged  # what changes temporary spaces only is in no log
-        if blocks:
-            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
-            vclock = group.vclock
-            is_logged = self.durability != "none"
-            if is_logged:
-                logging = self._logged
-                with logging:
-                    self._writer.write(blocks, vclock)
-            with logging:
-                group.run_deferred()
-                if self.durability == "fsync":
-                    self._writer.sync()
-                position = self._position(group, vclock, is_logged=is_logged)
-        elif group.touched:
-            group.run_deferred()
         if not group.touched:
             return
-        with logging:
+        if blocks:
+            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
+        vclock, position = self._vclock, self._layers.position
+        # What changes temporary spaces only is in no log.
+        is_logged = bool(blocks) and self.durability != "none"
+        # From the first byte to the last name one block: an interrupt between two would leave rows
+        # in the log whose lsns are given again.
+        with self._logged if is_logged else self._unlogged:
+            if is_logged:
+                self._writer.write(blocks, group.vclock)
+            group.run_deferred()
+            if blocks:
+                if self.durability == "fsync":
+                    self._writer.sync()
+                vclock = group.vclock
+                position = self._position(group, vclock, is_logged=is_logged)
             failpoint("store.after_sync_before_publish")
             layer = group.txn.taken()
             with self._view_guard:

@@ -412,8 +412,10 @@ class State(OfProcess):
         return self._databases
 
     def check_databases(self, names: Iterable[bytes]) -> None:
-        """Raise `WalError` where there cannot be databases of these names, too."""
-        if len(self._databases.keys() | set(names)) > _DATABASES_MAX:
+        """Raise `WalError` where there cannot be databases of these indexes, too, and one for the
+        long keys of each."""
+        indexes = {name for name in self._databases if name.count(b"/") == 1}
+        if 2 * len(indexes.union(names)) > _DATABASES_MAX:
             raise explained(lmdb.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
 
     def new_database(self, name: bytes, raw: Any) -> Any:

@@ -43,6 +43,12 @@ class Tree:
             return value
         return self._long().get(key) if self._txn.has_long(self._name) else None
 
+    def has(self, key: bytes) -> bool:
+        """Whether there is something under `key`."""
+        if len(key) < PIECE_BYTES:
+            return self._raw.get(key, db=self.handle) is not None
+        return self.get(key) is not None
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
         if len(key) < PIECE_BYTES:
@@ -158,8 +164,11 @@ class Tree:
                     wanted = 16 * _STEP_VALUES
         return found, False
 
-    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
+    def descending(
+        self, stop: bytes | None, *, whole: bool = True
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries below `stop` (None: from the greatest), in reverse order of keys. `whole`: with
+        tuples in the place of references to them."""
         with self._raw.cursor(self.handle) as cursor:
             if stop is None:
                 found = cursor.last()
@@ -172,7 +181,7 @@ class Tree:
                     found = cursor.prev()
             if not found:
                 return
-            resolve, state = self._resolver(), self._txn.state
+            resolve, state = self._resolver() if whole else None, self._txn.state
             for stored, value in cursor.iterprev():
                 if len(stored) < PIECE_BYTES:
                     yield stored, value if resolve is None else resolve(value)

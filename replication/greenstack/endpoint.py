@@ -46,7 +46,7 @@ from logweir.replication.greenstack.messages import (
     encode_buckets,
     encode_opened,
 )
-from logweir.replication.greenstack.runs import RUN_MIN, MutationRun, execute_run
+from logweir.replication.greenstack.runs import MutationRun, execute_run
 from logweir.replication.greenstack.session import (
     Acknowledged,
     Authenticated,
@@ -409,14 +409,6 @@ class Conversation:
         def ordinary(frame: Frame) -> Answer:
             return execute_alone(group, executor, replace(one, frame=frame), now)
 
-        if one.frame.count < RUN_MIN:
-            said, failed = b"", 0
-            for frame in one.frame.frames():
-                status, payload = ordinary(frame)
-                failed += status != Status.SUCCESS
-                if status != Status.SUCCESS or not frame.is_quiet:
-                    said += self.session.encode(frame, status, payload)
-            return said, failed
         return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
 
     def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:

@@ -87,6 +87,7 @@ STEPS = [
     "snapshot.after_rename_before_directory_sync",
     "store.after_sync_before_publish",
     "store.after_publish",
+    "store.before_apply_commit",
     "checkpoint.before_remove",
     "followers.before_rename",
     "endmark.before_rename",

@@ -140,15 +140,17 @@ def test_no_answer_comes_before_the_sync_that_began_after_its_write(
     were followed; nor before the names of the file and of the folders above it are synced."""
     calls, _, _ = traced
     names = list(marks_of(calls, "answer"))
-    assert len(names) > 35
+    assert len(names) > 55
     assert set(names) == set(marks_of(calls, "begin"))
     assert [line for name in names for line in unsafe(calls, name)] == []
 
 
-def test_every_way_to_commit_is_in_the_trace(traced: tuple[list[Call], str, Path]) -> None:
-    """The store's own ways, so that a new one of a server's is not left out by chance."""
+def test_the_state_takes_what_is_committed_in_the_trace(
+    traced: tuple[list[Call], str, Path],
+) -> None:
+    """So that answers are looked at that come before and during it, not only between."""
     _, said, _ = traced
-    assert set(said.split()) == set(committing.WAYS) - {"commit_large"}
+    assert int(said) > 10
 
 
 def test_a_file_is_synced_before_the_marker_that_ends_it(

@@ -228,7 +228,7 @@ def run_kernel(
     states = bytearray([1, 1, 2, 255] + [0] * 65532)
     changes: tuple[object, ...] = (None, None, None) if reads else ({}, {}, {})
     how = module.execute(  # type: ignore[attr-defined]
-        data, table[0], numbers, states, lambda entry, default, handle: there.get(entry), None,
+        data, table[0], numbers, states, there.get,
         *changes, bytearray(600), answers, bodies, bounds, kinds,
     )  # fmt: skip
     return count, table, how, numbers, answers, bodies, bounds, kinds, changes

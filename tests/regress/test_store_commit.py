@@ -13,7 +13,7 @@ import pytest
 
 import logweir
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
-from logweir.store import state
+from logweir.store import layers, state
 from logweir.store.request import Request
 from logweir.store.statements import Statements
 from logweir.wal import failpoint
@@ -285,8 +285,11 @@ def test_a_transaction_and_threads_grow_the_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_map")
-def test_a_change_inside_a_view_is_refused_rather_than_waiting_for_itself(tmp_path: Path) -> None:
+def test_a_change_inside_a_view_is_refused_rather_than_waiting_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The map cannot grow under a view whose own thread waits for the growth."""
+    monkeypatch.setattr(layers, "LAYER_BYTES", 256 * 1024)
     with opened(tmp_path / "store") as log:
 
         def write_many(to: Statements, first: int) -> None:

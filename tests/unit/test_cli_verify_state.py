@@ -50,6 +50,8 @@ def busy(folder: Path, **options: Any) -> Log:
             log.delete("t", key)
         if number == 70:
             log.snapshot()
+        if number == 100:
+            log.change_base(lambda txn: None)  # what comes behind this may not be in the state
     log.drop_space("gone")
     return log
 

@@ -110,6 +110,7 @@ def test_references_hold_after_a_crash_and_after_a_close(tmp_path: Path, durabil
     log = topic(tmp_path, durability=durability, wal_max_size=200_000)
     for row in rows[:20]:
         append(log, [row])
+    log.change_base(lambda txn: None)
     log.abandon()
     with topic(tmp_path, durability=durability, wal_max_size=200_000) as log:
         assert references(log) == 20

@@ -77,6 +77,7 @@ def test_restored_folder_put_over_the_old_one_is_what_counts(
     """Same instance, same lsns, other rows: the two histories are not mixed."""
     old, new = tmp_path / "old", tmp_path / "new"
     log = filled(old, 0)
+    take(log)
     log.abandon() if is_killed else log.close()
     restore(old, new, at=VClock({1: 10}))
     with logweir.open(new) as log:
