@@ -21,27 +21,25 @@ from logweir.replication.greenstack.messages import (
     encode_remove,
 )
 from logweir.replication.iproto import service
+from logweir.replication.iproto.service import Shared
 from logweir.replication.urls import parse_listen_url
-from logweir.store.log import Log
+from logweir.store.commit import Job
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each group had that was made in the loop's thread, as runs that the state gets
-    late. No disk is slow for it."""
+    """How many bytes each group had that was made in the loop's thread. No disk is slow for it."""
     monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
     found: list[int] = []
-    whole = Log.commit_runs
+    whole = Shared._make_at_once
 
-    def noted(self: Log, makers: Any, *more: Any) -> bool:
-        done = whole(self, makers, *more)
-        if done:
-            found.append(sum(maker.size_bytes for maker in makers))
-        return done
+    def noted(self: Shared, fresh: list[tuple[Job, Any]], began: float) -> None:
+        whole(self, fresh, began)
+        found.append(sum(job.size for job, _ in fresh))
 
-    monkeypatch.setattr(Log, "commit_runs", noted)
+    monkeypatch.setattr(Shared, "_make_at_once", noted)
     return found
 
 

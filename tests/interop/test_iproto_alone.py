@@ -25,17 +25,22 @@ REPLACE = 3
 
 @pytest.fixture
 def made_now(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry for each call of `Shared.commit_now`: whether it made the change. No disk is slow
-    for it."""
+    """One entry for each group of changes that were put in line together: whether it was made at
+    once, in the loop's thread. No disk is slow for it."""
     monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
     found: list[bool] = []
-    whole = Shared.commit_now
+    at_once, in_line = Shared._make_at_once, Shared._put_in_line
 
-    def noted(self: Shared, *arguments: Any) -> bool:
-        found.append(whole(self, *arguments))
-        return found[-1]
+    def noted(self: Shared, *arguments: Any) -> None:
+        found[-1] = True
+        at_once(self, *arguments)
 
-    monkeypatch.setattr(Shared, "commit_now", noted)
+    def put(self: Shared) -> None:
+        found.append(False)
+        in_line(self)
+
+    monkeypatch.setattr(Shared, "_make_at_once", noted)
+    monkeypatch.setattr(Shared, "_put_in_line", put)
     return found
 
 

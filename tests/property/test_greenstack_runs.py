@@ -364,9 +364,9 @@ def test_broken_frames_are_never_taken_for_others() -> None:
             assert document.datatype == packet.datatype
 
 
-def test_several_runs_are_one_change(sides: list[Side]) -> None:
+def test_several_runs_are_one_change(tmp_path: Path) -> None:
     """Each answer has the lsn and the CAS of its row; of quiet requests there is none."""
-    side = sides[0]
+    side = Side(tmp_path / "s", in_runs=True)
     side.begin()
     flags = ([0, Flag.QUIET, 0], [0, 0, 0, 0], [Flag.QUIET] * 3, [Flag.QUIET, 0, 0])
     data = []
@@ -378,7 +378,9 @@ def test_several_runs_are_one_change(sides: list[Side]) -> None:
     commits = side.log.commits
     answered = side.make(data)
     assert side.log.commits == commits + 1
-    tuples = [(row.lsn, row.decoded()["tuple"]) for rows in side.rows() for row in rows]
+    answered_rows = side.rows()
+    side.log.close()
+    tuples = [(row.lsn, row.decoded()["tuple"]) for rows in answered_rows for row in rows]
     stored = {int(one[0]): (lsn, one[5]) for lsn, one in tuples}
     assert list(stored) == [10 * i + n for i, each in enumerate(flags) for n in range(len(each))]
     assert len({cas for _, cas in stored.values()}) == len(tuples)
