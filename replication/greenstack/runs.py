@@ -1,7 +1,7 @@
 """Runs of MUTATIONs, handled as bytes instead of objects.
 
-`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` stores a run inside
-a group, through the same kernel as memcached's runs. A request that needs more than that knows goes
+`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` stores a run in a
+group, through the same kernel as memcached's runs. A request that needs more than that knows goes
 the ordinary way, everything before it being done. Both ways give the same answers and rows.
 """
 

@@ -138,6 +138,28 @@ def test_an_interrupted_transaction_hangs_nobody(tmp_path: Path) -> None:
     assert reopened > 5
 
 
+def test_an_interrupted_first_change_leaves_a_store_that_can_be_closed(tmp_path: Path) -> None:
+    """Of one that was just opened: what it begins with the first change may be half begun."""
+    folder = tmp_path / "store"
+    opened(folder).close()
+    at = 0
+    was_interrupted = True
+    while was_interrupted:
+        at += 7
+        log = logweir.open(folder, durability="write")
+        before = log.select("kv", limit=3)[1:]
+        interrupter = Interrupter(at)
+        was_interrupted = interrupter.run(partial(change, log))
+        found = outcome(partial(log.replace, "kv", (3, "x")))
+        assert not found or found.startswith("LogStopped"), interrupter.where
+        assert outcome(log.close) == "", interrupter.where
+        log = logweir.open(folder)  # the folder is free
+        assert log.select("kv", limit=3)[1:] in (before, [(1, "a"), (2, "b")]), interrupter.where
+        log.replace("kv", (1, "x"))
+        log.close()
+    assert at > 200
+
+
 def here(log: logweir.Log) -> str:
     """The same in this thread, which must not be taken for one inside a transaction."""
     try:

@@ -158,8 +158,8 @@ def test_a_run_stores_and_answers_what_single_requests_do(
     number: int,
     lane: bytes | None,
 ) -> None:
-    """Tuples as `pack_item` writes them, answers that say so; quiet requests have none. Byte for
-    byte the same answers, the same rows, the same state."""
+    """Tuples as `pack_item` writes them, answers that say so; quiet requests have none. The same
+    answers, byte for byte of both kernels, the same rows, the same state."""
     documents = [(key, key[:1] * size, *others) for key, size, *others in drawn]
     flex = vbucket(number) if lane is None else vbucket(number, lane=lane)
     frames = [
@@ -175,7 +175,7 @@ def test_a_run_stores_and_answers_what_single_requests_do(
             patch.setattr(runs, "kernel", module)
             side.begin()
             said += side.make([b"".join(map(encode_frame, frames))])
-    assert said[0] == said[1] == said[2]
+    assert said[0] == said[1]
     fast, plain, single = sides
     assert fast.rows() == plain.rows() == single.rows()
     assert fast.state() == plain.state() == single.state()
@@ -187,16 +187,17 @@ def test_a_run_stores_and_answers_what_single_requests_do(
     ]
     given = [one[5] for one in tuples]
     assert given == sorted(set(given))
-    answers, problem = FrameBuffer().feed(said[0][0])
-    assert (problem, said[0][1]) == (None, 0)
-    assert all(one.status == 0 and one.opcode == Opcode.MUTATION for one in answers)
-    assert [
-        (one.opaque, one.lane, MutationAnswer.decode(one.payload)) for one in answers
-    ] == [
+    expected = [
         (n, lane, MutationAnswer(given[n], len(value), rows[n].lsn, UUID))
         for n, (_, value, _, _, is_quiet) in enumerate(documents)
         if not is_quiet
     ]
+    for data, failed in said:
+        answers, problem = FrameBuffer().feed(data)
+        assert (problem, failed) == (None, 0)
+        assert all(one.status == 0 and one.opcode == Opcode.MUTATION for one in answers)
+        told = [(one.opaque, one.lane, MutationAnswer.decode(one.payload)) for one in answers]
+        assert told == expected
 
 
 def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:
