@@ -8,6 +8,7 @@ from pathlib import Path
 from logweir.errors import (
     LogStopped,
     LogweirError,
+    RequestError,
     StateFailed,
     UsedAfterFork,
     WalError,
@@ -62,7 +63,7 @@ class Fails(ABC):
 
     def _fail_taking(self, error: BaseException) -> None:
         """The state did not take rows that are in the log for longer, or in none."""
-        if isinstance(error, StateError | OSError | WalError):
+        if isinstance(error, Exception) and not isinstance(error, RequestError):
             raise self._stop(self._stopped_by(error)) from error
 
     def _stopped_by(self, error: BaseException) -> LogStopped:
