@@ -19,6 +19,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from logweir.errors import LogweirError, RequestError
@@ -41,7 +42,13 @@ Name: TypeAlias = tuple[int, int]
 _PART_ROWS: Final = 4096
 _RETRY_SECONDS: Final = 0.5
 _JOINED_FROM: Final = 4
-"""A layer is joined with the one below unless that is so many times as large."""
+"""So many layers of about one size are joined."""
+_JOINED_RANK: Final = 6
+"""Of this size, some 10,000 entries, they no longer are."""
+
+
+Stack: TypeAlias = "tuple[Layer, ...]"
+"""Layers, the newest first."""
 
 
 class Layer:
@@ -67,17 +74,25 @@ class Layer:
             found = self.tables[name] = Memtable()
         return found
 
-    def over(self, older: Layer) -> Layer:
-        """One layer that says what this one does, over an older one. Neither is changed."""
-        made = Layer()
-        made.cleared = self.cleared | older.cleared
-        made.since = older.since
-        made.tables = {
-            name: table for name, table in older.tables.items() if name not in self.cleared
-        }
-        for name, table in self.tables.items():
-            below = made.tables.get(name)
-            made.tables[name] = table if below is None else _joined((table, below))
+    @property
+    def rank(self) -> int:
+        """How large it is, roughly: one more is four times as many entries."""
+        return sum(map(len, self.tables.values())).bit_length() // 2
+
+    @classmethod
+    def joined(cls, stack: Stack) -> Layer:
+        """One layer that says what these do, the newest first. They are not changed."""
+        made = cls()
+        made.since = stack[-1].since
+        for name in {name for layer in stack for name in layer.tables}:
+            tables: list[Memtable] = []
+            for layer in stack:
+                if name in layer.tables:
+                    tables.append(layer.tables[name])
+                if name in layer.cleared:
+                    made.cleared.add(name)
+                    break
+            made.tables[name] = tables[0] if len(tables) == 1 else _joined(tables)
         return made
 
 
@@ -87,10 +102,6 @@ def _joined(tables: Sequence[Memtable]) -> Memtable:
     for table in reversed(tables):
         made.merge(table)
     return made
-
-
-Stack: TypeAlias = tuple[Layer, ...]
-"""Layers, the newest first."""
 
 
 class LayeredTree:
@@ -415,8 +426,8 @@ class Layers:
                 return
             layer.since = time.monotonic()
             stack = (layer, *self.stack)
-            while len(stack) > len(self._under_way) + 1 and _are_alike(stack[0], stack[1]):
-                stack = (stack[0].over(stack[1]), *stack[2:])
+            while (count := _alike(stack[: len(stack) - len(self._under_way)])) >= _JOINED_FROM:
+                stack = (Layer.joined(stack[:count]), *stack[count:])
             self.stack = stack
             self._size = sum([one.size_bytes for one in stack])
             if self._thread is None:
@@ -452,9 +463,7 @@ class Layers:
             self._under_way = stack
         try:
             if stack:
-                whole = stack[-1]
-                for layer in reversed(stack[:-1]):
-                    whole = layer.over(whole)
+                whole = Layer.joined(stack)
                 self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
         finally:
             with self._lock:
@@ -528,10 +537,13 @@ class Layers:
         return max(self.stack[-1].since + LAYER_SECONDS - time.monotonic(), 0)
 
 
-def _are_alike(newer: Layer, older: Layer) -> bool:
-    """Whether to join two layers: that is cheap, or makes few of many."""
-    size = older.size_bytes
-    return _JOINED_FROM * newer.size_bytes >= size and size <= LAYER_BYTES // 8
+def _alike(stack: Stack) -> int:
+    """How many layers, from the newest on, are no larger than that one, roughly; 0 where they are
+    so large that it is dear to copy them."""
+    rank = stack[0].rank
+    if rank > _JOINED_RANK:
+        return 0
+    return len(list(takewhile(lambda layer: layer.rank <= rank, stack)))
 
 
 def _put_into(txn: Txn, layer: Layer, position: Position | None) -> None:
