@@ -10,6 +10,7 @@ from logweir.errors import (
     LogweirError,
     StateFailed,
     UsedAfterFork,
+    WalError,
     WriteFailed,
     WriterPoisoned,
 )

@@ -414,6 +414,11 @@ class Layers:
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
+            if self._thread is None:  # here, where an interrupt of its start harms nothing
+                self._thread = threading.Thread(
+                    target=self._serve, name="logweir-apply", daemon=True
+                )
+                self._thread.start()
             if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None
                 self._changed.notify_all()
@@ -421,6 +426,11 @@ class Layers:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait()
+
+    @property
+    def disk_bytes(self) -> int:
+        """About what the base still needs of the disk for the layers."""
+        return 2 * self._size
 
     def push(self, layer: Layer, position: Position | None) -> None:
         """Show a layer to everybody; the caller holds the guard. `position`: behind it."""
@@ -434,12 +444,7 @@ class Layers:
                 stack = (Layer.joined(stack[:count]), *stack[count:])
             self.stack = stack
             self._size = sum([one.size_bytes for one in stack])
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="logweir-apply", daemon=True
-                )
-                self._thread.start()
-            elif len(stack) == 1 or self._size >= LAYER_BYTES:
+            if len(stack) == 1 or self._size >= LAYER_BYTES:
                 self._changed.notify_all()
 
     # --- the base ---------------------------------------------------------------------------------

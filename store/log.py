@@ -489,7 +489,8 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         if not group.touched:
             return
         if blocks:
-            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
+            wanted = 2 * sum(map(len, blocks))  # the log, the state
+            self._state.check_disk(wanted + self._layers.disk_bytes)
         vclock, position = self._vclock, self._layers.position
         # What changes temporary spaces only is in no log.
         is_logged = bool(blocks) and self.durability != "none"
