@@ -79,6 +79,10 @@ def _only_length_is_wrong(file: BlockFile, at: int, stop: int, problem: Problem)
     start = at + FIXHEADER_BYTES
     if not 0 < stop - start <= file.limit_bytes:
         return False
+    if stop - start >= 8 and may_end_filler(bytes(file.bytes_at(start, 8))):
+        return False  # what is left of a filler, behind a part of another header
+    if _has_old_head(file, at):
+        return False  # or the reverse
     crc = checksum(file.bytes_at(start, stop - start))
     if problem.header is not None and problem.header.crc == crc:
         return True

@@ -342,3 +342,38 @@ class _Counting:
         data = self.file.read(count, offset)
         self.bytes_read += len(data)
         return data
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_unsynced_write_over_a_filler_is_an_ending_whatever_sectors_of_it_arrived(
+    tmp_path: Path, packed: bool
+) -> None:
+    """Also where the filler's head, and the block's, lies in two sectors."""
+    starts: set[int] = set()
+    text = random.Random(3).randbytes(600).hex()
+    for place in range(512 - FILLER_BYTES - 1, 514):
+        writer = begun(tmp_path / f"{place}", compress_threshold_bytes=1000 if packed else None)
+        path = writer.path
+        assert path is not None
+        end = writer.size
+        row = transaction(2, [insert(512, [2, "x"])])
+        text_bytes = place + 512 - end - FIXHEADER_BYTES - len(row) - 1
+        row = transaction(2, [insert(512, [2, random.Random(2).randbytes(999).hex()[:text_bytes]])])
+        writer.write([row], VClock({1: 2}))
+        writer.sync()
+        start, old = writer.size, path.read_bytes()
+        writer.write([transaction(3, [insert(512, [3, text])])], VClock({1: 3}))
+        starts.add(start % 512)
+        stop, new = writer.size + FILLER_BYTES, path.read_bytes()
+        writer.abandon()
+        sectors = range(start // 512 * 512, stop, 512)
+        for choice in range(2 ** len(sectors)):
+            image = bytearray(old)
+            for number, at in enumerate(sectors):
+                if choice >> number & 1:
+                    image[at : at + 512] = new[at : at + 512]
+            path.write_bytes(image)
+            report = examine(path.parent)
+            assert not report.damage, (start % 512, choice, [str(one) for one in report.damage])
+            assert report.vclock.lsn(1) in (2, 3)
+    assert starts >= set(range(490, 512))
