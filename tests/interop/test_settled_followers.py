@@ -15,9 +15,9 @@ from support.synapseclient import Client as SynapseClient
 
 import logweir
 from interop.kvclient import KvClient
+from interop.realsynapse import free_port
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from interop.test_bucket_followers import free_port
 from interop.test_iproto_synchronous import ALWAYS, NEVER, address
 from logweir import pipeline
 from logweir.pipeline.options import ScanOptions
@@ -29,7 +29,8 @@ from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.greenstack.incoming import CaughtUp, Rows
 from logweir.replication.iproto.join import join
 from logweir.replication.tank.sync import Client as TankClient
-from logweir.replication.tap.codec import Connect, Opcode, Option
+from logweir.replication.tap.codec import Opcode
+from logweir.replication.tap.messages import Connect, Option
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
