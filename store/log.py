@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal
 
 from logweir.errors import (
@@ -172,12 +171,7 @@ class Log(
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -293,10 +287,12 @@ class Log(
     def settled(self, position: VClock) -> Settled:
         """What of the log above a position waits for no CONFIRM, and what was undone. Takes as long
         as to read the log from there, once, unless `knows_settled`; raises what that raises."""
+        self.check_process()
         return self._settlement.above(position)
 
     def knows_settled(self, position: VClock) -> bool:
         """Whether `settled` tells it at once."""
+        self.check_process()
         return self._settlement.knows(position)
 
     @property

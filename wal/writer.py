@@ -181,7 +181,11 @@ class WalWriter(OfProcess):
         if at.path is not None:
             self._reopen(at, at.path)
             if at.meta is not None and at.meta.is_synced and not self.options.is_synced:
-                self._begin_weaker(at.meta)
+                try:
+                    self._begin_weaker(at.meta)
+                except BaseException:
+                    self.abandon()
+                    raise
         self._belong()
 
     @property

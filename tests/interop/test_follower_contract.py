@@ -226,7 +226,7 @@ def test_a_follower_that_is_lost_inside_the_copy_keeps_nothing(tmp_path: Path, s
 
 FLOOD, PIECE = 2400, 10_000
 SMALL = {"UPSTREAM_WAITING_BYTES": 1 << 20, "SYNAPSE_WAITING_BYTES": 1 << 20}
-MOST = 12 << 20
+MOST = 16 << 20
 """What a follower with these limits takes in, with all that systems keep on the way."""
 
 

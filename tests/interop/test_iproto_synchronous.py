@@ -319,6 +319,7 @@ def test_master_killed_amid_rows_that_wait(tmp_path: Path) -> None:
             )
             log = serving.log
             master.eval("box.space.s:insert{1} box.space.a:insert{1}")
+            serving.wait(lambda log=log: rows_of(log) == [[[1]], [[1]]])
             master.eval(
                 NEVER + " later('s', 2)" + " later('a', 2) later('s', 3)" * dice.randrange(2)
             )

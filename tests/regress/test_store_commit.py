@@ -371,7 +371,8 @@ class HeldSync(OsFileSystem):
         sync = file.sync
 
         def slow() -> None:
-            if self.hold.is_set() and file.size() > 400:  # a header alone is smaller
+            is_header = file.path.suffix != ".xlog" and file.path.exists()  # not renamed yet
+            if self.hold.is_set() and not is_header:
                 self.waiting.set()
                 self.go.wait(WAIT_SECONDS)
             sync()
