@@ -65,6 +65,7 @@ PROGRAM: Final = f"logweir {VERSION}"
 
 INPROGRESS: Final = ".inprogress"
 _UNSYNCED_MAX: Final = 2**32 - 1
+_SPARE_TIMES: Final = 16
 _FIRST_AHEAD_BYTES: Final = 16 * 1024  # a log has no more zeros than data, but for so many
 _PAGE_BYTES: Final = 4096
 """A kill ends a write between two pages, not inside of one."""
@@ -451,7 +452,7 @@ class WalWriter(OfProcess):
         if few or current.filled - size >= step // 2 or not current.takes_zeros:
             return
         before = max(current.filled, size + FILLER_BYTES)
-        if filled <= before:
+        if filled <= before or not self._has_room(current, filled - before):
             return
         current.filled = filled  # also where what follows is interrupted
         whole, rest = divmod(filled - before, len(_ZEROS))
@@ -463,6 +464,14 @@ class WalWriter(OfProcess):
         except OSError as error:
             current.takes_zeros = False  # the disk may be full but for what is to be written
             self._cut(current, size, error)
+
+    def _has_room(self, current: _Current, count: int) -> bool:
+        """Whether the disk can spare that many zeros: others want what is left of it, too."""
+        try:
+            free = self._filesystem.free_bytes(current.path.parent)
+        except OSError:
+            return True  # the write will tell
+        return free is None or free >= _SPARE_TIMES * count
 
     def _sync(self, current: _Current) -> None:
         self.syncs += 1
