@@ -41,7 +41,7 @@ from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block,
 from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
-from logweir.wal.filler import FILLER_BYTES, encode_filler
+from logweir.wal.filler import FILLER_BYTES, encode_filler, has_spare
 from logweir.wal.meta import SYNCED, Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.process import OfProcess
@@ -65,7 +65,6 @@ PROGRAM: Final = f"logweir {VERSION}"
 
 INPROGRESS: Final = ".inprogress"
 _UNSYNCED_MAX: Final = 2**32 - 1
-_SPARE_TIMES: Final = 16
 _FIRST_AHEAD_BYTES: Final = 16 * 1024  # a log has no more zeros than data, but for so many
 _PAGE_BYTES: Final = 4096
 """A kill ends a write between two pages, not inside of one."""
@@ -452,7 +451,7 @@ class WalWriter(OfProcess):
         if few or current.filled - size >= step // 2 or not current.takes_zeros:
             return
         before = max(current.filled, size + FILLER_BYTES)
-        if filled <= before or not self._has_room(current, filled - before):
+        if not has_spare(self._filesystem, current.path, filled - before):
             return
         current.filled = filled  # also where what follows is interrupted
         whole, rest = divmod(filled - before, len(_ZEROS))
@@ -464,14 +463,6 @@ class WalWriter(OfProcess):
         except OSError as error:
             current.takes_zeros = False  # the disk may be full but for what is to be written
             self._cut(current, size, error)
-
-    def _has_room(self, current: _Current, count: int) -> bool:
-        """Whether the disk can spare that many zeros: others want what is left of it, too."""
-        try:
-            free = self._filesystem.free_bytes(current.path.parent)
-        except OSError:
-            return True  # the write will tell
-        return free is None or free >= _SPARE_TIMES * count
 
     def _sync(self, current: _Current) -> None:
         self.syncs += 1
