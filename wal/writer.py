@@ -22,6 +22,7 @@ gets no new files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import uuid
@@ -88,9 +89,9 @@ def file_name(vclock: VClock, kind: str) -> str:
 class WriterOptions:
     """`is_synced`: each write is synced before it is acknowledged; the headers of new logs say so,
     and a log that says so is not gone on with where it is not; `max_bytes`: rotate from this size
-    on; `compress_threshold_bytes`: zstd from this size of a
-    block on, None never; `compress_level`: of zstd, 1 … 22; `write_ahead_bytes`: most zeros behind
-    the last block, 0 none; there are none in a log that is not synced."""
+    on; `compress_threshold_bytes`: zstd from this size of a block on, None never; `compress_level`:
+    of zstd, 1 … 22; `write_ahead_bytes`: most zeros behind the last block, 0 none; there are none
+    in a log that is not synced."""
 
     is_synced: bool = False
     max_bytes: int = WAL_MAX_SIZE_BYTES
@@ -448,10 +449,9 @@ class WalWriter(OfProcess):
         step = min(options.write_ahead_bytes, max(size, _FIRST_AHEAD_BYTES))
         filled = min(size + step, options.max_bytes)
         few = not options.is_synced or filled - size <= 2 * FILLER_BYTES
-        if few or current.filled - size >= step // 2 or not current.takes_zeros:
-            return
+        enough = current.filled - size >= step // 2 or not current.takes_zeros
         before = max(current.filled, size + FILLER_BYTES)
-        if not has_spare(self._filesystem, current.path, filled - before):
+        if few or enough or not has_spare(self._filesystem, current.path, filled - before):
             return
         current.filled = filled  # also where what follows is interrupted
         whole, rest = divmod(filled - before, len(_ZEROS))
@@ -462,7 +462,8 @@ class WalWriter(OfProcess):
             current.file.put([encode_filler(zeros)], size)
         except OSError as error:
             current.takes_zeros = False  # the disk may be full but for what is to be written
-            self._cut(current, size, error)
+            with contextlib.suppress(WriterPoisoned):  # it is synced; who writes next is told
+                self._cut(current, size, error)
 
     def _sync(self, current: _Current) -> None:
         self.syncs += 1

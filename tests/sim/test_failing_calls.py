@@ -148,6 +148,25 @@ def test_a_failed_cut_poisons_the_writer() -> None:
     check_image(disk.inner, written)
 
 
+def test_zeros_that_fail_take_nothing_back() -> None:
+    """Neither they nor the cut work: what was synced before is acknowledged, nothing later is."""
+    disk = FaultyFileSystem(fresh_disk())
+    written = Written()
+    rng = random.Random(1)
+    writer = open_writer(disk, written, WriterOptions(is_synced=True))
+    write_batch(writer, written, rng)
+    disk.fault = Fault(1, {"write", "truncate"}, errno.EIO, part=0.5, lasts=True)
+    writer.sync()
+    written.synced = len(written.rows)
+    assert disk.failed
+    assert writer.is_poisoned
+    with pytest.raises(WriterPoisoned):
+        write_batch(writer, written, rng)
+    writer.abandon()
+    check_image(disk.inner, written)
+    check_image(disk.inner.crash(seed=1), written)
+
+
 def write_snapshot(disk: FaultyFileSystem) -> None:
     """A snapshot of some tuples at vclock {1: 5}."""
     vclock = VClock({1: 5})
