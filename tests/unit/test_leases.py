@@ -8,17 +8,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import logweir
+from logweir import pipeline
 from logweir.errors import CorruptBlock, PositionUnavailable, WalError
 from logweir.recovery import repair, restore
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import checkpoint
 from logweir.store.compare import compare_states
+from logweir.tools.cli.main import app
 from logweir.wal.filesystem import OS, OsFileSystem, ReadFile
 from logweir.wal.follow import Follower
 from logweir.wal.lease import LOCK_NAME, Lease, holders, is_leased, leased, unleased
@@ -172,6 +175,48 @@ def test_reader_whose_log_is_collected_is_told_the_oldest_position(log: logweir.
         with pytest.raises(PositionUnavailable) as caught:
             list(follower.poll())
     assert caught.value.oldest == log.oldest_position
+
+
+def run_command(*words: str | Path) -> None:
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+
+
+READERS: dict[str, Callable[[Path, Path], object]] = {
+    "read": lambda folder, _: sum(1 for _ in logweir.read(folder)),
+    "batches": lambda folder, _: sum(one.num_rows for one in pipeline.batches(folder)),
+    "diff": lambda folder, scratch: list(compare_states(folder, folder, scratch)),
+    "cat": lambda folder, _: run_command("cat", folder),
+    "verify": lambda folder, _: run_command("verify", folder),
+    "info": lambda folder, _: run_command("info", folder),
+    "restore": lambda folder, scratch: restore(folder, scratch / "new"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nothing_goes_under_who_reads_a_folder(
+    name: str, log: logweir.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever it is: the store moves on at each file that is opened, and each is there."""
+    with leased(log.path):
+        move_on(log, 3)
+    before, seen = names(log.path), set[str]()
+    open_read, is_moving = OsFileSystem.open_read, False
+
+    def open_and_move_on(disk: OsFileSystem, path: Path) -> ReadFile:
+        nonlocal is_moving
+        if not is_moving and path.parent == log.path and path.name in before - seen:
+            seen.add(path.name)
+            is_moving = True
+            move_on(log)
+            is_moving = False
+        return open_read(disk, path)
+
+    monkeypatch.setattr(OsFileSystem, "open_read", open_and_move_on)
+    READERS[name](log.path, tmp_path)
+    assert len(seen) > 4
+    log.collect()
+    assert not before & names(log.path)
 
 
 # --- where there is no lease ----------------------------------------------------------------------
