@@ -22,6 +22,7 @@ from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import checkpoint
 from logweir.store.compare import compare_states
 from logweir.tools.cli.main import app
+from logweir.wal import failpoint
 from logweir.wal.filesystem import OS, OsFileSystem, ReadFile
 from logweir.wal.follow import Follower
 from logweir.wal.lease import LOCK_NAME, Lease, holders, is_leased, leased, unleased
@@ -175,6 +176,49 @@ def test_reader_whose_log_is_collected_is_told_the_oldest_position(log: logweir.
         with pytest.raises(PositionUnavailable) as caught:
             list(follower.poll())
     assert caught.value.oldest == log.oldest_position
+
+
+def test_file_that_is_taken_just_before_its_removal_stays(log: logweir.Log) -> None:
+    """And no log behind it goes; a lease may come at any moment."""
+    log.insert("t", (1000,))
+    oldest = int(min(log.path.glob("*.xlog")).stem)
+    with Lease(log.path) as lease:
+        failpoint.arm("checkpoint.before_remove", lambda: lease.hold(oldest, oldest))
+        try:
+            move_on(log, 3)
+        finally:
+            failpoint.disarm()
+        logs = sorted(int(path.stem) for path in log.path.glob("*.xlog"))
+        assert logs[0] == oldest
+        assert len(logs) > 3
+    assert [path.suffix for path in log.collect()].count(".xlog") >= 3
+
+
+class Overtaken(OsFileSystem):
+    """A disk on which the store moves on just behind the first look at its folder."""
+
+    def __init__(self, log: logweir.Log) -> None:
+        self.log = log
+        self.is_over = False
+
+    def list_directory(self, path: Path) -> list[str]:
+        """What was there before."""
+        found = super().list_directory(path)
+        if not self.is_over:
+            self.is_over = True
+            move_on(self.log, 3)
+        return found
+
+
+def test_nothing_goes_between_the_look_at_a_folder_and_the_opening(log: logweir.Log) -> None:
+    """Who follows from the oldest position finds its log there."""
+    log.insert("t", (1000,))
+    disk, start = Overtaken(log), log.oldest_position
+    with Follower(log.path, start, filesystem=disk, lease=Lease(log.path)) as follower:
+        assert sum(len(block.columns) for block in follower.poll()) == 5
+    assert disk.is_over
+    log.collect()
+    assert log.oldest_position.signature > start.signature
 
 
 def run_command(*words: str | Path) -> None:
