@@ -140,6 +140,10 @@ def test_sources_that_meet_in_a_name_are_refused(log: logweir.Log, upstream: Mem
                 await until(lambda: second.status.state is SourceState.FOLLOWING)
                 assert set(second.status.stopped_parts) == {"a/0", "a/1"}
                 assert contents(log, "d") == [1]
+            async with following(log, f"{two}?name=x", names) as third:
+                await until(lambda: third.status.state is SourceState.FOLLOWING)
+                assert third.status.stopped_parts == {}
+                assert contents(log, "x_a") == [1]
         assert contents(log, "a") == [1]
 
     run(test)
