@@ -85,7 +85,7 @@ def test_who_follows_is_told_when_the_log_fails(tmp_path: Path) -> None:
         except WriterPoisoned as error:
             found.append(error)
 
-    reader = threading.Thread(target=follow)
+    reader = threading.Thread(target=follow, daemon=True)
     reader.start()
     while not reached.is_set():
         log.replace("kv", (1, "again"))
