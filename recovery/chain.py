@@ -12,8 +12,7 @@ from typing import Final
 from logweir.recovery.report import Hole
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile
-from logweir.wal.endmark import END_MARK_NAME, EndMark, load_end_mark
-from logweir.wal.filesystem import FileSystem
+from logweir.wal.endmark import END_MARK_NAME, EndMark
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
@@ -106,15 +105,13 @@ def is_bad_tail(tail: Damage, meta: Meta) -> bool:
     return tail.kind in TAIL_KINDS and tail.kind is not DamageKind.TORN_TAIL and not meta.is_ours
 
 
-def own_mark(
-    directory: Path, filesystem: FileSystem, index: DirectoryIndex
-) -> tuple[EndMark | None, str]:
+def own_mark(found: EndMark | str | None, index: DirectoryIndex) -> tuple[EndMark | None, str]:
     """The end mark if it is of this folder's log; and why it says nothing, "" where it does.
 
-    To be asked before the logs are read: in a live folder they are never behind it then.
+    `found`: what `load_end_mark` gave before the folder was listed. In a live folder what is listed
+    later is never behind it, what was listed before may be.
     """
-    found = load_end_mark(directory, filesystem)
-    path = directory / END_MARK_NAME
+    path = index.path / END_MARK_NAME
     if isinstance(found, str):
         text = f"{path} {found}. Whether the newest logs are there is not known."
         return None, text

@@ -44,7 +44,7 @@ from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
 from logweir.wal.damage import Damage, DamageKind, FileEnd
 from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, scan_directory
-from logweir.wal.endmark import EndMark
+from logweir.wal.endmark import EndMark, load_end_mark
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
@@ -113,8 +113,9 @@ class _Examination:
     all_bytes: int = 0
 
     def run(self) -> RecoveryReport:
+        mark = load_end_mark(self.directory, self.filesystem)
         self.index = scan_directory(self.directory, self.filesystem)
-        self.mark, silent = own_mark(self.directory, self.filesystem, self.index)
+        self.mark, silent = own_mark(mark, self.index)
         self.warnings += [silent] if silent else []
         self._find_start()
         logs = self.index.xlogs[self.first_log :]

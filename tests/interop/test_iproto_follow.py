@@ -291,3 +291,15 @@ def test_own_rows_that_were_lost_are_asked_back(tmp_path: Path) -> None:
             assert serving.log.count("t") == 10
             serving.log.insert("t", (200, "after"))
             assert serving.log.vclock.lsn(2) == last + 1
+
+
+def test_own_address_stops_the_source(tmp_path: Path) -> None:
+    """Also under another name, as a copy of our folder that is served has our instance."""
+    logweir.open(tmp_path / "ours").close()
+    shutil.copytree(tmp_path / "ours", tmp_path / "copy")
+    with (
+        Serving(tmp_path / "copy", guest="replicate") as copied,
+        Serving(tmp_path / "ours", follow=[copied.url]) as serving,
+    ):
+        until(lambda: state(serving) == SourceState.STOPPED)
+        assert "is this instance itself" in serving.server.runners[0].status.last_error

@@ -79,7 +79,7 @@ class FakeMaster:
         peer.recv(1000)
         ballot = codec.Ballot(False, VClock(), VClock(), False)
         peer.sendall(codec.encode_answer(0, 80, ballot.body()))
-        peer.recv(1000)
+        self.asked = peer.recv(1000)
         peer.sendall(
             self.answer
             or codec.encode_vclock_answer(VClock(), replica_id=5, replicaset=self.replicaset)
@@ -126,6 +126,14 @@ def followed(folder: Path, script: bytes, **options: Any) -> Iterator[tuple[Serv
 
 def state(serving: Serving) -> SourceState:
     return serving.server.runners[0].status.state
+
+
+def test_our_own_rows_are_not_asked_for(folder: Path) -> None:
+    """A master that has none which we lack is to leave them out."""
+    with followed(folder, row(1, 1)) as (serving, master):
+        serving.wait(lambda: serving.log.count("t") == 1)
+        (start, end), *_ = codec.Splitter().split(master.asked)[0]
+        assert codec.decode_answer(master.asked, start, end).body[0x51] == [1]
 
 
 def test_gaps_are_taken_and_what_comes_twice_is_passed_over(folder: Path) -> None:

@@ -9,17 +9,22 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from property.test_synchronous_rows import decision, feed, replace_row
 
 import logweir
+from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.errors import ErrorCode, RequestError
+from logweir.replication.iproto.codec import RequestType
 from logweir.replication.iproto.join import join
 from logweir.replication.urls import Url, parse_url
+from logweir.wal.xrow import RowType
 
 pytestmark = pytest.mark.tarantool
 
@@ -226,6 +231,31 @@ def test_chain_relays_rows_that_wait(tmp_path: Path) -> None:
                     assert rows_of(log) == [[[1], [4]], [[1], [4]]]
                 finally:
                     later.kill()
+
+
+def test_final_rows_of_a_join_hold_nothing_that_was_undone(tmp_path: Path) -> None:
+    """A replica of 2.6.0 shows what it joins with: so it is not sent what a ROLLBACK undid since,
+    of any space, nor the decisions themselves."""
+    with Serving(tmp_path / "ours", guest="replicate") as serving:
+        log = serving.log
+        make_spaces(log)
+        start = log.vclock
+        for lsn, space in enumerate("sasa", 1):
+            feed(log, replace_row(lsn, space, lsn))
+        feed(log, decision(RowType.ROLLBACK, 5, 3))
+        feed(log, decision(RowType.CONFIRM, 6, 1))
+        log.insert("a", (9, 0))
+        with RawClient(serving.port) as client:
+            body = {0x24: str(uuid.uuid4()), 0x26: dict(start)}
+            answer = client.ask(RequestType.REGISTER, body)
+            kinds = []
+            while answer.header.type != RequestType.OK:
+                kinds.append((answer.header.replica_id, answer.header.lsn, answer.header.type))
+                answer = client.receive()
+    ours, first = RowType.INSERT, start.lsn(1) + 1
+    kept = [(5, lsn, RowType.REPLACE) for lsn in (1, 2)]
+    nops = [(5, lsn, RowType.NOP) for lsn in (5, 6)]
+    assert kinds == [*kept, *nops, (1, first, ours), (1, first + 1, ours)]
 
 
 TRAFFIC = """

@@ -92,6 +92,28 @@ def test_follower_goes_on_behind_what_it_committed(tmp_path: Path, options: str)
         assert json.loads(tokens.read_text())["server"] == "logweir"
 
 
+@pytest.mark.parametrize("options", ["", "?dialect=D3&http=127.0.0.1:0"])
+def test_stream_that_there_is_only_later_is_followed_from_its_first_row(
+    tmp_path: Path, options: str
+) -> None:
+    """It was not there when all streams were asked for, and nobody connects again."""
+    with listening(tmp_path / "data", options) as serving:
+        serving.log.create_space("earlier", [("id", "unsigned")], primary=["id"])
+
+        async def scenario() -> None:
+            async with Follower(address(serving), start="all") as follower:
+                serving.log.insert("earlier", [0])
+                async for change in follower:
+                    if isinstance(change, Rows):
+                        break
+                make(serving)
+                for number in range(3):
+                    serving.log.insert("orders", [number])
+                assert await take(follower, 3) == [0, 1, 2]
+
+        run(scenario)
+
+
 def test_follower_comes_back_when_the_server_does(tmp_path: Path) -> None:
     """The server is away for a while; nothing is lost, and the cause can be seen."""
 

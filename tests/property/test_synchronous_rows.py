@@ -7,19 +7,21 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import logweir
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import ErrorCode, LimitExceeded, RequestError
+from logweir.store import group
 from logweir.store.commit import Job
+from logweir.store.group import Group
 from logweir.store.log import Log
 from logweir.store.synchro import encode_decision
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_row
 
-OWNER = 5
+OWNER, OTHER = 5, 6
 SPACES = {"s": 600, "a": 601}
 steps = st.lists(
     st.one_of(
@@ -60,13 +62,13 @@ def feed(log: Log, row: Row) -> None:
     log.run_job(Job(lambda group: group.add_replicated(columns, 0, 1), 100))
 
 
-def replace_row(lsn: int, space: str, key: int) -> Row:
+def replace_row(lsn: int, space: str, key: int, origin: int = OWNER) -> Row:
     body = pack({0x10: SPACES[space], 0x21: [key, lsn]})
-    return Row(RowType.REPLACE, OWNER, lsn, 1.5, tsn=lsn, body=body)
+    return Row(RowType.REPLACE, origin, lsn, 1.5, tsn=lsn, body=body)
 
 
-def decision(kind: RowType, lsn: int, about: int) -> Row:
-    return Row(kind, OWNER, lsn, 1.5, tsn=lsn, body=encode_decision(OWNER, about % 2**64))
+def decision(kind: RowType, lsn: int, about: int, owner: int = OWNER) -> Row:
+    return Row(kind, owner, lsn, 1.5, tsn=lsn, body=encode_decision(owner, about % 2**64))
 
 
 def prepared(folder: Path) -> None:
@@ -84,9 +86,13 @@ def check(log: Log, model: Model, lsn: int) -> None:
         assert {row[0]: row[1] for row in log.select(name)} == rows
 
 
+@example([("s", 0), ("a", 0), ("close", 0), ("s", 1), ("kill", 0), ("confirm", 0)], False)
+@example([("s", 0), ("a", 0), ("rebuild", 0), ("s", 1), ("snapshot", 0), ("rollback", 0)], True)
+@example([("s", 0), ("s", 1), ("s", 1), ("confirm", 0), ("s", 0), ("s", 2)], True)
+@example([("s", 0), ("s", 1), ("a", 2)], False)
 @settings(max_examples=40, deadline=None)
-@given(steps)
-def test_any_history_gives_the_model(history: list[tuple[str, int]]) -> None:
+@given(steps, st.booleans())
+def test_any_history_gives_the_model(history: list[tuple[str, int]], confirms: bool) -> None:
     """What waits is not seen, what is undone never was, whenever the process dies, and whether the
     state is kept or made anew from the log and its snapshots."""
     with tempfile.TemporaryDirectory() as parent:
@@ -121,15 +127,18 @@ def test_any_history_gives_the_model(history: list[tuple[str, int]]) -> None:
                 with pytest.raises(RequestError) as refused:
                     log.replace("a", (99, 0))
                 assert refused.value.code == ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS
-                assert log.end_waiting(confirm=True) == len(model.queue)
-                model.confirm(lsn)
+                assert log.end_waiting(confirm=confirms) == len(model.queue)
+                model.confirm(lsn) if confirms else model.rollback(0)
             log.replace("s", (99, 0))
             assert log.waiting == 0
             model.rows["s"][99] = 0
         finally:
             log.close()
-        with logweir.open(folder) as log:
-            check(log, model, lsn)
+        for made_anew in (False, True):
+            if made_anew:
+                shutil.rmtree(folder / "state")
+            with logweir.open(folder) as log:
+                check(log, model, lsn)
 
 
 def test_transaction_that_cannot_be_applied_is_not_logged(tmp_path: Path) -> None:
@@ -145,3 +154,81 @@ def test_transaction_that_cannot_be_applied_is_not_logged(tmp_path: Path) -> Non
         assert (log.waiting, log.vclock.lsn(OWNER)) == (1, 1)
         feed(log, decision(RowType.CONFIRM, 2, 1))
         assert log.select("s") == [(1, "first")]
+
+
+def test_only_the_owner_decides_and_others_that_wait_are_not_dropped(tmp_path: Path) -> None:
+    """A transaction of a further instance waits for what was before it, whatever becomes of that;
+    what that instance decides is about rows of its own, of which none may wait."""
+    prepared(tmp_path / "d")
+    with logweir.open(tmp_path / "d") as log:
+        for first, kind in ((1, RowType.ROLLBACK), (3, RowType.CONFIRM)):
+            feed(log, replace_row(first, "s", first))
+            feed(log, replace_row(first, "a", first, OTHER))
+            with pytest.raises(RequestError) as refused:
+                feed(log, replace_row(first + 1, "s", 9, OTHER))
+            assert refused.value.code == ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS
+            feed(log, decision(kind, first + 1, first, OTHER))
+            assert log.waiting == 2
+            feed(log, decision(kind, first + 1, first))
+            assert log.waiting == 0
+        assert log.select("s") == [(3, 3)]
+        assert log.select("a") == [(1, 1), (3, 3)]
+
+
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that decides nothing fills no memory: what is over the limit is not taken."""
+    monkeypatch.setattr(group, "SYNCHRO_QUEUE_BYTES", 75)
+    prepared(tmp_path / "d")
+    with logweir.open(tmp_path / "d") as log:
+        feed(log, replace_row(1, "s", 1))
+        feed(log, replace_row(2, "a", 2))
+        with pytest.raises(LimitExceeded, match="SYNCHRO_QUEUE_BYTES"):
+            feed(log, replace_row(3, "s", 3))
+        assert log.waiting == 2
+        feed(log, decision(RowType.CONFIRM, 3, 1))
+        feed(log, replace_row(4, "s", 4))
+        assert (log.waiting, log.select("a")) == (1, [(2, 2)])
+
+
+def test_decision_that_cannot_be_applied_changes_nothing(tmp_path: Path) -> None:
+    """What comes behind a ROLLBACK may not fit without the rows that are undone: then it is not
+    taken, and all waits on."""
+    prepared(tmp_path / "d")
+    with logweir.open(tmp_path / "d") as log:
+        log.insert("a", (1, 0))
+        feed(log, replace_row(1, "s", 1))
+        feed(log, Row(RowType.DELETE, OWNER, 2, 1.5, tsn=2, body=pack({0x10: 601, 0x20: [1]})))
+        body = pack({0x10: 601, 0x21: [1, 1]})
+        feed(log, Row(RowType.INSERT, OTHER, 1, 1.5, tsn=1, body=body))
+        rows = [replace_row(2, "a", 2, OTHER), decision(RowType.ROLLBACK, 3, 1)]
+        columns = RowColumns.scan(b"".join(map(encode_row, rows)))
+
+        def apply(group: Group) -> None:  # as who follows does: what fits is taken
+            group.add_replicated(columns, 0, 1)
+            mark = group.mark()
+            with pytest.raises(RequestError, match="Duplicate key"):
+                group.add_replicated(columns, 1, 2)
+            group.rollback(mark)
+
+        log.run_job(Job(apply, 100))
+        assert (log.waiting, log.vclock.lsn(OWNER)) == (4, 2)
+        feed(log, decision(RowType.CONFIRM, 3, 1))
+        assert (log.select("s"), log.select("a")) == ([(1, 1)], [(1, 1), (2, 2)])
+
+
+def test_rows_go_on_waiting_where_their_decision_is_given_up(tmp_path: Path) -> None:
+    """The lsn of ours that is left free for the lost row does not move the state over what waits
+    again."""
+    prepared(tmp_path / "d")
+    with logweir.open(tmp_path / "d") as log:
+        for lsn in (1, 2):
+            feed(log, replace_row(lsn, "s", lsn))
+        log.snapshot()
+        before = log.vclock
+        assert log.end_waiting(confirm=True) == 2
+    max((tmp_path / "d").glob("*.xlog")).unlink()
+    for _ in range(2):
+        with logweir.open(tmp_path / "d", force_recovery=True) as log:
+            assert (log.waiting, log.count("s")) == (2, 0)
+            assert log.vclock.lsn(1) == before.lsn(1) + 1
+            log.abandon()

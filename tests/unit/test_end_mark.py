@@ -155,6 +155,20 @@ def test_snapshot_without_logs_is_marked(tmp_path: Path) -> None:
         logweir.open(tmp_path)
 
 
+def test_snapshot_that_is_there_already_is_marked(tmp_path: Path) -> None:
+    """A folder that came without a mark, and has no log to close, has one behind its snapshot."""
+    with logweir.open(tmp_path, durability="none") as log:
+        log.create_space("t", format=FORMAT)
+        newest = log.snapshot()
+    (tmp_path / END_MARK_NAME).unlink()
+    with logweir.open(tmp_path, durability="none") as log:
+        assert log.snapshot() == newest
+        log.abandon()
+    mark = load_end_mark(tmp_path, OS)
+    assert isinstance(mark, EndMark)
+    assert (mark.file, mark.offset) == (newest.name, newest.stat().st_size)
+
+
 def test_folder_of_which_nothing_but_the_mark_is_left_is_no_new_store(folder: Path) -> None:
     """Neither an ordinary opening nor one with force begins anew where rows once were."""
     for path in [*logs(folder), *folder.glob("*.snap")]:

@@ -8,17 +8,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import logweir
+from logweir import pipeline
 from logweir.errors import CorruptBlock, PositionUnavailable, WalError
 from logweir.recovery import repair, restore
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store import checkpoint
 from logweir.store.compare import compare_states
+from logweir.tools.cli.main import app
+from logweir.wal import failpoint
 from logweir.wal.filesystem import OS, OsFileSystem, ReadFile
 from logweir.wal.follow import Follower
 from logweir.wal.lease import LOCK_NAME, Lease, holders, is_leased, leased, unleased
@@ -172,6 +176,95 @@ def test_reader_whose_log_is_collected_is_told_the_oldest_position(log: logweir.
         with pytest.raises(PositionUnavailable) as caught:
             list(follower.poll())
     assert caught.value.oldest == log.oldest_position
+
+
+def test_file_that_is_taken_just_before_its_removal_stays(log: logweir.Log) -> None:
+    """And no log behind it goes; a lease may come at any moment."""
+    log.insert("t", (1000,))
+    oldest = int(min(log.path.glob("*.xlog")).stem)
+    with Lease(log.path) as lease:
+        failpoint.arm("checkpoint.before_remove", lambda: lease.hold(oldest, oldest))
+        try:
+            move_on(log, 3)
+        finally:
+            failpoint.disarm()
+        logs = sorted(int(path.stem) for path in log.path.glob("*.xlog"))
+        assert logs[0] == oldest
+        assert len(logs) > 3
+    assert [path.suffix for path in log.collect()].count(".xlog") >= 3
+
+
+class Overtaken(OsFileSystem):
+    """A disk on which the store moves on just behind the first look at its folder."""
+
+    def __init__(self, log: logweir.Log) -> None:
+        self.log = log
+        self.is_over = False
+
+    def list_directory(self, path: Path) -> list[str]:
+        """What was there before."""
+        found = super().list_directory(path)
+        if not self.is_over:
+            self.is_over = True
+            move_on(self.log, 3)
+        return found
+
+
+def test_nothing_goes_between_the_look_at_a_folder_and_the_opening(log: logweir.Log) -> None:
+    """Who follows from the oldest position finds its log there."""
+    log.insert("t", (1000,))
+    disk, start = Overtaken(log), log.oldest_position
+    with Follower(log.path, start, filesystem=disk, lease=Lease(log.path)) as follower:
+        assert sum(len(block.columns) for block in follower.poll()) == 5
+    assert disk.is_over
+    log.collect()
+    assert log.oldest_position.signature > start.signature
+
+
+def run_command(*words: str | Path) -> int:
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+    return done.stdout.count("\n")
+
+
+READERS: dict[str, Callable[[Path, Path], int]] = {
+    "read": lambda folder, _: sum(1 for _ in logweir.read(folder)),
+    "batches": lambda folder, _: sum(one.num_rows for one in pipeline.batches(folder)),
+    "diff": lambda folder, scratch: len(list(compare_states(folder, folder, scratch))),
+    "cat": lambda folder, _: run_command("cat", folder),
+    "verify": lambda folder, _: run_command("verify", folder),
+    "info": lambda folder, _: run_command("info", folder),
+    "restore": lambda folder, scratch: len(restore(folder, scratch / "new").files),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nothing_goes_under_who_reads_a_folder(
+    name: str, log: logweir.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever it is: the store moves on at each file that is opened, and each is there and told of
+    as if it had not."""
+    with leased(log.path):
+        move_on(log, 3)
+    (tmp_path / "quiet").mkdir()
+    found = READERS[name](log.path, tmp_path / "quiet")
+    before, seen = names(log.path), set[str]()
+    open_read, is_moving = OsFileSystem.open_read, False
+
+    def open_and_move_on(disk: OsFileSystem, path: Path) -> ReadFile:
+        nonlocal is_moving
+        if not is_moving and path.parent == log.path and path.name in before - seen:
+            seen.add(path.name)
+            is_moving = True
+            move_on(log)
+            is_moving = False
+        return open_read(disk, path)
+
+    monkeypatch.setattr(OsFileSystem, "open_read", open_and_move_on)
+    assert READERS[name](log.path, tmp_path) >= found
+    assert len(seen) > 4
+    log.collect()
+    assert not before & names(log.path)
 
 
 # --- where there is no lease ----------------------------------------------------------------------

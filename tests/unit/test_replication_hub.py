@@ -239,7 +239,7 @@ def test_many_readers_at_the_end_have_one_file_open(log: Log) -> None:
 
     async def main() -> None:
         hub = Hub(log.follow)
-        readers = [hub.reader(VClock({1: number % 9})) for number in range(100)]
+        readers = [hub.reader(VClock({1: 8 - number % 9})) for number in range(100)]
         for reader in readers:
             while reader.take() is not None:
                 pass

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from unit.test_store_late import broken, calm, open_log, run_of
 
 import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
@@ -86,7 +87,7 @@ def test_who_follows_is_told_when_the_log_fails(tmp_path: Path) -> None:
         except WriterPoisoned as error:
             found.append(error)
 
-    reader = threading.Thread(target=follow)
+    reader = threading.Thread(target=follow, daemon=True)
     reader.start()
     while not reached.is_set():
         log.replace("kv", (1, "again"))
@@ -190,6 +191,26 @@ def test_a_change_that_only_the_log_has_is_said_to_be_made(durability: str, tmp_
     log.close()
     with logweir.open(folder) as log:
         assert [row[0] for row in log.select("kv")] == list(range(11))
+
+
+def test_no_read_passes_over_rows_that_the_state_did_not_take(tmp_path: Path) -> None:
+    """What was acknowledged ahead of the state is in the log alone then: each read says so, until
+    the folder is opened again."""
+    log = open_log(tmp_path / "s")
+    calm(log)
+    failpoint.arm("store.before_late_commit", broken)
+    try:
+        log.run_job(run_of(log, (1, 6)))
+        with pytest.raises(LogStopped, match="before log and state were alike"):
+            log.get("t", 1)
+    finally:
+        failpoint.disarm()
+    for _ in range(2):
+        with pytest.raises(LogStopped, match="before log and state were alike"):
+            log.get("t", 1)
+    log.close()
+    with open_log(tmp_path / "s") as again:
+        assert again.get("t", 1) == (1, 6)
 
 
 def test_nothing_is_said_to_be_made_where_nothing_is_logged(tmp_path: Path) -> None:

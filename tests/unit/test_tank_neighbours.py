@@ -140,6 +140,10 @@ def test_sources_that_meet_in_a_name_are_refused(log: logweir.Log, upstream: Mem
                 await until(lambda: second.status.state is SourceState.FOLLOWING)
                 assert set(second.status.stopped_parts) == {"a/0", "a/1"}
                 assert contents(log, "d") == [1]
+            async with following(log, f"{two}?name=x", names) as third:
+                await until(lambda: third.status.state is SourceState.FOLLOWING)
+                assert third.status.stopped_parts == {}
+                assert contents(log, "x_a") == [1]
         assert contents(log, "a") == [1]
 
     run(test)
@@ -222,7 +226,8 @@ def test_retention_by_arrival_keeps_what_a_producer_dates_back(log: logweir.Log)
     unless the topic counts from the arrival."""
 
     old = encode_bundle([Message(0, 5, None, b"x")])
-    for name, config in (("by", "logweir.retention.time = arrival"), ("not", "")):
+    by_arrival = "logweir.retention.time = arrival"
+    for name, config in (("by", by_arrival), ("sent", by_arrival), ("not", "")):
         create_topic(log, name, 1, f"log.retention.secs = 1h\n{config}\n", now_seconds=log.now())
     upstream = MemoryStore()
     for name in ("by", "not"):
@@ -237,15 +242,17 @@ def test_retention_by_arrival_keeps_what_a_producer_dates_back(log: logweir.Log)
         (url,) = await server.start()
         try:
             async with Client(url) as client:
-                for name in ("by", "not"):
+                for name in ("by", "sent", "not"):
                     await client.publish([PublishPart(name, 0, old)] * 2)
         finally:
             await server.stop()
 
     run(test)
     now_ms = int(log.now() * 1000)
-    gone = {name: retain(log, topics_of(log)[name], 0, now_ms) for name in ("by", "not")}
-    assert gone == {"by": 0, "not": 3}  # the newest bundle always stays
-    assert retain(log, topics_of(log)["by"], 0, now_ms + 2 * 3600 * 1000) == 3
+    topics = topics_of(log)
+    gone = {name: retain(log, topics[name], 0, now_ms) for name in ("by", "sent", "not")}
+    assert gone == {"by": 0, "sent": 0, "not": 3}  # the newest bundle always stays
+    later_ms = now_ms + 2 * 3600 * 1000
+    assert [retain(log, topics[name], 0, later_ms) for name in ("by", "sent")] == [3, 1]
     with pytest.raises(ConfigError, match="message or arrival"):
         set_config(log, "by", "logweir.retention.time = never")

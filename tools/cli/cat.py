@@ -27,7 +27,7 @@ from logweir.tools.cli.output import Output
 from logweir.tools.hexdump import annotate_file, format_entry
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
-from logweir.wal.endmark import EndMark
+from logweir.wal.endmark import EndMark, load_end_mark
 from logweir.wal.filesystem import OS
 from logweir.wal.follow import Follower
 from logweir.wal.lease import Lease, leased
@@ -178,8 +178,9 @@ class _Run:
 
     def folder(self, path: Path) -> None:
         """All logs of a folder, in order."""
+        said = load_end_mark(path, OS)  # before the folder is listed: see there
         index = scan_directory(path)
-        mark, silent = own_mark(path, OS, index)
+        mark, silent = own_mark(said, index)
         if not index.files and not index.damage and mark is None:
             raise no_store(path)
         self.check_start(index)
