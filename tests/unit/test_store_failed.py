@@ -8,7 +8,6 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from unit.test_store_late import broken, calm, open_log, run_of
 
 import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
@@ -194,23 +193,24 @@ def test_a_change_that_only_the_log_has_is_said_to_be_made(durability: str, tmp_
 
 
 def test_no_read_passes_over_rows_that_the_state_did_not_take(tmp_path: Path) -> None:
-    """What was acknowledged ahead of the state is in the log alone then: each read says so, until
-    the folder is opened again."""
-    log = open_log(tmp_path / "s")
-    calm(log)
-    failpoint.arm("store.before_late_commit", broken)
+    """What was acknowledged ahead of the state stands in layers, and after opening again in the
+    state."""
+    log, _ = failing_store(tmp_path / "store")
+    log.insert("kv", (10, "made"))
+    failpoint.arm("store.before_apply_commit", fail_as_lmdb_does)
     try:
-        log.run_job(run_of(log, (1, 6)))
-        with pytest.raises(LogStopped, match="before log and state were alike"):
-            log.get("t", 1)
+        for _ in range(2):
+            with pytest.raises(LogStopped, match="before log and state were alike"):
+                log.change_base(lambda txn: None)
+            assert log.get("kv", 10) == (10, "made")
+            assert log.count("kv") == 11
+        with pytest.raises(LogStopped):
+            log.insert("kv", (11, "not made"))
     finally:
         failpoint.disarm()
-    for _ in range(2):
-        with pytest.raises(LogStopped, match="before log and state were alike"):
-            log.get("t", 1)
     log.close()
-    with open_log(tmp_path / "s") as again:
-        assert again.get("t", 1) == (1, 6)
+    with logweir.open(tmp_path / "store") as log:
+        assert [row[0] for row in log.select("kv")] == list(range(11))
 
 
 def test_nothing_is_said_to_be_made_where_nothing_is_logged(tmp_path: Path) -> None:
