@@ -499,7 +499,7 @@ class Layers:
                         left = self.stack[: len(self.stack) - len(done)]
                         # First: nobody waits for what an interrupt leaves on the stack alone.
                         self._size = sum([one.size_bytes for one in left])
-                        self.stack = left
+                        self.stack, self._under_way = left, ()
                         self._changed.notify_all()
                 return result
             except MapFull:
