@@ -241,6 +241,7 @@ cdef class Environment:
         cdef bytes place = os.fsencode(path)
         cdef const char *c_place = place
         cdef unsigned int flags = MDB_NOTLS
+        cdef MDB_dbi main = 0
         cdef int code
         if self.env is not NULL or self.number:
             raise Error("An environment is opened once.")
@@ -279,7 +280,7 @@ cdef class Environment:
         if not code:
             mode &= ~0o111
             with nogil:
-                code = mdb_env_open(self.env, c_place, flags, mode)
+                code = mdb_env_open(self.env, c_place, flags, mode) or know_main(self.env, &main)
         if code:
             mdb_env_close(self.env)
             self.env = NULL
@@ -288,7 +289,7 @@ cdef class Environment:
         environments += 1
         self.number = environments
         self.main = Database.__new__(Database)
-        self.main.dbi = 1  # as LMDB numbers it; it is always open
+        self.main.dbi = main
         self.main.owner = self.number
         self.main.is_open = True
         self.files = _identities(place)  # those that were made are among them
@@ -591,6 +592,19 @@ cdef class Environment:
             "max_readers": found.me_maxreaders,
             "num_readers": found.me_numreaders,
         }
+
+
+cdef int know_main(MDB_env *env, MDB_dbi *main) noexcept nogil:
+    """The number of the main database; LMDB learns here in which order its keys are."""
+    cdef MDB_txn *txn = NULL
+    cdef int code = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn)
+    if code:
+        return code
+    code = mdb_dbi_open(txn, NULL, 0, main)
+    if code:
+        mdb_txn_abort(txn)
+        return code
+    return mdb_txn_commit(txn)
 
 
 def _identities(bytes place):
