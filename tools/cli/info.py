@@ -177,6 +177,13 @@ def _kernels() -> str:
     return "compiled" if kernel.COMPILED else "interpreted"
 
 
+def _lmdb() -> str:
+    """How the store calls LMDB, and which one."""
+    from logweir.store import base
+
+    return f"{base.BINDING} {'.'.join(map(str, base.VERSION))}"
+
+
 def _folder_fields(
     index: DirectoryIndex,
     summaries: list[FileSummary],
@@ -198,6 +205,7 @@ def _folder_fields(
         "damage": [damage_json(one) for one in damage],
         "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
+        "lmdb": _lmdb(),
     }
 
 
@@ -239,6 +247,7 @@ def _show_folder(
             ", ".join(f"process {pid} from {at}" for pid, at in sorted(who.items())) or None,
         ),
         ("kernels", _kernels()),
+        ("lmdb", _lmdb()),
     ]
     out.fields(pairs)
     lost = index.damage
