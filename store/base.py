@@ -11,16 +11,18 @@ What both do alike is what these classes have in `lmdbkernel.pyi`, named as in p
 and values that come as copies, `bytes`. Whatever is used after its end raises `Error`, and a
 transaction that is collected is aborted. One thread begins and ends a transaction that writes.
 
-The files are the same (data version 1): what either has written the other opens. py-lmdb brings an
-LMDB of its own, 0.9.36 in release 3.0, with checks of single pages that LMDB as released lacks:
-with those a damaged page is a `CorruptedError`, without them it may end the process. So a state
-that cannot be trusted is looked at by `store.lmdbfile` before either of them sees it.
+The files are the same (data version 1; no other is opened, though py-lmdb 3.0 knows that of LMDB
+1.0): what either has written the other opens. py-lmdb brings an LMDB of its own, 0.9.36 in release
+3.0, with checks of single pages that LMDB as released lacks: with those a damaged page is a
+`CorruptedError`, without them it may end the process. So a state that cannot be trusted is looked
+at by `store.lmdbfile` before either of them sees it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ if not TYPE_CHECKING:
     DbsFullError = _LIBRARY.DbsFullError
     DiskError = _LIBRARY.DiskError
     Environment = _LIBRARY.Environment
+    if hasattr(Environment, "lib_version"):  # py-lmdb brings LMDB 1.0 too, which has other files
+        Environment = partial(Environment, lib_version=0)
     Error = _LIBRARY.Error
     LockError = _LIBRARY.LockError
     MapFullError = _LIBRARY.MapFullError

@@ -200,6 +200,7 @@ cdef class Cursor:
     cdef PyObject *next_one
     cdef int check(self) except -1
     cdef bint move(self, MDB_cursor_op op) except -1
+    cdef bint placed(self, int code) except -1
     cdef int refresh(self) except -1
     cdef void forget(self) noexcept
     cdef Py_ssize_t put_pairs(

@@ -213,14 +213,17 @@ cdef class Transaction:
 
     def get(self, key, default=None, Database db=None):
         """The value under a key, or `default`."""
-        cdef MDB_val wanted, data
         cdef bytes name = held(key)
+        cdef const char *value
+        cdef size_t size
         cdef int code
         self.check()
-        point(&wanted, name)
-        code = mdb_get(self.txn, self.number_of(db), &wanted, &data)
+        code = find(
+            self.txn, self.number_of(db), PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &value,
+            &size,
+        )
         if code == MDB_SUCCESS:
-            return copied(&data)
+            return PyBytes_FromStringAndSize(value, size)
         if code == MDB_NOTFOUND:
             return default
         raise failed("mdb_get", code)
@@ -369,12 +372,15 @@ cdef class Cursor:
             self.forget()
 
     cdef bint move(self, MDB_cursor_op op) except -1:
-        cdef int code = mdb_cursor_get(self.cursor, &self.found, &self.data, op)
+        return self.placed(mdb_cursor_get(self.cursor, &self.found, &self.data, op))
+
+    cdef bint placed(self, int code) except -1:
+        """Note what a move came to. Returns whether it is at an entry."""
         self.is_placed = code == MDB_SUCCESS
         self.seen = self.txn.mutations
         if code:
             self.found.mv_size = self.data.mv_size = 0
-            if code != MDB_NOTFOUND and not (code == errno.EINVAL and op == MDB_GET_CURRENT):
+            if code != MDB_NOTFOUND:
                 raise failed("mdb_cursor_get", code)
         return self.is_placed
 
@@ -382,7 +388,8 @@ cdef class Cursor:
         """Point to the entry again where something was written since."""
         self.check()
         if self.seen != self.txn.mutations:
-            self.move(MDB_GET_CURRENT)
+            code = mdb_cursor_get(self.cursor, &self.found, &self.data, MDB_GET_CURRENT)
+            self.placed(MDB_NOTFOUND if code == errno.EINVAL else code)  # that: it is at none
         return 0
 
     def key(self):
@@ -413,12 +420,12 @@ cdef class Cursor:
     def next(self):
         """Go to the next entry."""
         self.check()
-        return self.move(MDB_NEXT)
+        return self.placed(step(self.cursor, False, &self.found, &self.data))
 
     def prev(self):
         """Go to the entry before."""
         self.check()
-        return self.move(MDB_PREV)
+        return self.placed(step(self.cursor, True, &self.found, &self.data))
 
     def set_key(self, key):
         """Go to that key."""
@@ -431,22 +438,26 @@ cdef class Cursor:
         """Go to the first key that is not below that one."""
         cdef bytes name = held(key)
         self.check()
-        point(&self.found, name)
-        return self.move(MDB_SET_RANGE if len(name) else MDB_FIRST)
+        return self.placed(
+            seek(
+                self.cursor, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), &self.found,
+                &self.data,
+            )
+        )
 
     def iternext(self, bint keys=True, bint values=True):
         """Entries from here on, or from the first."""
         self.check()
         if not self.is_placed:
             self.move(MDB_FIRST)
-        return entries(self, MDB_NEXT, keys, values)
+        return entries(self, False, keys, values)
 
     def iterprev(self, bint keys=True, bint values=True):
         """Entries from here back, or from the last."""
         self.check()
         if not self.is_placed:
             self.move(MDB_LAST)
-        return entries(self, MDB_PREV, keys, values)
+        return entries(self, True, keys, values)
 
     def putmulti(self, items, bint dupdata=True, bint overwrite=True, bint append=False):
         """Set many entries. Returns how many were given, and how many were set."""
@@ -542,8 +553,7 @@ cdef class Entries:
     """What `Cursor.iternext` and `iterprev` return."""
 
     cdef Cursor cursor
-    cdef MDB_cursor_op op
-    cdef bint keys, values, is_begun
+    cdef bint back, keys, values, is_begun
 
     def __iter__(self):
         return self
@@ -553,7 +563,9 @@ cdef class Entries:
         cursor.check()
         if not cursor.is_placed:
             raise StopIteration
-        if self.is_begun and not cursor.move(self.op):
+        if self.is_begun and not cursor.placed(
+            step(cursor.cursor, self.back, &cursor.found, &cursor.data)
+        ):
             raise StopIteration
         self.is_begun = True
         if not self.values:
@@ -561,7 +573,7 @@ cdef class Entries:
         return cursor.item() if self.keys else cursor.value()
 
 
-cdef Entries entries(Cursor cursor, MDB_cursor_op op, bint keys, bint values):
+cdef Entries entries(Cursor cursor, bint back, bint keys, bint values):
     cdef Entries made = Entries.__new__(Entries)
-    made.cursor, made.op, made.keys, made.values = cursor, op, keys, values
+    made.cursor, made.back, made.keys, made.values = cursor, back, keys, values
     return made

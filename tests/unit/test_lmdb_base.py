@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -404,3 +405,52 @@ def test_only_one_lmdb_is_loaded() -> None:
         outputs.append(run.stdout.strip())
     assert outputs[1] == "py-lmdb True False"
     assert outputs[0] in ("compiled False True", "py-lmdb True False")
+
+
+REFUSED = """
+import json, sys
+from logweir.store import base
+found = {}
+for folder in sys.argv[1:]:
+    try:
+        with base.Environment(folder, max_dbs=4) as env, env.begin() as txn:
+            found[folder] = len(list(txn.cursor()))
+    except base.Error as error:
+        found[folder] = "refused"
+print(json.dumps(found))
+"""
+
+
+def test_both_refuse_the_same_files(binding: Any, env: Any, tmp_path: Path) -> None:
+    """Also one of LMDB 1.0, which py-lmdb can open; and neither makes such a file."""
+    env.open_db(b"a")
+    env.close()
+    whole = (tmp_path / "e" / "data.mdb").read_bytes()
+    page = os.sysconf("SC_PAGE_SIZE")
+    files = {
+        "whole": whole,
+        "empty": b"",
+        "noise": b"\xa5" * len(whole),
+        "zeros": bytes(len(whole)),
+        "short": whole[:100],
+        "version": whole.replace(b"\xde\xc0\xef\xbe\1", b"\xde\xc0\xef\xbe\3"),
+        "magic": whole.replace(b"\xde\xc0\xef\xbe", b"\xde\xc0\xef\xbf"),
+        "no meta": bytes(2 * page) + whole[2 * page :],
+    }
+    expected = {"whole": 1, "empty": 0}
+    found = []
+    for wanted in ("", "py-lmdb"):
+        folders = {name: tmp_path / (wanted or "chosen") / name for name in files}
+        for name, folder in folders.items():
+            folder.mkdir(parents=True)
+            (folder / "data.mdb").write_bytes(files[name])
+        command = [sys.executable, "-c", REFUSED, *map(str, folders.values())]
+        changed = {"LOGWEIR_LMDB": wanted, "LMDB_DEFAULT_LIB_VERSION": "1"}
+        run = subprocess.run(
+            command, env={**os.environ, **changed}, capture_output=True, text=True, check=True
+        )
+        said = json.loads(run.stdout)
+        found.append({name: said[str(folder)] for name, folder in folders.items()})
+        assert (folders["empty"] / "data.mdb").read_bytes()[16:24] == b"\xde\xc0\xef\xbe\1\0\0\0"
+    assert found[0] == {name: expected.get(name, "refused") for name in files}
+    assert found[1] == found[0]
