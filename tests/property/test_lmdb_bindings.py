@@ -103,6 +103,8 @@ class Bindings(RuleBasedStateMachine):
         self.is_broken = False
         self.databases: dict[bytes, Both] = {}
         self.fresh: list[list[bytes]] = []
+        self.databases[b"one"] = ask(self.env, "open_db", b"one")
+        self.begin()
 
     def _opened(self, ours: Any, theirs: Any) -> Both:
         one, other = str(self.folder / "one"), str(self.folder / "other")
@@ -230,6 +232,12 @@ class Bindings(RuleBasedStateMachine):
     def cursor(self, number: int) -> Any:
         return ask(self.writers[-1], "cursor", self._database(number)), self.writers[-1]
 
+    @precondition(lambda self: self.writers and not self.is_broken)
+    @rule(target=cursors)
+    def first_cursor(self) -> Any:
+        txn = self.writers[-1]
+        return ask(txn, "cursor", self.databases[b"one"]), txn
+
     @precondition(lambda self: not self.is_broken)
     @rule(
         cursor=cursors,
@@ -256,6 +264,36 @@ class Bindings(RuleBasedStateMachine):
                 for _ in range(count):
                     got = [outcome(lambda one=one: next(one[0], None)) for one in (ours, theirs)]
                     assert got[0] == got[1]
+
+    @precondition(lambda self: not self.is_broken)
+    @rule(
+        cursor=cursors,
+        places=st.tuples(keys, keys),
+        value=values,
+        name=st.sampled_from(["put", "delete", "putmulti"]),
+        look=st.sampled_from(["key", "value", "item"]),
+    )
+    def change_below(
+        self, cursor: Any, places: tuple[bytes, bytes], value: bytes, name: str, look: str
+    ) -> None:
+        """What it is at may move, change or go."""
+        both, txn = cursor
+        if not self.writers or txn is not self.writers[-1]:
+            return
+        ask(both, "set_range", places[0])
+        at = outcome(both.ours.key)[0]
+        database = self.databases[b"one"]
+        if name == "put":
+            self._change("put", places[1], value, db=database)
+        elif name == "delete" and at:
+            self._change("delete", at, db=database)
+        else:
+            given = [(b"%03d" % number, value) for number in range(30)]
+            self.is_broken = same(
+                txn, lambda one, is_ours: one.cursor(side(database, is_ours)).putmulti(given)
+            )
+        if not self.is_broken:
+            ask(both, look)
 
     @precondition(lambda self: not self.writers and self.map_bytes < 64 * MAP_BYTES)
     @rule()
@@ -308,7 +346,7 @@ class Bindings(RuleBasedStateMachine):
 
 TestBindings = Bindings.TestCase
 TestBindings.settings = settings(
-    max_examples=15,
+    max_examples=40,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

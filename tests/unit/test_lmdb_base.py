@@ -76,6 +76,25 @@ def test_what_is_used_after_its_end_is_refused(binding: Any, env: Any) -> None:
     reader.abort()
 
 
+def test_a_cursor_tells_what_is_under_it_now(binding: Any, env: Any) -> None:
+    """Where others change the entry that it is at, in the same transaction or inside of it."""
+    with env.begin(write=True) as txn:
+        for key in (b"a", b"b", b"c"):
+            txn.put(key, b"old")
+        cursor = txn.cursor()
+        assert cursor.set_key(b"b")
+        txn.delete(b"b")
+        assert cursor.item() == (b"c", b"old")
+        txn.put(b"c", b"new")
+        assert cursor.item() == (b"c", b"new")
+        with env.begin(write=True, parent=txn) as inside:
+            inside.put(b"c", b"newer")
+        assert cursor.set_key(b"c")
+        assert cursor.value() == b"newer"
+        txn.delete(b"c")
+        assert (cursor.key(), cursor.value()) == (b"", b"")
+
+
 def test_what_is_of_something_keeps_it(binding: Any, tmp_path: Path) -> None:
     """An environment, a transaction and a cursor that nobody names any more but what is of them."""
     env = binding.Environment(str(tmp_path / "e"), map_size=2**26)
