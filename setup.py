@@ -18,10 +18,14 @@ from setuptools.command.build_py import build_py
 
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
+    "logweir.wal.fillerkernel": "wal/fillerkernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.store.memtablekernel": "store/memtablekernel.pyx",
     "logweir.store.lmdbkernel": "store/lmdbkernel.pyx",
+    "logweir.store.mergekernel": "store/mergekernel.pyx",
+    "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
+    "logweir.replication.bucketkernel": "replication/bucketkernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
     "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",
@@ -60,11 +64,10 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
-    for name, source in KERNELS.items():
-        types = TYPES / (name.replace(".", "/") + ".pxd")
-        if os.path.exists(own := Path(source).with_suffix(".pxd")):
-            types.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(own, types)
+    for room in {Path(source).parent for source in KERNELS.values()}:
+        (TYPES / "logweir" / room).mkdir(parents=True, exist_ok=True)
+        for types in room.glob("*.pxd"):
+            shutil.copyfile(types, TYPES / "logweir" / types)
     found = cythonize(
         [
             Extension(name, [source], **flags(name))

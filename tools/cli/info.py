@@ -8,6 +8,7 @@ from typing import Any
 from logweir.errors import CorruptFile
 from logweir.recovery.examine import examine
 from logweir.recovery.report import damage_json, vclock_json
+from logweir.store import memtable
 from logweir.tools.cli.common import (
     PathArgument,
     existing,
@@ -184,6 +185,10 @@ def _lmdb() -> str:
     return f"{base.BINDING} {'.'.join(map(str, base.VERSION))}"
 
 
+def _memtables() -> str:
+    return "compiled" if memtable.COMPILED else "interpreted"
+
+
 def _folder_fields(
     index: DirectoryIndex,
     summaries: list[FileSummary],
@@ -206,6 +211,9 @@ def _folder_fields(
         "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
         "lmdb": _lmdb(),
+
+
+        "memtables": _memtables(),
     }
 
 
@@ -248,6 +256,9 @@ def _show_folder(
         ),
         ("kernels", _kernels()),
         ("lmdb", _lmdb()),
+
+
+        ("memtables", _memtables()),
     ]
     out.fields(pairs)
     lost = index.damage
