@@ -50,6 +50,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("definitions", "error_paths", "face", "format", "jsonpath", "large_tuples", "long_keys"),
         *(
             "lmdb_*",
+            "position_of_rows_*",
             "lone_kill",
             "pipelined_insert_*",
             "reference*",
