@@ -22,6 +22,7 @@ KERNELS = {
     "logweir.store.kernel": "store/kernel.py",
     "logweir.store.memtablekernel": "store/memtablekernel.pyx",
     "logweir.store.lmdbkernel": "store/lmdbkernel.pyx",
+    "logweir.store.applykernel": "store/applykernel.pyx",
     "logweir.store.mergekernel": "store/mergekernel.pyx",
     "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
@@ -42,7 +43,7 @@ TYPES = Path("build/cython/types")
 
 # What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
 # compiler looks anyway.
-LINKED = {"logweir.store.lmdbkernel": "lmdb"}
+LINKED = {"logweir.store.lmdbkernel": "lmdb", "logweir.store.applykernel": "lmdb"}
 
 
 def flags(name: str) -> dict[str, list[str]]:

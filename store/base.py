@@ -21,7 +21,6 @@ at by `store.lmdbfile` before either of them sees it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +55,6 @@ __all__ = [
     "MemoryError",
     "ReadonlyError",
     "Transaction",
-    "apply",
 ]
 
 
@@ -97,25 +95,3 @@ if not TYPE_CHECKING:
     MemoryError = _LIBRARY.MemoryError
     ReadonlyError = _LIBRARY.ReadonlyError
     Transaction = _LIBRARY.Transaction
-
-
-def apply(
-    txn: Transaction,
-    parts: Iterable[tuple[Database, Sequence[bytes], Sequence[bytes | None]]],
-) -> None:
-    """Set many entries in a transaction, or remove them, fastest with ascending keys.
-
-    `parts`: a database, keys, and the value of each, None for a key that is to go; one that is not
-    there is passed over. Raises `Error`, `MapFullError` before all; then the transaction must be
-    aborted.
-    """
-    if BINDING == "compiled":
-        txn.apply(parts)
-        return
-    for database, keys, values in parts:
-        with txn.cursor(database) as cursor:
-            for key, value in zip(keys, values, strict=True):
-                if value is None:
-                    txn.delete(key, db=database)
-                else:
-                    cursor.putmulti(((key, value),))

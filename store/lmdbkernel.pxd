@@ -88,6 +88,7 @@ cdef extern from "lmdb.h" nogil:
     int mdb_txn_renew(MDB_txn *txn)
     int mdb_dbi_open(MDB_txn *txn, const char *name, unsigned int flags, MDB_dbi *dbi)
     int mdb_stat(MDB_txn *txn, MDB_dbi dbi, MDB_stat *stat)
+    int mdb_cmp(MDB_txn *txn, MDB_dbi dbi, const MDB_val *one, const MDB_val *other)
     int mdb_drop(MDB_txn *txn, MDB_dbi dbi, int whole)
     int mdb_get(MDB_txn *txn, MDB_dbi dbi, MDB_val *key, MDB_val *data)
     int mdb_put(MDB_txn *txn, MDB_dbi dbi, MDB_val *key, MDB_val *data, unsigned int flags)
@@ -106,7 +107,6 @@ cdef extern from "<pthread.h>" nogil:
 
 # One entry that is set, or removed where `gone`. Key and value stay where they are meanwhile.
 ctypedef struct Change:
-    MDB_dbi dbi
     bint gone
     MDB_val key
     MDB_val value
@@ -125,9 +125,12 @@ cdef int seek(
 ) noexcept nogil
 # The entry behind the one that the cursor is at, or before it.
 cdef int step(MDB_cursor *cursor, bint back, MDB_val *found, MDB_val *value) noexcept nogil
-# Make changes, fastest sorted by database and key; `done`: how many were made. A key that is to go
-# and is not there is passed over. After an error the transaction must be aborted.
-cdef int apply(MDB_txn *txn, Change *changes, size_t count, size_t *done) noexcept nogil
+# Make changes of one database, ascending by key, each key once. A key that is to go and is not there
+# is passed over. After an error the transaction must be aborted.
+cdef int apply(MDB_txn *txn, MDB_dbi dbi, Change *changes, size_t count) noexcept nogil
+
+# The exception for LMDB's code. This one needs the lock.
+cdef object failed(str what, int code)
 
 
 cdef class Database:

@@ -1,6 +1,6 @@
 """Types of `lmdbkernel.pyx`; what they mean stands in `store.base`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -110,9 +110,6 @@ class Transaction:
     ) -> bool: ...
     def delete(self, key: _Buffer, value: _Buffer = b"", db: Database | None = None) -> bool: ...
     def cursor(self, db: Database | None = None) -> Cursor: ...
-    def apply(
-        self, parts: Iterable[tuple[Database, Sequence[_Buffer], Sequence[_Buffer | None]]]
-    ) -> None: ...
 
 class Cursor:
     def __enter__(self) -> Self: ...

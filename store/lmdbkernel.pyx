@@ -7,7 +7,7 @@
 other kernels may call in `lmdbkernel.pxd`. It differs from py-lmdb in this:
 
 * Only what takes long gives up the interpreter's lock, and once: `open`, `close`, `copy`, `sync`,
-  the beginning and the end of a transaction that writes, `drop`, `putmulti`, `apply`.
+  the beginning and the end of a transaction that writes, `drop`, `putmulti`.
 * What py-lmdb leaves undefined is refused with `Error`: a second thread in a transaction while a
   call goes on there, the end of a transaction that writes in another thread than its beginning, a
   database whose opening was aborted, anything but an end in a child made by `fork`.
@@ -58,64 +58,7 @@ cdef void forked() noexcept nogil:
 pthread_atfork(NULL, NULL, forked)
 
 
-# --- errors ---------------------------------------------------------------------------------------
-
-class Error(Exception):
-    pass
-
-
-cdef dict _KINDS = {}
-
-
-def _kind(name, int code, hint=""):
-    made = type(name, (Error,), {"__module__": __name__})
-    _KINDS[code] = (made, f" ({hint})" if hint else "")
-    return made
-
-
-KeyExistsError = _kind("KeyExistsError", MDB_KEYEXIST)
-NotFoundError = _kind("NotFoundError", MDB_NOTFOUND)
-PageNotFoundError = _kind("PageNotFoundError", MDB_PAGE_NOTFOUND)
-CorruptedError = _kind("CorruptedError", MDB_CORRUPTED)
-PanicError = _kind("PanicError", MDB_PANIC)
-VersionMismatchError = _kind("VersionMismatchError", MDB_VERSION_MISMATCH)
-InvalidError = _kind("InvalidError", MDB_INVALID)
-MapFullError = _kind(
-    "MapFullError", MDB_MAP_FULL, "Please use a larger Environment(map_size=) parameter"
-)
-DbsFullError = _kind(
-    "DbsFullError", MDB_DBS_FULL, "Please use a larger Environment(max_dbs=) parameter"
-)
-ReadersFullError = _kind(
-    "ReadersFullError", MDB_READERS_FULL, "Please use a larger Environment(max_readers=) parameter"
-)
-TlsFullError = _kind("TlsFullError", MDB_TLS_FULL)
-TxnFullError = _kind(
-    "TxnFullError", MDB_TXN_FULL, "Please do less work within your transaction"
-)
-CursorFullError = _kind("CursorFullError", MDB_CURSOR_FULL)
-PageFullError = _kind("PageFullError", MDB_PAGE_FULL)
-MapResizedError = _kind("MapResizedError", MDB_MAP_RESIZED)
-IncompatibleError = _kind("IncompatibleError", MDB_INCOMPATIBLE)
-BadRslotError = _kind("BadRslotError", MDB_BAD_RSLOT)
-BadTxnError = _kind("BadTxnError", MDB_BAD_TXN)
-BadValsizeError = _kind("BadValsizeError", MDB_BAD_VALSIZE)
-BadDbiError = _kind("BadDbiError", MDB_BAD_DBI)
-ReadonlyError = _kind("ReadonlyError", errno.EACCES)
-InvalidParameterError = _kind("InvalidParameterError", errno.EINVAL)
-LockError = _kind("LockError", errno.EAGAIN)
-MemoryError = _kind("MemoryError", errno.ENOMEM)
-DiskError = _kind("DiskError", errno.ENOSPC)
-
-
-cdef object failed(str what, int code):
-    """The exception for LMDB's code."""
-    kind, hint = _KINDS.get(code, (Error, ""))
-    return kind(f"{what}: {mdb_strerror(code).decode('utf-8', 'replace')}{hint}")
-
-
-cdef object gone():
-    return Error("Attempt to operate on closed/deleted/dropped object.")
+include "lmdberrors.pxi"
 
 
 def version():
@@ -152,32 +95,34 @@ cdef int step(MDB_cursor *cursor, bint back, MDB_val *found, MDB_val *value) noe
     return mdb_cursor_get(cursor, found, value, MDB_PREV if back else MDB_NEXT)
 
 
-cdef int apply(MDB_txn *txn, Change *changes, size_t count, size_t *done) noexcept nogil:
+cdef int apply(MDB_txn *txn, MDB_dbi dbi, Change *changes, size_t count) noexcept nogil:
     cdef MDB_cursor *cursor = NULL
-    cdef Change *one
-    cdef int code = 0
-    cdef size_t at
-    done[0] = 0
-    for at in range(count):
-        one = &changes[at]
-        if cursor is NULL or one.dbi != changes[at - 1].dbi:
-            if cursor is not NULL:
-                mdb_cursor_close(cursor)
-                cursor = NULL
-            code = mdb_cursor_open(txn, one.dbi, &cursor)
-            if code:
+    cdef MDB_val last, value
+    cdef size_t at, behind = 0
+    cdef int code
+    for at in range(count):  # before there is a cursor, whose place they might take away
+        if changes[at].gone:
+            code = mdb_del(txn, dbi, &changes[at].key, NULL)
+            if code and code != MDB_NOTFOUND:
                 return code
-        if one.gone:
-            code = mdb_del(txn, one.dbi, &one.key, NULL)
-            if code == MDB_NOTFOUND:
-                code = 0
-        else:
-            code = mdb_cursor_put(cursor, &one.key, &one.value, 0)
+    code = mdb_cursor_open(txn, dbi, &cursor)
+    if code:
+        return code
+    code = mdb_cursor_get(cursor, &last, &value, MDB_LAST)
+    if code == MDB_SUCCESS:
+        behind = count
+        while behind and mdb_cmp(txn, dbi, &changes[behind - 1].key, &last) > 0:
+            behind -= 1
+    elif code == MDB_NOTFOUND:
+        code = 0
+    for at in range(count):
         if code:
             break
-        done[0] += 1
-    if cursor is not NULL:
-        mdb_cursor_close(cursor)
+        if not changes[at].gone:
+            code = mdb_cursor_put(
+                cursor, &changes[at].key, &changes[at].value, MDB_APPEND if at >= behind else 0
+            )
+    mdb_cursor_close(cursor)
     return code
 
 

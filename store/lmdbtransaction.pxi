@@ -105,7 +105,8 @@ cdef class Transaction:
         self.opened = []
         self.forget()
         if self.is_write and self.parent is None:
-            self.env.writer = 0
+            if self.env.writer == self.owner:  # else another one had LMDB's lock before this line
+                self.env.writer = 0
             self.env.wake()
 
     cdef void end_reading(self) noexcept:
@@ -145,7 +146,11 @@ cdef class Transaction:
         if not self.is_write:
             self.end_reading()
             return
-        self.enter()
+        try:
+            self.enter()
+        except Error:
+            self.abort()
+            raise
         txn = self.txn
         with nogil:
             code = mdb_txn_commit(txn)
@@ -284,48 +289,6 @@ cdef class Transaction:
             (<Cursor>self.cursors).previous = <PyObject *>made
         self.cursors = <PyObject *>made
         return made
-
-    def apply(self, parts):
-        """Make many changes without the interpreter's lock: see `store.base`."""
-        cdef Database database
-        cdef list keys, values, kept = []
-        cdef size_t count = 0, at = 0, done = 0
-        cdef Change *changes
-        cdef Change *one
-        cdef Py_ssize_t number
-        cdef MDB_txn *txn
-        cdef int code
-        for given in parts:
-            database, keys, values = given[0], list(given[1]), list(given[2])
-            if len(keys) != len(values):
-                raise ValueError("as many values as keys are needed")
-            keys = [held(key) for key in keys]
-            values = [None if value is None else held(value) for value in values]
-            kept.append((self.number_of(database), keys, values))
-            count += len(keys)
-        changes = <Change *>malloc(max(count, 1) * sizeof(Change))
-        if changes is NULL:
-            raise failed("mdb_cursor_put", errno.ENOMEM)
-        try:
-            for dbi, keys, values in kept:
-                for number in range(len(keys)):
-                    one = &changes[at]
-                    one.dbi = dbi
-                    point(&one.key, <bytes>keys[number])
-                    one.gone = values[number] is None
-                    if not one.gone:
-                        point(&one.value, <bytes>values[number])
-                    at += 1
-            self.enter()
-            txn = self.txn
-            with nogil:
-                code = apply(txn, changes, count, &done)
-            self.leave()
-            self.mutations += 1
-        finally:
-            free(changes)
-        if code:
-            raise failed(f"change #{done}", code)
 
 
 @cython.final

@@ -211,8 +211,6 @@ def _folder_fields(
         "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
         "lmdb": _lmdb(),
-
-
         "memtables": _memtables(),
     }
 
@@ -256,8 +254,6 @@ def _show_folder(
         ),
         ("kernels", _kernels()),
         ("lmdb", _lmdb()),
-
-
         ("memtables", _memtables()),
     ]
     out.fields(pairs)
