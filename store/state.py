@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from logweir.errors import WalError
 from logweir.limits import STATE_MAP_START_BYTES
-from logweir.store import base
+from logweir.store import base, lmdbfile
 from logweir.store.diskroom import DiskRoom
 from logweir.store.epoch import (
     DATA_NAME,
@@ -147,8 +147,14 @@ class State(OfProcess):
         nothing. `fully`: nothing is left to be looked at later. See `store.epoch`."""
         try:
             self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
-            if self._seal is not None and (fully or not self._seal.waits(self._place)):
-                reason = self._seal.damage(self._place)
+            if self._seal is not None:
+                waits = not fully and self._seal.waits(self._place)
+                # What is read before it is compared must not end the process.
+                reason = (
+                    lmdbfile.damage(self._place / DATA_NAME)
+                    if waits
+                    else self._seal.damage(self._place)
+                )
         except FileNotFoundError:
             return ""
         except OSError as error:
