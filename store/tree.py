@@ -14,7 +14,6 @@ from logweir.store.memtable import Memtable
 from logweir.store.references import REFERENCE
 
 if TYPE_CHECKING:
-    from logweir.store import applykernel
     from logweir.store.state import Txn
 
 __all__ = ["SortedPart", "Tree", "takes_length"]
@@ -25,14 +24,21 @@ _SMALL_BYTES: Final = 1024
 
 _PART_ROWS: Final = 4096
 
-if not TYPE_CHECKING:
-    applykernel = None
-    if base.BINDING == "compiled":  # else it would load a second LMDB
-        with contextlib.suppress(ImportError):
-            from logweir.store import applykernel
-
 SortedPart: TypeAlias = tuple[list[bytes], list[bytes]]
 """Some keys, ascending, and the value of each."""
+
+
+def _compiled() -> Callable[..., tuple[list[tuple[bytes, bytes]], ...]] | None:
+    """What puts memtables into LMDB, where it is there and would not load a second LMDB."""
+    if base.BINDING == "compiled":
+        with contextlib.suppress(ImportError):
+            from logweir.store.applykernel import apply
+
+            return apply
+    return None
+
+
+_apply: Final = _compiled()
 
 
 class Tree:
@@ -125,9 +131,9 @@ class Tree:
         """Make the changes that a memtable holds, which nobody changes meanwhile. Returns those of
         its entries whose values are references. Compiled, it needs no object for an entry and lets
         other threads run."""
-        if applykernel is None:
+        if _apply is None:
             return self._taken_by_parts(table)
-        long, references = applykernel.apply(self._raw, self.handle, table, PIECE_BYTES, REFERENCE)
+        long, references = _apply(self._raw, self.handle, table, PIECE_BYTES, REFERENCE)
         for key, value in long:
             if value:
                 self.put(key, value)

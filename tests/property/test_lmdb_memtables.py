@@ -44,7 +44,7 @@ def test_memtables_are_taken_as_a_dict_says(
     """Ascending over what is there, in between, removed, removed without being there."""
     random = Random(seed)
     if not COMPILED or base.BINDING != "compiled":
-        assert tree.applykernel is None
+        assert tree._apply is None
     (tmp_path / "state").mkdir()
     state = State(tmp_path / "state")
     state.open()
@@ -63,7 +63,7 @@ def test_memtables_are_taken_as_a_dict_says(
             assert index is not None
             with monkeypatch.context() as patch:
                 if name == NAMES[1]:
-                    patch.setattr(tree, "applykernel", None)
+                    patch.setattr(tree, "_apply", None)
                 found.append(index.take(table))
             txn.commit()
         model = {one: held for one, held in {**model, **said}.items() if held}
