@@ -8,7 +8,9 @@ says which are there). Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
 """
 
 import os
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -19,6 +21,8 @@ KERNELS = {
     "logweir.wal.fillerkernel": "wal/fillerkernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.store.memtablekernel": "store/memtablekernel.pyx",
+    "logweir.store.lmdbkernel": "store/lmdbkernel.pyx",
+    "logweir.store.applykernel": "store/applykernel.pyx",
     "logweir.store.mergekernel": "store/mergekernel.pyx",
     "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
@@ -37,6 +41,25 @@ KERNELS = {
 TYPES = Path("build/cython/types")
 
 
+# What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
+# compiler looks anyway.
+LINKED = {"logweir.store.lmdbkernel": "lmdb", "logweir.store.applykernel": "lmdb"}
+
+
+def flags(name: str) -> dict[str, list[str]]:
+    """What the compiler and the linker are told of a kernel."""
+    told = {"extra_compile_args": ["-O3"]}
+    if library := LINKED.get(name):
+        found = shutil.which("pkg-config")
+        for key, kind in (("extra_compile_args", "--cflags"), ("extra_link_args", "--libs")):
+            if found:
+                said = subprocess.run(  # noqa: S603 of names that stand above
+                    [found, kind, library], capture_output=True, text=True
+                )
+                told[key] = [*told.get(key, []), *shlex.split(said.stdout)]
+    return told
+
+
 def extensions() -> list[Extension]:
     if os.environ.get("LOGWEIR_PURE") == "1":
         return []
@@ -48,7 +71,7 @@ def extensions() -> list[Extension]:
             shutil.copyfile(types, TYPES / "logweir" / types)
     found = cythonize(
         [
-            Extension(name, [source], extra_compile_args=["-O3"])
+            Extension(name, [source], **flags(name))
             for name, source in KERNELS.items()
             if os.path.exists(source)
         ],

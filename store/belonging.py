@@ -26,10 +26,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
 from logweir.errors import LogweirError, RecoveryRefused, WriteFailed
 from logweir.recovery import LogPosition, RecoveryPlan, RecoveryReport
+from logweir.store import base
 from logweir.store.state import Position, State, Txn
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.place import Found, Place, find
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BROKEN", "REFUSED", "Kept", "anchor", "discard", "opened_to_read", "trusted"]
 
-BROKEN: Final = (lmdb.Error, LogweirError, struct.error, ValueError, LookupError, TypeError)
+BROKEN: Final = (base.Error, LogweirError, struct.error, ValueError, LookupError, TypeError)
 """What comes of reading a state that is not one."""
 
-REFUSED: Final = (WriteFailed, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadonlyError, lmdb.LockError)
+REFUSED: Final = (WriteFailed, base.DiskError, base.MemoryError, base.ReadonlyError, base.LockError)
 """Of these, what says nothing about it."""
 
 

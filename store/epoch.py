@@ -7,8 +7,9 @@ to again: opening and reading leave it alone.
 
 * After an orderly close everything counts: the seal holds the size and the checksum of `data.mdb`,
   and what the system says of the file (number, times). Whatever is different is damage. Where the
-  system says that nobody has written to the file since, a large one may be looked at while it is
-  already read: only a disk that returns other bytes than were written can then be found late.
+  system says that nobody has written to the file since, a large one may be compared while it is
+  already read, after a look at its structure: only a disk that returns other bytes than were
+  written, inside of keys or values, can then be found late.
 * After a process was killed the state is that of its last commit, for LMDB runs without sync but
   the system has all of it; unless the machine was started again since. What can be checked is the
   structure: see `store.lmdbfile`.

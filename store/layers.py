@@ -40,7 +40,6 @@ _T = TypeVar("_T")
 Name: TypeAlias = tuple[int, int]
 """An index: the id of its space and its own."""
 
-_PART_ROWS: Final = 4096
 _RETRY_SECONDS: Final = 0.5
 _PAGE_BYTES: Final = 4096
 _PASSING: Final = (RequestError, WriteFailed)
@@ -588,12 +587,8 @@ def _put_into(txn: Txn, layer: Layer, position: Position | None) -> None:
             txn.drop(*name)
         tree = txn.tree(*name)
         assert tree is not None
-        for key in table.gone():
-            tree.discard(key)
-        for keys, values in table.parts(_PART_ROWS):
-            tree.load_sorted([(keys, values)], max(map(len, keys)))
-            if not name[1] and any([value[0] == REFERENCE for value in values]):
-                pairs = zip(keys, values, strict=True)
-                txn.refer(name[0], [pair for pair in pairs if pair[1][0] == REFERENCE])
+        references = tree.take(table)
+        if references and not name[1]:
+            txn.refer(name[0], references)
     if position is not None:
         txn.set_position(position)

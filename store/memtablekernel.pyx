@@ -32,12 +32,13 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from logweir.store.memtablenodes cimport (
     ABSENT, DEEPEST, GONE, LARGE, SLOTS, THERE, Blob, Chunk, Cursor, Entry, Inner, Leaf, Owned,
-    Value, head_of, insert, insert_child, key_of, memtable_drop, memtable_share, order_of, step,
-    step_back, u8, u64, value_of, within)
+    Value, insert, insert_child, key_of, memtable_drop, memtable_share, order_of, renew_inner,
+    renew_leaf, step, step_back, u8, u64, value_of, within)
 
 cdef enum:
     FIRST_BYTES = 2048  # of an arena; each chunk is twice the one before
     MOST_BYTES = 1 << 18
+    MANY = 16384  # entries that take longer than to have the interpreter's lock again
 
 cdef u64 NO_ROOM = 1 << 48  # more bytes than any memory has
 
@@ -45,23 +46,6 @@ cdef u64 NO_ROOM = 1 << 48  # more bytes than any memory has
 cdef int _no_memory() except -1 nogil:
     with gil:
         raise MemoryError("no memory for another entry of a memtable")
-
-
-cdef void _renew(
-    u64* heads, Entry** entries, int count, size_t* own, size_t shared) noexcept nogil:
-    """Make the heads of a node anew, for keys that share so many bytes."""
-    cdef int i
-    own[0] = shared
-    for i in range(count):
-        heads[i] = head_of(key_of(entries[i]), entries[i].key_size, shared)
-
-
-cdef inline void _renew_leaf(Leaf* leaf, size_t shared) noexcept nogil:
-    _renew(leaf.heads, leaf.entries, leaf.count, &leaf.shared, shared)
-
-
-cdef inline void _renew_inner(Inner* inner, size_t shared) noexcept nogil:
-    _renew(inner.heads, inner.entries, inner.count, &inner.shared, shared)
 
 
 cdef bytes _key_object(const Entry* entry):
@@ -157,12 +141,12 @@ cdef class Memtable:
         cdef int level
         self.shared = shared
         for level in range(self.height):
-            _renew_inner(<Inner*> left, shared)
-            _renew_inner(<Inner*> right, shared)
+            renew_inner(<Inner*> left, shared)
+            renew_inner(<Inner*> right, shared)
             left = (<Inner*> left).children[0]
             right = (<Inner*> right).children[(<Inner*> right).count]
-        _renew_leaf(<Leaf*> left, shared)
-        _renew_leaf(<Leaf*> right, shared)
+        renew_leaf(<Leaf*> left, shared)
+        renew_leaf(<Leaf*> right, shared)
 
     cdef size_t _between(self, const Entry* low, const Entry* high) noexcept nogil:
         """How many first bytes the keys share that lie between two; NULL: at an edge."""
@@ -310,8 +294,8 @@ cdef class Memtable:
         memcpy(right.entries, &leaf.entries[cut], right.count * sizeof(Entry*))
         leaf.count = cut
         right.low = entry if is_run else right.entries[0]
-        _renew_leaf(leaf, self._between(low, right.low))
-        _renew_leaf(right, self._between(right.low, high))
+        renew_leaf(leaf, self._between(low, right.low))
+        renew_leaf(right, self._between(right.low, high))
         right.before, right.behind = leaf, leaf.behind
         if leaf.behind != NULL:
             leaf.behind.before = right
@@ -337,8 +321,8 @@ cdef class Memtable:
             memcpy(other.entries, &inner.entries[cut + 1], other.count * sizeof(Entry*))
             memcpy(other.children, &inner.children[cut + 1], (other.count + 1) * sizeof(void*))
             inner.count = cut
-            _renew_inner(inner, self._between(lows[level], up))
-            _renew_inner(other, self._between(up, highs[level]))
+            renew_inner(inner, self._between(lows[level], up))
+            renew_inner(other, self._between(up, highs[level]))
             if place <= cut:
                 insert_child(inner, place, entry, child)
             else:
@@ -524,7 +508,11 @@ cdef class Memtable:
                 value + value_bounds[i], value_bounds[i + 1] - value_bounds[i], NULL)
 
     def merge(self, Memtable newer not None):
-        self.take(newer)
+        if newer.count < MANY:
+            self.take(newer)
+        else:
+            with nogil:
+                self.take(newer)
 
     def ascending(self, bytes start not None=b""):
         cdef Cursor place = self.seek(

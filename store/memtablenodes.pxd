@@ -140,6 +140,23 @@ cdef inline u64 head_of(const u8* key, size_t n, size_t shared) noexcept nogil:
     return memtable_head(key + shared, n - shared)
 
 
+cdef inline void renew(
+    u64* heads, Entry** entries, int count, size_t* own, size_t shared) noexcept nogil:
+    """Make the heads of a node anew, for keys that share so many bytes."""
+    cdef int i
+    own[0] = shared
+    for i in range(count):
+        heads[i] = head_of(key_of(entries[i]), entries[i].key_size, shared)
+
+
+cdef inline void renew_leaf(Leaf* leaf, size_t shared) noexcept nogil:
+    renew(leaf.heads, leaf.entries, leaf.count, &leaf.shared, shared)
+
+
+cdef inline void renew_inner(Inner* inner, size_t shared) noexcept nogil:
+    renew(inner.heads, inner.entries, inner.count, &inner.shared, shared)
+
+
 cdef inline int order_of(const u8* one, size_t n, const u8* other, size_t m) noexcept nogil:
     """How two keys compare: below, at or above 0."""
     cdef size_t less = n if n < m else m

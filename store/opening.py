@@ -24,8 +24,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-import lmdb
-
 from logweir.errors import WalError
 from logweir.recovery import (
     RecoveryPlan,
@@ -35,6 +33,7 @@ from logweir.recovery import (
     replay,
     snapshot_blocks,
 )
+from logweir.store import base
 from logweir.store.belonging import BROKEN, REFUSED, Kept, discard, trusted
 from logweir.store.definition import SystemSpace
 from logweir.store.engine import Plans
@@ -278,7 +277,7 @@ def _recovered(
             found = _at_end(state, kept, decided)
         except BROKEN as error:
             if kept is None or isinstance(error, REFUSED):
-                if isinstance(error, lmdb.Error):
+                if isinstance(error, base.Error):
                     raise state.unusable(error) from error
                 raise
             reason = f"it cannot be used: {error}"

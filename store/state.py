@@ -31,10 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import lmdb
-
 from logweir.errors import WalError
 from logweir.limits import STATE_MAP_START_BYTES
+from logweir.store import base, lmdbfile
 from logweir.store.diskroom import DiskRoom
 from logweir.store.epoch import (
     DATA_NAME,
@@ -73,16 +72,16 @@ _DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write
 _STEP_VALUES: Final = 16
 _SMALL_BYTES: Final = 1024
 
-MapFull = lmdb.MapFullError
+MapFull = base.MapFullError
 """The memory map is full, or there are too many databases: abort the transaction, call
 `State.grow`, run it again."""
 
 
-StateError = lmdb.Error
+StateError = base.Error
 """What LMDB raises. `explained` makes an error of ours of it."""
 
 
-def explained(error: lmdb.Error, path: Path) -> WalError:
+def explained(error: base.Error, path: Path) -> WalError:
     """The typed error for what LMDB said about the state in the folder `path`."""
     return WalError(
         f"the state failed: {error}.",
@@ -132,7 +131,7 @@ class State(OfProcess):
         self._filesystem = filesystem
         self._place = Path(os.path.abspath(directory))  # for LMDB, whatever the current folder is
         self._data: os.stat_result | None = None
-        self._env: lmdb.Environment | None = None
+        self._env: base.Environment | None = None
         self._databases: dict[bytes, Any] = {}
         self._map_bytes = STATE_MAP_START_BYTES
         self._databases_max = _DATABASES_FIRST
@@ -148,8 +147,14 @@ class State(OfProcess):
         nothing. `fully`: nothing is left to be looked at later. See `store.epoch`."""
         try:
             self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
-            if self._seal is not None and (fully or not self._seal.waits(self._place)):
-                reason = self._seal.damage(self._place)
+            if self._seal is not None:
+                waits = not fully and self._seal.waits(self._place)
+                # What is read before it is compared must not end the process.
+                reason = (
+                    lmdbfile.damage(self._place / DATA_NAME)
+                    if waits
+                    else self._seal.damage(self._place)
+                )
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -202,14 +207,14 @@ class State(OfProcess):
             self._belong()
         except OSError as error:
             raise explain(error, str(self.directory)) from error
-        except lmdb.Error as error:
+        except base.Error as error:
             raise self.unusable(error) from error
 
     def open_to_read(self) -> None:
         """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
         try:
             self._map_bytes = (self._place / DATA_NAME).stat().st_size
-            self._env = lmdb.open(
+            self._env = base.Environment(
                 os.fsencode(self._place),
                 map_size=self._map_bytes,
                 max_dbs=_DATABASES_MAX,
@@ -222,10 +227,10 @@ class State(OfProcess):
             self._databases = {name: self._env.open_db(name, create=False) for name in names}
         except OSError as error:
             raise explain(error, str(self.directory)) from error
-        except lmdb.Error as error:
+        except base.Error as error:
             raise self.unusable(error) from error
 
-    def unusable(self, error: lmdb.Error) -> WalError:
+    def unusable(self, error: base.Error) -> WalError:
         """What to raise where LMDB refused."""
         return WalError(
             f"the state cannot be opened: {error}.",
@@ -233,8 +238,8 @@ class State(OfProcess):
             hint="remove the folder `state`: it is rebuilt from the log",
         )
 
-    def _open_environment(self) -> lmdb.Environment:
-        return lmdb.open(
+    def _open_environment(self) -> base.Environment:
+        return base.Environment(
             os.fsencode(self._place),  # its name need not be text
             map_size=self._map_bytes,
             max_dbs=min(self._databases_max, _DATABASES_MAX),
@@ -319,7 +324,7 @@ class State(OfProcess):
             raise explain(error, str(self.directory)) from error
 
     @property
-    def _environment(self) -> lmdb.Environment:
+    def _environment(self) -> base.Environment:
         """LMDB, which is open."""
         if self._env is None:
             self.check_process()
@@ -354,7 +359,7 @@ class State(OfProcess):
         try:
             self._env = self._open_environment()
             self._open_databases()
-        except lmdb.Error as error:
+        except base.Error as error:
             raise self.unusable(error) from error
 
     @property
@@ -416,13 +421,13 @@ class State(OfProcess):
         long keys of each."""
         indexes = {name for name in self._databases if name.count(b"/") == 1}
         if 2 * len(indexes.union(names)) > _DATABASES_MAX:
-            raise explained(lmdb.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
+            raise explained(base.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
 
     def new_database(self, name: bytes, raw: Any) -> Any:
         """The handle of a database that is made."""
         try:
             return self._environment.open_db(name, txn=raw, create=True)
-        except lmdb.DbsFullError:
+        except base.DbsFullError:
             if self._databases_max >= _DATABASES_MAX:
                 raise
             self._lacks_databases = True
@@ -625,11 +630,11 @@ class Txn:
             self.raw.delete(place, db=self.database(_REFERENCES))
 
     def commit(self) -> None:
-        """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""
+        """Make it the state. Raises `MapFull`, or `base.Error`; then it is aborted."""
         self.state.check_process()
         try:
             self.raw.commit()
-        except lmdb.Error:
+        except base.Error:
             self.raw.abort()
             raise
         self.state.remember(self._opened)

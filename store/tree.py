@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import lt
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from logweir.store import base
 from logweir.store.longkeys import PIECE_BYTES, LongKeys
+from logweir.store.memtable import Memtable
 from logweir.store.references import REFERENCE
 
 if TYPE_CHECKING:
@@ -19,8 +22,23 @@ _LONG_NAME: Final = b"/long"
 _STEP_VALUES: Final = 16
 _SMALL_BYTES: Final = 1024
 
+_PART_ROWS: Final = 4096
+
 SortedPart: TypeAlias = tuple[list[bytes], list[bytes]]
 """Some keys, ascending, and the value of each."""
+
+
+def _compiled() -> Callable[..., tuple[list[tuple[bytes, bytes]], ...]] | None:
+    """What puts memtables into LMDB, where it is there and would not load a second LMDB."""
+    if base.BINDING == "compiled":
+        with contextlib.suppress(ImportError):
+            from logweir.store.applykernel import apply
+
+            return apply
+    return None
+
+
+_apply: Final = _compiled()
 
 
 class Tree:
@@ -108,6 +126,30 @@ class Tree:
             for keys, values in parts:
                 pairs = zip(keys, values, strict=True)
                 cursor.putmulti(pairs, append=last is None or keys[0] > last)
+
+    def take(self, table: Memtable) -> list[tuple[bytes, bytes]]:
+        """Make the changes that a memtable holds, which nobody changes meanwhile. Returns those of
+        its entries whose values are references. Compiled, it needs no object for an entry and lets
+        other threads run."""
+        if _apply is None:
+            return self._taken_by_parts(table)
+        long, references = _apply(self._raw, self.handle, table, PIECE_BYTES, REFERENCE)
+        for key, value in long:
+            if value:
+                self.put(key, value)
+            else:
+                self.discard(key)
+        return references
+
+    def _taken_by_parts(self, table: Memtable) -> list[tuple[bytes, bytes]]:
+        references: list[tuple[bytes, bytes]] = []
+        for key in table.gone():
+            self.discard(key)
+        for keys, values in table.parts(_PART_ROWS):
+            self.load_sorted([(keys, values)], _longest(keys))
+            pairs = zip(keys, values, strict=True)
+            references += [pair for pair in pairs if pair[1][0] == REFERENCE]
+        return references
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""

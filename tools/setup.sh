@@ -10,7 +10,7 @@ LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
 # Kernels are found by their names, which end so.
-LOGWEIR_SOURCES="pyproject.toml setup.py */*kernel.py */*.pxd */*.pyx */*/*kernel.py */*/*.pxd */*/*.pyx"
+LOGWEIR_SOURCES="pyproject.toml setup.py */*kernel.py */*.pxd */*.pxi */*.pyx */*/*kernel.py */*/*.pxd */*/*.pyx"
 
 say() {
     printf '%s\n' "$*" >&2
@@ -101,6 +101,7 @@ setup_compiler() {
     "$LOGWEIR_VENV/bin/python" -c 'import os, sysconfig
 raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' \
         || packages="$packages python3-dev"
+    printf '#include <lmdb.h>\n' | cc -E - >/dev/null 2>&1 || packages="$packages liblmdb-dev"
     # shellcheck disable=SC2086
     if [ -n "$packages" ]; then apt_install $packages || true; fi
 }
@@ -142,6 +143,10 @@ Is the package index reachable?"
         say "note: the kernels could not be compiled and run interpreted, which is slower.
 To compile them install a C compiler and Python's headers (Debian: apt install gcc python3-dev),
 remove .venv and run this again."
+    fi
+    if stamp_has compiled && [ -z "$(ls "$LOGWEIR_ROOT"/store/lmdbkernel.*.so 2>/dev/null)" ]; then
+        say "note: LMDB's headers are missing, so that the store calls it by py-lmdb, which is slower.
+Install them (Debian: apt install liblmdb-dev), remove .venv and run this again."
     fi
 }
 

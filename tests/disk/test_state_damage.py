@@ -121,6 +121,12 @@ print(json.dumps(found))
 """
 
 
+@pytest.fixture(params=["", "py-lmdb"], ids=["chosen", "py-lmdb"], autouse=True)
+def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What calls LMDB in the processes that are started: not all of them look at a page first."""
+    monkeypatch.setenv("LOGWEIR_LMDB", request.param)
+
+
 def outcomes(folder: Path, ending: str, kinds: tuple[str, ...], count: int) -> dict[str, int]:
     """How often each kind of damage had which outcome."""
     made = subprocess.run([sys.executable, "-c", MAKE, ending], cwd=folder, timeout=120)

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import lmdb
 import pytest
 
-from logweir.store import lmdbfile, pagekernel
+from logweir.store import base, lmdbfile, pagekernel
 from logweir.store.bulk import interpreted
 
 PAGE = 4096
@@ -25,7 +24,7 @@ plain = interpreted(pagekernel)
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A file with trees of several levels, large values and lists of free pages."""
     folder = tmp_path_factory.mktemp("state")
-    with lmdb.open(str(folder), map_size=1 << 26, max_dbs=4, sync=False) as env:
+    with base.Environment(str(folder), map_size=1 << 26, max_dbs=4, sync=False) as env:
         trees = [env.open_db(name) for name in (b"a", b"b")]
         for turn in range(4):
             with env.begin(write=True) as tx:

@@ -49,6 +49,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("aio_*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
         *("definitions", "error_paths", "face", "format", "jsonpath", "large_tuples", "long_keys"),
         *(
+            "lmdb_*",
             "position_of_rows_*",
             "lone_kill",
             "pipelined_insert_*",

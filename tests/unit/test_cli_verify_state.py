@@ -8,11 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 from typer.testing import CliRunner, Result
 
 import logweir
+from logweir.store import base
 from logweir.store.log import Log
 from logweir.tools.cli.main import app
 
@@ -81,7 +81,7 @@ def changed(folder: Path, database: bytes, put: dict[bytes, bytes], gone: list[b
     """Change entries of a state past the store, as of one that was killed."""
     noted = json.loads((folder / "state" / "epoch").read_bytes())
     (folder / "state" / "epoch").write_text(json.dumps({**noted, "clean": False}))
-    with lmdb.open(str(folder / "state"), map_size=2**30, max_dbs=300) as env:
+    with base.Environment(str(folder / "state"), map_size=2**30, max_dbs=300) as env:
         handle = env.open_db(database, create=False)
         with env.begin(write=True) as txn:
             for key, value in put.items():
@@ -92,7 +92,7 @@ def changed(folder: Path, database: bytes, put: dict[bytes, bytes], gone: list[b
 
 def stored(folder: Path, database: bytes) -> dict[bytes, bytes]:
     """The entries of a database of a state."""
-    with lmdb.open(str(folder / "state"), map_size=2**30, max_dbs=300, lock=False) as env:
+    with base.Environment(str(folder / "state"), map_size=2**30, max_dbs=300, lock=False) as env:
         handle = env.open_db(database, create=False)
         with env.begin() as txn:
             return {bytes(key): bytes(value) for key, value in txn.cursor(handle)}

@@ -129,7 +129,7 @@ def long_files(tree: Tree) -> list[str]:
     return [
         f"{name} has {text.count(chr(10))} lines"
         for name, text in tree.items()
-        if name.endswith((".py", ".pyi", ".pxd", ".pyx", ".sh", ".md"))
+        if name.endswith((".py", ".pyi", ".pxd", ".pxi", ".pyx", ".sh", ".md"))
         and not name.startswith("tests/data/")
         and text.count("\n") > (800 if name in LONG_FILES else FILE_LINES)
     ]
@@ -261,6 +261,25 @@ def foreign_paths(tree: Tree) -> list[str]:
     ]
 
 
+LMDB_USERS = (
+    "store/base.py",
+    "tests/property/test_lmdb_bindings.py",
+    "tests/unit/test_lmdb_base.py",
+)
+"""Who may know py-lmdb: two copies of LMDB with one environment open take each other's locks."""
+
+
+def second_lmdb(tree: Tree) -> list[str]:
+    """Imports of py-lmdb past `store.base`."""
+    return [
+        f"{name}:{line} imports lmdb"
+        for name, text in tree.items()
+        if name.endswith(".py") and name not in LMDB_USERS
+        for line, target in imported_names(ast.parse(text))
+        if target.partition(".")[0] == "lmdb"
+    ]
+
+
 CHECKS: list[Callable[[Tree], list[str]]] = [
     upward_imports,
     long_files,
@@ -270,6 +289,7 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     idle_tests,
     sleeping_tests,
     foreign_paths,
+    second_lmdb,
 ]
 
 
@@ -324,6 +344,8 @@ BAD = [
     (sleeping_tests, "tests/test_x.py", "async def f() -> None:\n    await asyncio.sleep(n)\n"),
     (foreign_paths, "docs/x.md", "see ../share" + "d/protocols"),
     (foreign_paths, "docs/x.md", "cd /wor" + "k/main"),
+    (second_lmdb, "store/x.py", '"""X."""\nimport lmdb\n'),
+    (second_lmdb, "tests/test_x.py", "def f() -> None:\n    from lmdb import Environment\n"),
     (foreign_paths, "tests/data/x.json", '"/hom' + 'e/me/data"'),
 ]
 

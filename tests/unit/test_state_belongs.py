@@ -252,6 +252,29 @@ def test_the_mark_is_gone_before_the_first_page_is_written(
     assert closing[0][2] == data.read_bytes()  # nothing was written to it after its sync
 
 
+def rot(folder: Path, data: bytes) -> None:
+    """Have other bytes in the file, to which nobody has written as far as is known."""
+    (folder / "state" / "data.mdb").write_bytes(data)
+    noted = epoch_of(folder)
+    known = (folder / "state" / "data.mdb").stat()
+    noted["seal"]["file"] = [known.st_ino, known.st_mtime_ns, known.st_ctime_ns]
+    (folder / "state" / "epoch").write_text(json.dumps(noted))
+
+
+def test_pages_of_a_large_state_are_looked_at_before_it_is_read(
+    tmp_path: Path, rebuilt: Reasons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it was closed in order and nobody wrote to it: LMDB would end the process."""
+    filled(tmp_path, 0).close()
+    monkeypatch.setattr(epoch, "STATE_CHECK_BYTES", 0)
+    data = (tmp_path / "state" / "data.mdb").read_bytes()
+    rot(tmp_path, data[:8192] + bytes(len(data) - 8192))
+    with logweir.open(tmp_path) as log:
+        assert ids(log) == list(range(20))
+    (said,) = rebuilt()
+    assert "data.mdb is damaged: page" in said
+
+
 def test_late_damage_of_a_large_state_refuses_what_comes(
     tmp_path: Path, rebuilt: Reasons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,12 +286,8 @@ def test_late_damage_of_a_large_state_refuses_what_comes(
         log.insert("t", (20,))
     assert rebuilt() == []
     data = bytearray((tmp_path / "state" / "data.mdb").read_bytes())
-    data[-1] ^= 1  # of a page in use or not
-    (tmp_path / "state" / "data.mdb").write_bytes(data)
-    noted = epoch_of(tmp_path)
-    known = (tmp_path / "state" / "data.mdb").stat()
-    noted["seal"]["file"] = [known.st_ino, known.st_mtime_ns, known.st_ctime_ns]
-    (tmp_path / "state" / "epoch").write_text(json.dumps(noted))
+    data[2000] ^= 1  # behind what a meta page holds: no page is wrong
+    rot(tmp_path, data)
     opened, compared = threading.Event(), epoch._checksum
 
     def compare(path: Path, stop: threading.Event | None = None) -> int:

@@ -6,12 +6,12 @@ import errno
 import threading
 from pathlib import Path
 
-import lmdb
 import pytest
 
 import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.store import base
 from logweir.store.commit import Job
 from logweir.store.syncer import Aside
 from logweir.wal import failpoint
@@ -166,7 +166,7 @@ def test_a_failed_sync_of_many_rows_is_not_acknowledged(tmp_path: Path) -> None:
 
 
 def fail_as_lmdb_does() -> None:
-    raise lmdb.DiskError("mdb_txn_commit: Input/output error")
+    raise base.DiskError("mdb_txn_commit: Input/output error")
 
 
 @pytest.mark.parametrize("durability", ["fsync", "write"])
@@ -179,7 +179,7 @@ def test_a_change_that_only_the_log_has_is_said_to_be_made(durability: str, tmp_
         log.insert("kv", (10, "made"))
     failpoint.disarm()
     assert "open the folder again" in caught.value.hint
-    assert isinstance(caught.value.__cause__, lmdb.Error)
+    assert isinstance(caught.value.__cause__, base.Error)
     for _ in range(2):
         with pytest.raises(LogStopped):
             log.insert("kv", (11, "not made"))
@@ -229,16 +229,16 @@ def test_nothing_is_said_to_be_made_where_nothing_is_logged(tmp_path: Path) -> N
 
 
 def test_an_error_of_lmdb_in_a_statement_is_one_of_ours(tmp_path: Path) -> None:
-    """Single changes, transactions and views: `lmdb.Error` does not come out."""
+    """Single changes, transactions and views: `base.Error` does not come out."""
     log, _ = failing_store(tmp_path / "store")
 
     def apply(group: object) -> None:
-        raise lmdb.CorruptedError("mdb_put: page is corrupt")
+        raise base.CorruptedError("mdb_put: page is corrupt")
 
     with pytest.raises(logweir.WalError, match="the state failed"):
         log.run_job(Job(apply))
     with pytest.raises(logweir.WalError, match="the state failed"), log.read_view():
-        raise lmdb.CorruptedError("mdb_get: page is corrupt")
+        raise base.CorruptedError("mdb_get: page is corrupt")
     with pytest.raises(logweir.WalError, match="the state failed"), log.transaction() as tx:
         tx.define(lambda engine: apply(None))  # type: ignore[arg-type, return-value, func-returns-value]
     assert log.get("kv", 9) == (9, "x")

@@ -19,8 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-import lmdb
-
+from logweir.store import base
 from logweir.store import open as open_store
 from logweir.store.log import Log
 from logweir.tools.bench.harness import Case, Result, compare
@@ -292,7 +291,7 @@ class _Lmdb(_Fed):
     def __init__(self, directory: Path, durability: str) -> None:
         folder = directory / "lmdb"
         synced = durability == "fsync"
-        self._env = lmdb.open(str(folder), map_size=2**33, sync=synced, metasync=synced)
+        self._env = base.Environment(str(folder), map_size=2**33, sync=synced, metasync=synced)
         self._pack = packer()
 
     def commit(self, tuples: list[tuple[Any, ...]]) -> None:

@@ -178,6 +178,13 @@ def _kernels() -> str:
     return "compiled" if kernel.COMPILED else "interpreted"
 
 
+def _lmdb() -> str:
+    """How the store calls LMDB, and which one."""
+    from logweir.store import base
+
+    return f"{base.BINDING} {'.'.join(map(str, base.VERSION))}"
+
+
 def _memtables() -> str:
     return "compiled" if memtable.COMPILED else "interpreted"
 
@@ -203,6 +210,7 @@ def _folder_fields(
         "damage": [damage_json(one) for one in damage],
         "leases": [{"pid": pid, "from": first} for pid, first in sorted(who.items())],
         "kernels": _kernels(),
+        "lmdb": _lmdb(),
         "memtables": _memtables(),
     }
 
@@ -245,6 +253,7 @@ def _show_folder(
             ", ".join(f"process {pid} from {at}" for pid, at in sorted(who.items())) or None,
         ),
         ("kernels", _kernels()),
+        ("lmdb", _lmdb()),
         ("memtables", _memtables()),
     ]
     out.fields(pairs)
