@@ -1,0 +1,37 @@
+# Statements on memtables, compiled.
+from logweir.store.layerkernel cimport Found, Space
+from logweir.store.plankernel cimport Fields, Index, Plan
+from logweir.store.updatekernel cimport Refusal, Room, Source, Target, Updater, u64
+
+cdef struct Change:
+    # Of one index: where the entries of the old and the new tuple stand; no bytes: none.
+    Py_ssize_t before
+    Py_ssize_t before_size
+    Py_ssize_t behind
+    Py_ssize_t behind_size
+
+cdef class Executor:
+    cdef Updater updater
+    cdef Room out  # the answers' bytes
+    cdef Room key  # the primary key
+    cdef Room other  # a second one
+    cdef Room entries  # of both tuples in the other indexes
+    cdef Change* changes
+    cdef Refusal why
+    cdef Fields fields
+    cdef Fields old_fields
+    cdef Source data
+    cdef Py_ssize_t size
+    cdef int statement(self, Space space, const u64* column, u64* result) except -1
+    cdef int put(self, Space space, const u64* column, u64* result) except -1
+    cdef int upsert(self, Space space, const u64* column, u64* result) except -1
+    cdef int by_key(self, Space space, const u64* column, u64* result) except -1
+    cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1
+    cdef int changed(self, Space space, Found* old, bint leave_out, u64* result) except -1
+    cdef int copy_out(self, bytes value, u64* span) except -1
+    cdef int append(self, Source value, Py_ssize_t size, u64* span) except -1
+    cdef int swap(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1
+    cdef int entries_of(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1
+    cdef int take_old(self, Found* old, u64* result) except -1
+    cdef int refuse(self, u64 code, u64 first, u64 second) noexcept
+    cdef int body(self, Space space, const u64* column, bint by_primary, u64* result) except -1

@@ -1,0 +1,487 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3
+"""Statements on memtables, compiled: check, make keys, look up, change, say what is to be logged.
+
+`store.engine` says what each statement does. One that this does not know (`REFER`: it needs a
+decimal, a collation, a path, or is malformed) is handed to a reference engine, that one alone.
+Statements stand one behind the other in an array of numbers, `COLUMNS` each; what came of them in
+another, `RESULTS` each. Nothing recurses or believes a length.
+
+==============  ====================================================================================
+column          holds
+==============  ====================================================================================
+KIND            2 INSERT, 3 REPLACE, 4 UPDATE, 5 DELETE, 9 UPSERT
+SPACE           number of its `Space` in the batch
+INDEX           id of the index by which UPDATE and DELETE find the tuple
+BASE            what the first field has for a number in operations
+FIRST, …_END    where in the batch's bytes the tuple stands; of UPDATE and DELETE the key
+OPS, …_END      where the operations stand; both 0: there are none
+LAST            1 at the last statement of a transaction
+==============  ====================================================================================
+
+==============  ====================================================================================
+result          holds
+==============  ====================================================================================
+STATUS          0 done; 1 refused; 3 undone: another statement of its transaction was refused
+CODE, A, B      of one that was refused why: see `store.refusal`
+OLD, …_END      where in the answers' bytes the old tuple stands; both 0: there was none
+NEW, …_END      the new one likewise
+BODY, …_END     what is to be logged
+LAYER           the layer that had the tuple: 0 the open one, 1 … the older ones, then the base,
+                which also stands for no tuple
+==============  ====================================================================================
+"""
+
+from array import array
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.string cimport memcmp, memcpy, memset
+
+from logweir.errors import RequestError
+
+cimport logweir.wal.kernel as rows
+from logweir.store.layerkernel cimport THERE
+from logweir.store.updatekernel cimport DONE, REFER, REFUSED
+
+COLUMNS = 9
+RESULTS = 11
+
+cdef enum:
+    KIND = 0
+    SPACE = 1
+    INDEX = 2
+    BASE = 3
+    FIRST = 4
+    FIRST_END = 5
+    OPS = 6
+    OPS_END = 7
+    LAST = 8
+    WIDTH = 9
+
+    STATUS = 0
+    CODE = 1
+    WHY_A = 2
+    WHY_B = 3
+    OLD = 4
+    OLD_END = 5
+    NEW = 6
+    NEW_END = 7
+    BODY = 8
+    BODY_END = 9
+    LAYER = 10
+    RESULT_WIDTH = 11
+
+    UNDONE = 3
+
+    INSERT = 2
+    REPLACE = 3
+    UPDATE = 4
+    DELETE = 5
+    UPSERT = 9
+
+    TUPLE_FOUND = 3
+    MORE_THAN_ONE_TUPLE = 41
+    CANT_UPDATE_PRIMARY_KEY = 94
+
+    # Keys of a row's body.
+    SPACE_ID = 0x10
+    INDEX_ID = 0x11
+    INDEX_BASE = 0x15
+    TUPLE_KEY = 0x21
+    KEY_KEY = 0x20
+    OPS_KEY = 0x28
+
+    CHECKED = 1  # in the table of a plan
+    INDEXES = 128
+    REFERENCE = 0xC1  # the first byte of a reference into the log: store.references
+    BODY_ROOM = 40
+
+
+cdef class Executor:
+    """Executes batches of statements, one batch after another, for one thread at a time."""
+
+    def __cinit__(self):
+        self.updater = Updater()
+        self.out, self.key, self.other, self.entries = Room(), Room(), Room(), Room()
+        self.changes = <Change*>PyMem_Calloc(INDEXES, sizeof(Change))
+        if self.changes == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.changes)
+
+    def execute(self, const unsigned char[::1] data, const u64[::1] columns, list spaces, reference):
+        """Execute statements in the open layers of `spaces`.
+
+        `reference(number)` executes one that is not known here, through `Space.get` and
+        `Space.set`, and returns old tuple, new tuple and body, or raises `RequestError`. Returns
+        the results (array, format "Q"), the bytes in which they point, and the errors that
+        `reference` raised by the numbers of their statements. Any other exception leaves the open
+        layers half changed: they are to be dropped. Raises `ValueError`, before anything is done,
+        for numbers that contradict one another.
+        """
+        cdef Py_ssize_t count = len(columns) // WIDTH, i, k, first = 0
+        cdef u64[::1] results
+        cdef bint is_alone, is_broken = False
+        cdef Space space
+        self.check_columns(len(data), columns, spaces)
+        made = array("Q", bytes(8 * RESULT_WIDTH * count))
+        failures = {}
+        self.data = &data[0] if len(data) else NULL
+        self.size = len(data)
+        self.out.size = 0
+        if count:
+            results = made
+        for i in range(count):
+            is_alone = i == first and columns[i * WIDTH + LAST] != 0
+            if i == first and not is_alone:
+                for space in spaces:
+                    space.mark()
+            if is_broken:
+                results[i * RESULT_WIDTH + STATUS] = UNDONE
+            else:
+                space = spaces[columns[i * WIDTH + SPACE]]
+                k = self.statement(space, &columns[i * WIDTH], &results[i * RESULT_WIDTH])
+                if k == REFER:
+                    self.refer(space, i, reference, failures, results)
+                if results[i * RESULT_WIDTH + STATUS] != DONE and not is_alone:
+                    is_broken = True
+                    for space in spaces:
+                        space.rollback(0)
+                    for k in range(first, i):
+                        memset(&results[k * RESULT_WIDTH], 0, RESULT_WIDTH * sizeof(u64))
+                        results[k * RESULT_WIDTH + STATUS] = UNDONE
+            if columns[i * WIDTH + LAST]:
+                if not is_alone:
+                    for space in spaces:
+                        space.forget()
+                first, is_broken = i + 1, False
+        return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size), failures
+
+    def check_columns(self, u64 size, const u64[::1] columns, list spaces):
+        """Raise `ValueError` unless the numbers of a batch can be believed."""
+        cdef Py_ssize_t at = 0
+        cdef u64 count = len(spaces)
+        if len(columns) % WIDTH or (len(columns) and not columns[len(columns) - WIDTH + LAST]):
+            raise ValueError("the last statement ends a transaction")
+        for space in spaces:
+            if not isinstance(space, Space):
+                raise ValueError("spaces are wanted")
+        while at < len(columns):
+            if (
+                columns[at + SPACE] >= count
+                or not columns[at + FIRST] <= columns[at + FIRST_END] <= size
+                or not columns[at + OPS] <= columns[at + OPS_END] <= size
+            ):
+                raise ValueError(f"statement {at // WIDTH} has spans that are not in its batch")
+            at += WIDTH
+
+    def refer(self, Space space, number, reference, dict failures, u64[::1] results):
+        """Have the reference engine execute a statement."""
+        cdef u64* result = &results[number * RESULT_WIDTH]
+        cdef bint kept = space.keeps_undo
+        mark = space.mark()
+        try:
+            old, new, body = reference(number)
+        except RequestError as error:
+            space.rollback(mark)
+            failures[number] = error
+            result[STATUS], result[CODE] = REFUSED, int(error.code)
+        else:
+            result[STATUS] = DONE
+            result[LAYER] = space.depth
+            self.copy_out(old, &result[OLD])
+            self.copy_out(new, &result[NEW])
+            self.copy_out(body, &result[BODY])
+        if not kept:
+            space.forget()
+
+    cdef int copy_out(self, bytes value, u64* span) except -1:
+        """Put bytes, or None, among the answers."""
+        span[0] = span[1] = 0
+        if value is not None:
+            self.append(<Source><char*>value, len(value), span)
+        return 0
+
+    cdef int append(self, Source value, Py_ssize_t size, u64* span) except -1:
+        self.out.need(size)
+        memcpy(self.out.data + self.out.size, value, size)
+        span[0] = self.out.size
+        self.out.size += size
+        span[1] = self.out.size
+        return 0
+
+    # --- statements -------------------------------------------------------------------------------
+    cdef int statement(self, Space space, const u64* column, u64* result) except -1:
+        """One statement: `DONE`, `REFUSED` or, with nothing done, `REFER`."""
+        cdef Py_ssize_t start = self.out.size
+        cdef int how = REFER
+        if PyList_GET_SIZE(space.base.kept):
+            space.base.kept.clear()
+        if space.plan.is_compiled and column[FIRST_END]:
+            if column[KIND] == INSERT or column[KIND] == REPLACE:
+                how = self.put(space, column, result)
+            elif column[KIND] == UPDATE or column[KIND] == DELETE:
+                how = self.by_key(space, column, result)
+            elif column[KIND] == UPSERT:
+                how = self.upsert(space, column, result)
+        if how != DONE:
+            self.out.size = start
+            memset(result, 0, RESULT_WIDTH * sizeof(u64))
+            result[STATUS] = how
+            if how == REFUSED:
+                result[CODE] = self.why.code
+                result[WHY_A] = self.why.first
+                result[WHY_B] = self.why.second
+        return how
+
+    cdef int refuse(self, u64 code, u64 first, u64 second) noexcept:
+        self.why.code, self.why.first, self.why.second = code, first, second
+        return REFUSED
+
+    cdef int put(self, Space space, const u64* column, u64* result) except -1:
+        """INSERT, REPLACE."""
+        cdef Plan plan = space.plan
+        cdef Source new = self.data + column[FIRST]
+        cdef Py_ssize_t size = column[FIRST_END] - column[FIRST]
+        cdef Found old
+        cdef int how
+        if not plan.check(new, size, &self.fields):
+            return plan.explain(new, size, &self.why)
+        self.key.size = 0
+        if plan.put_key(0, new, size, &self.fields, self.key) != DONE:
+            return REFER
+        space.find(0, self.key.data, self.key.size, &old)
+        result[LAYER] = old.layer
+        if old.state == THERE:
+            if column[KIND] == INSERT:
+                return self.refuse(TUPLE_FOUND, 0, 0)
+            if self.take_old(&old, result) != DONE:
+                return REFER
+        how = self.swap(space, &old, new, size)
+        if how != DONE:
+            return how
+        self.body(space, column, False, result)
+        result[NEW_END] = result[BODY_END]
+        result[NEW] = result[BODY_END] - size
+        return DONE
+
+    cdef int upsert(self, Space space, const u64* column, u64* result) except -1:
+        cdef Plan plan = space.plan
+        cdef Source given = self.data + column[FIRST]
+        cdef Py_ssize_t size = column[FIRST_END] - column[FIRST]
+        cdef Found old
+        cdef int how
+        if not column[OPS_END]:
+            return REFER
+        if not plan.check(given, size, &self.fields):
+            return plan.explain(given, size, &self.why)
+        self.key.size = 0
+        if plan.put_key(0, given, size, &self.fields, self.key) != DONE:
+            return REFER
+        how = self.updater.decode(
+            self.data + column[OPS], column[OPS_END] - column[OPS], column[BASE], &plan.names)
+        if how != DONE:
+            return how
+        space.find(0, self.key.data, self.key.size, &old)
+        result[LAYER] = old.layer
+        if old.state == THERE:
+            how = self.changed(space, &old, True, result)
+            return self.body(space, column, False, result) if how == DONE else how
+        how = self.swap(space, &old, given, size)
+        if how == DONE:
+            self.body(space, column, False, result)
+            result[NEW_END] = result[BODY_END]
+            result[NEW] = result[BODY_END] - size
+        return how
+
+    cdef int by_key(self, Space space, const u64* column, u64* result) except -1:
+        """UPDATE, DELETE."""
+        cdef Plan plan = space.plan
+        cdef Py_ssize_t index = plan.find_index(column[INDEX])
+        cdef bint is_update = column[KIND] == UPDATE
+        cdef Found old
+        cdef int how
+        if index < 0 or is_update != (column[OPS_END] != 0):
+            return REFER
+        if not plan.indexes[index].is_unique:
+            return self.refuse(MORE_THAN_ONE_TUPLE, 0, 0)
+        self.key.size = 0
+        how = plan.exact_key(index, self.data + column[FIRST],
+                             column[FIRST_END] - column[FIRST], self.key, &self.why)
+        if how != DONE:
+            return how
+        self.find_old(space, index, &old)
+        result[LAYER] = old.layer
+        if old.state != THERE:
+            return self.body(space, column, False, result)
+        if is_update:
+            how = self.updater.decode(
+                self.data + column[OPS], column[OPS_END] - column[OPS], column[BASE], &plan.names)
+            if how == DONE:
+                how = self.changed(space, &old, False, result)
+        else:
+            how = self.take_old(&old, result)
+            if how == DONE:
+                how = self.swap(space, &old, NULL, 0)
+        if how != DONE:
+            return how
+        if index == 0:
+            return self.body(space, column, False, result)
+        if not plan.places(old.value, old.size, &self.old_fields):
+            return REFER
+        self.other.size = 0
+        plan.own_key(old.value, old.size, &self.old_fields, self.other)
+        return self.body(space, column, True, result)
+
+    cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1:
+        """The tuple whose entry in an index is `key`, which becomes its primary key."""
+        space.find(index, self.key.data, self.key.size, old)
+        if index == 0 or old.state != THERE:
+            return 0
+        self.key.size = 0
+        self.key.need(old.size)
+        memcpy(self.key.data, old.value, old.size)
+        self.key.size = old.size
+        return space.find(0, self.key.data, self.key.size, old)
+
+    cdef int take_old(self, Found* old, u64* result) except -1:
+        """Put the old tuple among the answers. `REFER` where it stands in the log."""
+        if old.size < 1 or old.value[0] == REFERENCE:
+            return REFER
+        self.append(old.value, old.size, &result[OLD])
+        return DONE
+
+    cdef int changed(self, Space space, Found* old, bint leave_out, u64* result) except -1:
+        """Apply the operations and put the new tuple in the place of the old one."""
+        cdef Plan plan = space.plan
+        cdef Found other
+        cdef Source new
+        cdef Py_ssize_t size
+        cdef int how = self.take_old(old, result)
+        if how == DONE:
+            how = self.updater.apply(old.value, old.size, leave_out)
+        if how != DONE:
+            self.why = self.updater.refusal
+            return how
+        result[NEW] = self.out.size
+        self.updater.write(plan.types, plan.table[CHECKED], self.out)
+        result[NEW_END] = self.out.size
+        new = self.out.data + result[NEW]
+        size = result[NEW_END] - result[NEW]
+        if not plan.check(new, size, &self.fields):
+            return plan.explain(new, size, &self.why)
+        self.other.size = 0
+        if plan.put_key(0, new, size, &self.fields, self.other) != DONE:
+            return REFER
+        if self.other.size != self.key.size or memcmp(
+            self.other.data, self.key.data, self.key.size
+        ):
+            if leave_out:
+                return REFER  # it is ignored, refused or moves
+            space.find(0, self.other.data, self.other.size, &other)
+            if other.state == THERE:
+                return self.refuse(TUPLE_FOUND, 0, 0)
+            return self.refuse(CANT_UPDATE_PRIMARY_KEY, 0, 0)
+        return self.swap(space, old, new, size)
+
+    # --- indexes ----------------------------------------------------------------------------------
+    cdef int swap(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1:
+        """Put `new` (NULL: nothing) in the place of `old` in all indexes, or, where it is refused,
+        nothing. The primary key is in `key`."""
+        cdef Py_ssize_t i
+        cdef Change* change
+        cdef int how
+        if old.state == THERE and old.size == new_size and memcmp(old.value, new, new_size) == 0:
+            return DONE
+        if space.plan.index_count > 1:
+            how = self.entries_of(space, old, new, new_size)
+            if how != DONE:
+                return how
+            for i in range(1, space.plan.index_count):
+                change = &self.changes[i]
+                if change.before_size:
+                    space.put(i, self.entries.data + change.before, change.before_size, NULL, 0)
+                if change.behind_size:
+                    space.put(i, self.entries.data + change.behind, change.behind_size,
+                              self.key.data, self.key.size)
+        space.put(0, self.key.data, self.key.size, new, new_size)
+        return DONE
+
+    cdef int entries_of(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1:
+        """What changes in the indexes other than the primary one. `REFUSED`: another tuple has
+        one of the keys. The places of `new` are in `fields`."""
+        cdef Plan plan = space.plan
+        cdef Room entries = self.entries
+        cdef Change* change
+        cdef Found found
+        cdef Py_ssize_t i
+        entries.size = 0
+        if old.state == THERE and not plan.places(old.value, old.size, &self.old_fields):
+            return REFER
+        for i in range(1, plan.index_count):
+            change = &self.changes[i]
+            change.before = entries.size
+            if old.state == THERE:
+                if plan.put_key(i, old.value, old.size, &self.old_fields, entries) != DONE:
+                    return REFER
+            change.behind = entries.size
+            change.before_size = change.behind - change.before
+            if new != NULL:
+                if plan.put_key(i, new, new_size, &self.fields, entries) != DONE:
+                    return REFER
+            change.behind_size = entries.size - change.behind
+            if change.before_size == change.behind_size and memcmp(
+                entries.data + change.before, entries.data + change.behind, change.before_size
+            ) == 0:
+                change.before_size = change.behind_size = 0
+            elif change.behind_size and plan.indexes[i].is_unique:
+                space.find(i, entries.data + change.behind, change.behind_size, &found)
+                if found.state == THERE:
+                    return self.refuse(TUPLE_FOUND, i, 0)
+        return DONE
+
+    # --- the log ----------------------------------------------------------------------------------
+    cdef int body(self, Space space, const u64* column, bint by_primary, u64* result) except -1:
+        """Write the body to be logged: see `store.request`. `by_primary`: with the key in
+        `other` instead of the given one."""
+        cdef Py_ssize_t first_size = column[FIRST_END] - column[FIRST]
+        cdef Py_ssize_t ops_size = column[OPS_END] - column[OPS]
+        cdef bint has_key = column[KIND] == UPDATE or column[KIND] == DELETE
+        cdef bint has_index = column[INDEX] != 0 and not by_primary
+        cdef Py_ssize_t at
+        cdef Target out
+        self.out.need(BODY_ROOM + first_size + ops_size + self.other.size)
+        out = self.out.data
+        at = self.out.size
+        result[BODY] = at
+        out[at] = 0x82 + has_index + (column[BASE] != 0) + (column[OPS_END] != 0)
+        out[at + 1] = SPACE_ID
+        at = rows.put_uint(out, at + 2, space.plan.space_id)
+        if has_index:
+            out[at] = INDEX_ID
+            at = rows.put_uint(out, at + 1, column[INDEX])
+        if column[BASE]:
+            out[at] = INDEX_BASE
+            at = rows.put_uint(out, at + 1, column[BASE])
+        if not has_key and ops_size:
+            out[at] = OPS_KEY
+            memcpy(out + at + 1, self.data + column[OPS], ops_size)
+            at += 1 + ops_size
+        out[at] = KEY_KEY if has_key else TUPLE_KEY
+        at += 1
+        if by_primary:
+            memcpy(out + at, self.other.data, self.other.size)
+            at += self.other.size
+        else:
+            memcpy(out + at, self.data + column[FIRST], first_size)
+            at += first_size
+        if has_key and ops_size:
+            out[at] = TUPLE_KEY
+            memcpy(out + at + 1, self.data + column[OPS], ops_size)
+            at += 1 + ops_size
+        self.out.size = at
+        result[BODY_END] = at
+        return DONE
