@@ -18,6 +18,7 @@ KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.store.memtablekernel": "store/memtablekernel.pyx",
+    "logweir.store.mergekernel": "store/mergekernel.pyx",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
@@ -38,11 +39,10 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
-    for name, source in KERNELS.items():
-        types = TYPES / (name.replace(".", "/") + ".pxd")
-        if os.path.exists(own := Path(source).with_suffix(".pxd")):
-            types.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(own, types)
+    for room in {Path(source).parent for source in KERNELS.values()}:
+        (TYPES / "logweir" / room).mkdir(parents=True, exist_ok=True)
+        for types in room.glob("*.pxd"):
+            shutil.copyfile(types, TYPES / "logweir" / types)
     found = cythonize(
         [
             Extension(name, [source], extra_compile_args=["-O3"])

@@ -4,8 +4,9 @@ A memtable maps keys to values, both bytes, in the order of the keys as bytes. A
 empty: `b""` stands for *gone*, that is, a key which older layers may have and this one takes away.
 Of a key that was never put a memtable says nothing (`None`). Its length counts what is gone too.
 
-There are two of them that do the same. `memtablekernel.pyx` is compiled: a B+tree in an arena, which
-needs no Python object for an entry, and which other kernels use without the interpreter's lock.
+There are two of them that do the same. That of `memtablekernel.pyx` is compiled: a B+tree in an
+arena, which needs no Python object for an entry and which other kernels use without the
+interpreter's lock; `mergekernel.pyx` shows several as one.
 `PlainMemtable` is the one to compare it with, and stands in where nothing was compiled; `COMPILED`
 says which is which, and so does `logweir info`. `Memtable` is the better one that is there.
 
@@ -33,11 +34,11 @@ __all__ = [
 ]
 
 try:
-    from logweir.store import memtablekernel
+    from logweir.store import memtablekernel, mergekernel  # noqa: F401
 except ImportError:
     COMPILED = False
 else:
-    COMPILED = memtablekernel.COMPILED
+    COMPILED = True
 
 Buffer = bytes | bytearray | memoryview
 Item = tuple[bytes, bytes]
@@ -164,7 +165,7 @@ class PlainMemtable:
     def has_only(self, prefix: bytes) -> bool:
         """Whether every key begins with `prefix`, gone or not."""
         keys = self._ordered()
-        return not keys or keys[0].startswith(prefix) and keys[-1].startswith(prefix)
+        return not keys or (keys[0].startswith(prefix) and keys[-1].startswith(prefix))
 
 
 def check_run(
@@ -222,7 +223,8 @@ def _seen(items: Iterable[Item]) -> Iterator[Item]:
 
 
 if TYPE_CHECKING or COMPILED:
-    from logweir.store.memtablekernel import Memtable, merged_ascending, merged_descending
+    from logweir.store.memtablekernel import Memtable
+    from logweir.store.mergekernel import merged_ascending, merged_descending
 else:
     Memtable = PlainMemtable
     merged_ascending = plain_merged_ascending

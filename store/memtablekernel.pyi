@@ -1,9 +1,7 @@
 """What `memtablekernel.pyx` offers to Python; `store.memtable` says what each does."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-
-COMPILED: bool
+from collections.abc import Iterator
 
 class Memtable:
     size_bytes: int
@@ -26,10 +24,3 @@ class Memtable:
     def last_key(self) -> bytes | None: ...
     def last_with(self, prefix: bytes) -> bytes | None: ...
     def has_only(self, prefix: bytes) -> bool: ...
-
-def merged_ascending(
-    tables: Sequence[Memtable], start: bytes, base: Iterable[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]: ...
-def merged_descending(
-    tables: Sequence[Memtable], stop: bytes | None, base: Iterable[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]: ...
