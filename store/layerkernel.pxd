@@ -3,11 +3,6 @@ from logweir.store.memtablekernel cimport Memtable
 from logweir.store.plankernel cimport Plan
 from logweir.store.updatekernel cimport Room, Source, Target, u64
 
-cdef enum:
-    ABSENT = 0
-    GONE = 1
-    THERE = 2
-
 cdef struct Found:
     int state
     int layer  # 0 the open one, 1 … the older ones, newest first, then the base

@@ -11,13 +11,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.string cimport memcpy
 
+from logweir.store.memtablenodes cimport ABSENT, THERE, Value
+
 cdef struct Change:
     # What one change replaced; the key stands behind it, and then the size of both.
     Py_ssize_t index
-    int state
-    Source value
-    Py_ssize_t length
     Py_ssize_t size
+    Value before
 
 
 cdef class Base:
@@ -77,7 +77,7 @@ cdef class Space:
         cdef Py_ssize_t i
         for i in range(self.depth):
             found.state = (<Memtable>self.flat[i * self.plan.index_count + index]).find(
-                key, size, &found.value, &found.size)
+                key, size, &found.value, <size_t*>&found.size)
             if found.state != ABSENT:
                 found.layer = <int>i
                 return 0
@@ -88,21 +88,19 @@ cdef class Space:
         self, Py_ssize_t index, Source key, Py_ssize_t size, Source value, Py_ssize_t length
     ) except -1:
         """Set a key in the open layer; to nothing, which means gone, where `length` is 0."""
-        cdef Memtable table = <Memtable>self.flat[index]
-        cdef Change before
+        cdef Change change
         cdef Py_ssize_t whole = sizeof(Change) + size
-        if self.keeps_undo:
-            before.index = index
-            before.size = size
-            before.value = NULL
-            before.length = 0
-            before.state = table.find(key, size, &before.value, &before.length)
-            self.undo.need(whole + sizeof(Py_ssize_t))
-            memcpy(self.undo.data + self.undo.size, &before, sizeof(Change))
-            memcpy(self.undo.data + self.undo.size + sizeof(Change), key, size)
-            memcpy(self.undo.data + self.undo.size + whole, &whole, sizeof(Py_ssize_t))
-            self.undo.size += whole + sizeof(Py_ssize_t)
-        return table.put_bytes(key, size, value, length)
+        if not self.keeps_undo:
+            return (<Memtable>self.flat[index]).set(key, size, value, length, NULL)
+        self.undo.need(whole + sizeof(Py_ssize_t))
+        change.index = index
+        change.size = size
+        (<Memtable>self.flat[index]).set(key, size, value, length, &change.before)
+        memcpy(self.undo.data + self.undo.size, &change, sizeof(Change))
+        memcpy(self.undo.data + self.undo.size + sizeof(Change), key, size)
+        memcpy(self.undo.data + self.undo.size + whole, &whole, sizeof(Py_ssize_t))
+        self.undo.size += whole + sizeof(Py_ssize_t)
+        return 0
 
     # --- undo -------------------------------------------------------------------------------------
     def mark(self):
@@ -118,16 +116,15 @@ cdef class Space:
     def rollback(self, Py_ssize_t mark):
         """Undo all changes since a mark."""
         cdef Py_ssize_t whole, start
-        cdef Change before
+        cdef Change change
         if not 0 <= mark <= self.undo.size:
             raise ValueError("no such mark")
         while self.undo.size > mark:
             memcpy(&whole, self.undo.data + self.undo.size - sizeof(Py_ssize_t), sizeof(Py_ssize_t))
             start = self.undo.size - sizeof(Py_ssize_t) - whole
-            memcpy(&before, self.undo.data + start, sizeof(Change))
-            (<Memtable>self.flat[before.index]).restore_bytes(
-                self.undo.data + start + sizeof(Change), before.size, before.value,
-                -1 if before.state == ABSENT else before.length)
+            memcpy(&change, self.undo.data + start, sizeof(Change))
+            (<Memtable>self.flat[change.index]).put_back(
+                self.undo.data + start + sizeof(Change), change.size, change.before)
             self.undo.size = start
 
     # --- for the reference engine -----------------------------------------------------------------

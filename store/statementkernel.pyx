@@ -42,7 +42,7 @@ from libc.string cimport memcmp, memcpy, memset
 from logweir.errors import RequestError
 
 cimport logweir.wal.kernel as rows
-from logweir.store.layerkernel cimport THERE
+from logweir.store.memtablenodes cimport THERE
 from logweir.store.updatekernel cimport DONE, REFER, REFUSED
 
 COLUMNS = 9
