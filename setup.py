@@ -23,6 +23,7 @@ KERNELS = {
     "logweir.store.plankernel": "store/plankernel.pyx",
     "logweir.store.layerkernel": "store/layerkernel.pyx",
     "logweir.store.statementkernel": "store/statementkernel.pyx",
+    "logweir.store.selectkernel": "store/selectkernel.pyx",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",

@@ -9,9 +9,20 @@ cdef struct Found:
     Source value
     Py_ssize_t size
 
+cdef class Scan:
+    cdef object pairs
+    cdef object pair
+    cdef Source key  # NULL at the end
+    cdef Py_ssize_t size
+    cdef Source value
+    cdef Py_ssize_t length
+    cdef int step(self) except -1
+
 cdef class Base:
     cdef list kept
     cdef int find(self, u64 space, u64 index, Source key, Py_ssize_t size, Found* found) except -1
+    cdef Scan open_scan(
+        self, u64 space, u64 index, Source key, Py_ssize_t size, bint has_bound, bint reverse)
 
 cdef class Space:
     cdef readonly Plan plan

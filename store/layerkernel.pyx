@@ -20,6 +20,21 @@ cdef struct Change:
     Value before
 
 
+cdef class Scan:
+    """Entries of the base in order, one at a time; here from a Python iterator of pairs."""
+
+    cdef int step(self) except -1:
+        """Go to the first or next entry, which holds until the next step."""
+        self.pair = next(self.pairs, None)
+        if self.pair is None:
+            self.key = NULL
+            return 0
+        key, value = self.pair
+        self.key, self.size = <Source>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        self.value, self.length = <Source>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        return 0
+
+
 cdef class Base:
     """What lies under all layers. A subclass gives `get` and `scan`, or does it in C."""
 
@@ -44,6 +59,18 @@ cdef class Base:
             found.value = <Source>PyBytes_AS_STRING(value)
             found.size = PyBytes_GET_SIZE(value)
         return 0
+
+    cdef Scan open_scan(
+        self, u64 space, u64 index, Source key, Py_ssize_t size, bint has_bound, bint reverse
+    ):
+        """Entries from a key on, or, in reverse, below it; of all, if there is no bound."""
+        cdef Scan made = Scan.__new__(Scan)
+        bound = PyBytes_FromStringAndSize(<char*>key, size) if has_bound else None
+        if reverse:
+            made.pairs = iter(self.scan(space, index, b"", bound, True))
+        else:
+            made.pairs = iter(self.scan(space, index, bound or b"", None, False))
+        return made
 
 
 cdef class Space:

@@ -20,14 +20,16 @@ from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
+from logweir.store.select import Select, select
 from logweir.store.state import State, Txn
 from support.statements import Dice
 
 statementkernel = pytest.importorskip("logweir.store.statementkernel")
 layerkernel = pytest.importorskip("logweir.store.layerkernel")
+selectkernel = pytest.importorskip("logweir.store.selectkernel")
 
 from logweir.store.memtablekernel import Memtable  # noqa: E402
-from logweir.store.reference import LayerTree, reference_of  # noqa: E402
+from logweir.store.reference import LayerTree, reference_engine, reference_of  # noqa: E402
 from logweir.store.refusal import refusal  # noqa: E402
 from logweir.store.spaceplan import plan_of  # noqa: E402
 from logweir.store.statebase import StateBase  # noqa: E402
@@ -36,7 +38,10 @@ STATEMENTS = int(os.environ.get("LOGWEIR_STATEMENTS", "30000"))
 PER_EXAMPLE = 300
 
 COLUMNS, RESULTS = statementkernel.COLUMNS, statementkernel.RESULTS
+ALL = 2**64 - 1
 Outcome = tuple[object, ...]
+Wanted = tuple[int, int, int, int, int, bytes]
+"""Space id, index id, iterator, limit, offset, key."""
 
 
 class Compiled:
@@ -47,6 +52,7 @@ class Compiled:
         self.schema = schema
         self.base = base
         self.executor = statementkernel.Executor()
+        self.selector = selectkernel.Selector()
         self.key_plans = Plans()
         self.layers: list[list[list[Memtable]]] = [[] for _ in spaces]
         self.referred = 0
@@ -104,6 +110,60 @@ class Compiled:
                 space = self.schema.space(request.space_id)
                 found.append(told(refusal(space, code, first, second, request.ops or b"")))
         return found
+
+
+    def select(self, wanted: list[Wanted]) -> list[Outcome]:
+        """What selections give."""
+        spaces = self.spaces()
+        ids = [space.plan.space_id for space in spaces]
+        data, columns = bytearray(), array("Q")
+        for space_id, index_id, iterator, limit, offset, key in wanted:
+            columns.extend((ids.index(space_id), index_id, iterator, limit, offset))
+            columns.extend((len(data), len(data) + len(key)))
+            data += key
+        results, out = self.selector.select(bytes(data), columns, spaces)
+        engine = reference_engine(spaces, self.schema, self.key_plans)
+        found: list[Outcome] = []
+        for number, one in enumerate(wanted):
+            row = results[number * selectkernel.SELECT_RESULTS :][: selectkernel.SELECT_RESULTS]
+            status, code, first, second, count, start, end = row[:7]
+            if status == 0:
+                head, tuples = out[start : start + 5], out[start + 5 : end]
+                assert head == b"\xdd" + count.to_bytes(4, "big")
+                found.append(("done", count, tuples))
+            elif status == 1:
+                found.append(told(refusal(self.schema.space(one[0]), code, first, second, b"")))
+            else:
+                self.referred += 1
+                found.append(selected(engine, one))
+        return found
+
+
+def selected(engine: Engine, wanted: Wanted) -> Outcome:
+    """What a selection gives in an engine in Python."""
+    space_id, index_id, iterator, limit, offset, key = wanted
+    try:
+        if iterator == selectkernel.GET:
+            space = engine.schema.space(space_id)
+            index = engine.schema.index(space, index_id)
+            if not index.is_unique:
+                return told(refusal(space, 41, 0, 0, b""))
+            one = engine.get(space, index, key)
+            tuples = [] if one is None or offset or not limit else [one]
+        else:
+            found = Select.packed(
+                engine.schema,
+                space_id,
+                key,
+                iterator,
+                index=index_id,
+                limit=None if limit == ALL else limit,
+                offset=offset,
+            )
+            tuples = list(select(engine, found))
+    except RequestError as error:
+        return told(error)
+    return ("done", len(tuples), b"".join(tuples))
 
 
 def columns_of(requests: list[tuple[Request, bool]], ids: list[int]) -> tuple[bytes, array[int]]:
@@ -192,6 +252,10 @@ def run_example(state: State, dice: Dice) -> Compiled:
             for (request, _), one, other in zip(requests, ours, theirs, strict=True):
                 assert one == other, (request, schema.space(request.space_id))
             done += count
+            wanted = [selection(dice, dice.choice(spaces)) for _ in range(8)]
+            engine = Engine(txn, schema, Plans())
+            for one, answer in zip(wanted, compiled.select(wanted), strict=True):
+                assert answer == selected(engine, one), (one, schema.space(one[0]))
             if dice.random() < 0.2:
                 compiled.add_layer()
             elif dice.random() < 0.1:
@@ -200,6 +264,13 @@ def run_example(state: State, dice: Dice) -> Compiled:
     finally:
         txn.abort()
     return compiled
+
+
+def selection(dice: Dice, space: SpaceDef) -> Wanted:
+    index = dice.choice(space.indexes)
+    key = dice.key(index, partial=0.4)
+    limit, offset = dice.choice((ALL, ALL, 0, 1, 3)), dice.choice((0, 0, 0, 1, 2, 50))
+    return space.id, index.id, dice.randrange(8), limit, offset, key
 
 
 class LaidAside:

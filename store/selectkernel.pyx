@@ -1,0 +1,353 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3
+"""Selections over layers and their base, compiled: by full key, and ranges in order.
+
+`store.select` says what each iterator selects. Selections stand one behind the other in an array
+of numbers, `SELECT_COLUMNS` each; what they give in another, `SELECT_RESULTS` each. Nothing
+recurses or believes a length.
+
+============  ======================================================================================
+column        holds
+============  ======================================================================================
+SPACE         number of its `Space`
+INDEX         id of the index
+ITERATOR      0 EQ, 1 REQ, 2 ALL, 3 LT, 4 LE, 5 GE, 6 GT; 7: the one tuple with that key of a unique
+              index, as `Engine.get`
+LIMIT         so many tuples at most
+OFFSET        so many are left out first
+KEY, …_END    where in the given bytes the key stands
+============  ======================================================================================
+
+============  ======================================================================================
+result        holds
+============  ======================================================================================
+STATUS        0 done; 1 refused; 2 the reference engine must do it
+CODE, A, B    why it was refused: see `store.refusal`
+COUNT         tuples
+START, END    where in the answers' bytes they stand: a MsgPack array (dd and four bytes) of them
+LAYER         the newest layer that they may come from, or hide what is in older ones: 0 the first,
+              1 … the older ones, then the base
+============  ======================================================================================
+"""
+
+from array import array
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.string cimport memcmp, memcpy, memset
+
+cimport logweir.wal.kernel as rows
+from logweir.store.layerkernel cimport Found
+from logweir.store.memtablekernel cimport Memtable
+from logweir.store.memtablenodes cimport THERE, key_of, order_of, step, step_back, value_of
+from logweir.store.plankernel cimport Index, Plan
+from logweir.store.updatekernel cimport DONE, REFER, REFUSED, items_from
+
+SELECT_COLUMNS = 7
+SELECT_RESULTS = 8
+GET = 7
+
+cdef enum:
+    SPACE = 0
+    INDEX = 1
+    ITERATOR = 2
+    LIMIT = 3
+    OFFSET = 4
+    KEY = 5
+    KEY_END = 6
+    WIDTH = 7
+
+    STATUS = 0
+    CODE = 1
+    WHY_A = 2
+    WHY_B = 3
+    COUNT = 4
+    START = 5
+    END = 6
+    LAYER = 7
+    RESULT_WIDTH = 8
+
+    BY_EQ = 0
+    BY_REQ = 1
+    BY_ALL = 2
+    BY_LT = 3
+    BY_LE = 4
+    BY_GE = 5
+    BY_GT = 6
+    BY_GET = 7
+
+    MORE_THAN_ONE_TUPLE = 41
+    REFERENCE = 0xC1
+    HEAD_BYTES = 5
+
+
+cdef class Selector:
+    """Answers selections, one batch after another, for one thread at a time."""
+
+    def __cinit__(self):
+        self.out, self.key, self.bound = Room(), Room(), Room()
+
+    def __dealloc__(self):
+        PyMem_Free(self.walks)
+
+    def select(self, const unsigned char[::1] data, const u64[::1] columns, list spaces):
+        """Answer selections from the layers of `spaces`, which nobody changes meanwhile.
+
+        Returns the results (array, format "Q") and the bytes in which they point. Raises
+        `ValueError`, before anything is read, for numbers that contradict one another.
+        """
+        cdef Py_ssize_t count = len(columns) // WIDTH, i, start
+        cdef u64[::1] results
+        cdef Source given = &data[0] if len(data) else NULL
+        cdef Space space
+        cdef int how
+        self.check_columns(len(data), columns, spaces)
+        made = array("Q", bytes(8 * RESULT_WIDTH * count))
+        self.out.size = 0
+        if count:
+            results = made
+        for i in range(count):
+            space = spaces[columns[i * WIDTH + SPACE]]
+            start = self.out.size
+            how = self.one(space, given + columns[i * WIDTH + KEY], &columns[i * WIDTH],
+                           &results[i * RESULT_WIDTH])
+            self.scan = None
+            if how != DONE:
+                self.out.size = start
+                memset(&results[i * RESULT_WIDTH], 0, RESULT_WIDTH * sizeof(u64))
+                results[i * RESULT_WIDTH + STATUS] = how
+            if how == REFUSED:
+                results[i * RESULT_WIDTH + CODE] = self.why.code
+                results[i * RESULT_WIDTH + WHY_A] = self.why.first
+                results[i * RESULT_WIDTH + WHY_B] = self.why.second
+        return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size)
+
+    def check_columns(self, u64 size, const u64[::1] columns, list spaces):
+        """Raise `ValueError` unless the numbers of a batch can be believed."""
+        cdef Py_ssize_t at = 0
+        cdef u64 count = len(spaces)
+        if len(columns) % WIDTH:
+            raise ValueError("a selection has all its numbers")
+        for space in spaces:
+            if not isinstance(space, Space):
+                raise ValueError("spaces are wanted")
+        while at < len(columns):
+            if columns[at + SPACE] >= count or not (
+                columns[at + KEY] <= columns[at + KEY_END] <= size
+            ):
+                raise ValueError(f"selection {at // WIDTH} has a key that is not in its batch")
+            at += WIDTH
+
+    cdef int one(self, Space space, Source key, const u64* column, u64* result) except -1:
+        """One selection: `DONE`, `REFUSED` or `REFER`."""
+        cdef Plan plan = space.plan
+        cdef Py_ssize_t place = plan.find_index(column[INDEX])
+        cdef Py_ssize_t size = column[KEY_END] - column[KEY]
+        cdef u64 by = column[ITERATOR], count
+        cdef Index* index
+        cdef bint has_key
+        cdef int how
+        if not plan.is_compiled or place < 0 or by > BY_GET:
+            return REFER
+        index = &plan.indexes[place]
+        self.key.size = 0
+        if by == BY_GET:
+            if not index.is_unique:
+                self.why.code = MORE_THAN_ONE_TUPLE
+                return REFUSED
+            how = plan.exact_key(place, key, size, self.key, &self.why)
+            return self.exact(space, place, column, result) if how == DONE else how
+        how = plan.search_key(place, key, size, by == BY_ALL or by == BY_GT, self.key, &self.why)
+        if how != DONE:
+            return how
+        if index.is_hash and by != BY_EQ and by != BY_ALL and by != BY_GT:
+            return REFER
+        if by <= BY_REQ and index.is_unique and index.used == index.own:
+            items_from(key, size, &count)
+            if count == <u64>index.own:
+                return self.exact(space, place, column, result)
+        if index.is_hash and by == BY_ALL:
+            self.key.size = 0
+        has_key = self.key.size != 0
+        self.reverse = by == BY_REQ or by == BY_LT or by == BY_LE
+        self.bound.size = 0
+        self.bound.need(self.key.size)
+        memcpy(self.bound.data, self.key.data, self.key.size)
+        self.bound.size = self.key.size
+        if by != BY_LT:
+            self.succeed()  # of which the class byte of a part, below ff, leaves something
+        if by == BY_EQ or by == BY_REQ:
+            return self.walk(space, place, column, has_key, has_key, result)
+        if by == BY_GT:
+            self.key.size = 0
+            self.key.need(self.bound.size)
+            memcpy(self.key.data, self.bound.data, self.bound.size)
+            self.key.size = self.bound.size
+        return self.walk(space, place, column, has_key and not self.reverse,
+                         has_key and self.reverse, result)
+
+    cdef void succeed(self) noexcept:
+        """Make `bound` the least key above all that begin with it."""
+        while self.bound.size and self.bound.data[self.bound.size - 1] == 0xFF:
+            self.bound.size -= 1
+        if self.bound.size:
+            self.bound.data[self.bound.size - 1] += 1
+
+    cdef int exact(self, Space space, Py_ssize_t index, const u64* column, u64* result) except -1:
+        """The tuple whose entry in a unique index is `key`."""
+        cdef Found found
+        cdef int how = DONE
+        if PyList_GET_SIZE(space.base.kept):
+            space.base.kept.clear()
+        space.find(index, self.key.data, self.key.size, &found)
+        result[LAYER] = found.layer
+        self.open_answer(result)
+        if found.state == THERE and column[LIMIT] and not column[OFFSET]:
+            how = self.emit(space, index, found.value, found.size, result)
+        self.close_answer(result)
+        return how
+
+    # --- ranges -----------------------------------------------------------------------------------
+    cdef int walk(
+        self, Space space, Py_ssize_t index, const u64* column, bint has_low, bint has_high,
+        u64* result
+    ) except -1:
+        """The entries from `key` on, if there is a low end, to below `bound`, if there is a high
+        one."""
+        cdef Py_ssize_t number, size, length, i
+        cdef u64 skipped = 0
+        cdef Source key, value
+        cdef int how = DONE
+        if self.reverse:
+            self.start(space, index, self.bound, has_high)
+        else:
+            self.start(space, index, self.key, has_low)
+        result[LAYER] = space.depth
+        for i in range(space.depth - 1, -1, -1):
+            if (<Memtable>space.flat[i * space.plan.index_count + index]).count:
+                result[LAYER] = i
+        self.open_answer(result)
+        while result[COUNT] < column[LIMIT] and how == DONE:
+            number = self.pick()
+            if number < 0:
+                break
+            if number == self.depth:
+                key, size = self.scan.key, self.scan.size
+                value, length = self.scan.value, self.scan.length
+            else:
+                key, size = key_of(self.walks[number].entry), self.walks[number].entry.key_size
+                value = value_of(self.walks[number].entry)
+                length = self.walks[number].entry.size
+            if self.is_outside(key, size, has_low, has_high):
+                break
+            if length:
+                if skipped < column[OFFSET]:
+                    skipped += 1
+                else:
+                    how = self.emit(space, index, value, length, result)
+            self.pass_entry(number)
+        self.close_answer(result)
+        return how
+
+    cdef int start(self, Space space, Py_ssize_t index, Room bound, bint has_bound) except -1:
+        """Go to the first entry of each layer and of the base."""
+        cdef Py_ssize_t i
+        cdef Memtable table
+        cdef void* moved
+        if self.walk_room < space.depth:
+            moved = PyMem_Realloc(self.walks, space.depth * sizeof(Walk))
+            if moved == NULL:
+                raise MemoryError()
+            self.walks, self.walk_room = <Walk*>moved, space.depth
+        self.depth = space.depth
+        for i in range(self.depth):
+            table = <Memtable>space.flat[i * space.plan.index_count + index]
+            if has_bound:
+                self.walks[i].place = table.seek(bound.data, bound.size)
+            elif self.reverse:
+                self.walks[i].place = table.end()
+            else:
+                self.walks[i].place = table.start()
+            self.pass_entry(i)
+        self.scan = space.base.open_scan(
+            space.plan.space_id, space.plan.indexes[index].id, bound.data, bound.size, has_bound,
+            self.reverse)
+        return self.scan.step()
+
+    cdef int pass_entry(self, Py_ssize_t number) except -1:
+        """Go on in a layer, or in the base, which comes last."""
+        cdef Walk* walk
+        if number == self.depth:
+            return self.scan.step()
+        walk = &self.walks[number]
+        walk.entry = step_back(&walk.place) if self.reverse else step(&walk.place)
+        return 0
+
+    cdef int pick(self) except -2:
+        """Whose entry comes next, the newest of those with the same key, the others of which are
+        passed; -1: there are no more."""
+        cdef Py_ssize_t i
+        cdef int best = -1, order
+        cdef Source key = NULL, other
+        cdef size_t size = 0, other_size
+        for i in range(self.depth + 1):
+            if i == self.depth:
+                other, other_size = self.scan.key, self.scan.size
+            elif self.walks[i].entry == NULL:
+                continue
+            else:
+                other, other_size = key_of(self.walks[i].entry), self.walks[i].entry.key_size
+            if other == NULL:
+                continue
+            if best >= 0:
+                order = order_of(other, other_size, key, size)
+                if order == 0:
+                    self.pass_entry(i)
+                if order == 0 or (order > 0) != self.reverse:
+                    continue
+            best, key, size = <int>i, other, other_size
+        return best
+
+    cdef bint is_outside(
+        self, Source key, Py_ssize_t size, bint has_low, bint has_high
+    ) noexcept:
+        if self.reverse:
+            return has_low and order_of(key, size, self.key.data, self.key.size) < 0
+        return has_high and order_of(key, size, self.bound.data, self.bound.size) >= 0
+
+    # --- answers ----------------------------------------------------------------------------------
+    cdef int emit(
+        self, Space space, Py_ssize_t index, Source value, Py_ssize_t length, u64* result
+    ) except -1:
+        """Put the tuple of an entry into the answer. `REFER` where it is not at hand."""
+        cdef Found found
+        if index:
+            if PyList_GET_SIZE(space.base.kept):
+                space.base.kept.clear()
+            space.find(0, value, length, &found)
+            if found.state != THERE:
+                return REFER
+            value, length = found.value, found.size
+            if <u64>found.layer < result[LAYER]:
+                result[LAYER] = found.layer
+        if value[0] == REFERENCE:
+            return REFER
+        self.out.need(length)
+        memcpy(self.out.data + self.out.size, value, length)
+        self.out.size += length
+        result[COUNT] += 1
+        return DONE
+
+    cdef int open_answer(self, u64* result) except -1:
+        """Leave room for the header of the array."""
+        self.out.need(HEAD_BYTES)
+        result[START] = self.out.size
+        self.out.size += HEAD_BYTES
+        return 0
+
+    cdef void close_answer(self, u64* result) noexcept:
+        """Write it."""
+        self.out.data[result[START]] = 0xDD
+        rows.put_number(self.out.data, result[START] + 1, result[COUNT], 4)
+        result[END] = self.out.size
