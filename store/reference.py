@@ -12,7 +12,7 @@ from typing import cast
 
 from logweir.store.engine import Engine, Plans
 from logweir.store.layerkernel import Space
-from logweir.store.memtable import merged_ascending, merged_descending
+from logweir.store.memtable import Memtable, merged_ascending, merged_descending
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
 from logweir.store.state import Txn
@@ -58,7 +58,7 @@ class LayerTree:
         base = self._space.base.scan(*self._name, b"", stop, True)
         return merged_descending(self._tables(), stop, base)
 
-    def _tables(self) -> list[object]:
+    def _tables(self) -> list[Memtable]:
         return [layer[self._place] for layer in self._space.layers]
 
 

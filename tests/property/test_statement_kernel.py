@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("logweir.store.statementkernel")
+
+from support.compiled import ALL, Compiled, Outcome, Wanted, selected, told
+from support.statements import Dice
 
 from logweir.errors import RequestError
 from logweir.store.definition import SpaceDef
@@ -24,8 +26,6 @@ from logweir.store.reference import LayerTree
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
-from support.compiled import ALL, Compiled, Outcome, Wanted, selected, told
-from support.statements import Dice
 
 STATEMENTS = int(os.environ.get("LOGWEIR_STATEMENTS", "30000"))
 PER_EXAMPLE = 300

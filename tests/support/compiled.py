@@ -1,29 +1,26 @@
-"""The compiled statements and selections on layers, as tests drive them: requests in, outcomes out."""
+"""Compiled statements and selections on layers, as tests drive them: requests in, answers out."""
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+pytest.importorskip("logweir.store.statementkernel")
+
 from logweir.errors import RequestError
+from logweir.store import layerkernel, selectkernel, statementkernel
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
+from logweir.store.memtable import Memtable
+from logweir.store.reference import reference_engine, reference_of
+from logweir.store.refusal import refusal
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.state import Txn
-
-statementkernel = pytest.importorskip("logweir.store.statementkernel")
-layerkernel = pytest.importorskip("logweir.store.layerkernel")
-selectkernel = pytest.importorskip("logweir.store.selectkernel")
-
-from logweir.store.memtable import Memtable  # noqa: E402
-from logweir.store.reference import reference_engine, reference_of  # noqa: E402
-from logweir.store.refusal import refusal  # noqa: E402
-from logweir.store.spaceplan import plan_of  # noqa: E402
-from logweir.store.statebase import StateBase  # noqa: E402
+from logweir.store.spaceplan import plan_of
+from logweir.store.statebase import StateBase
 
 COLUMNS, RESULTS = statementkernel.COLUMNS, statementkernel.RESULTS
 ALL = 2**64 - 1
@@ -103,7 +100,6 @@ class Compiled:
                 space = self.schema.space(request.space_id)
                 found.append(told(refusal(space, code, first, second, request.ops or b"")))
         return found
-
 
     def select(self, wanted: list[Wanted]) -> list[Outcome]:
         """What selections give."""

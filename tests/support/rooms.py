@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("lone_kill", "pipelined_insert_*", "reference*", "reopening_*", "schema", "sequences"),
         *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
         *("failing_system_calls", "folder_named_icu", "fork", "interrupts", "synchronous_rows"),
-        *("traced_commits", "upsert_of_keys", "memtable*"),
+        *("traced_commits", "upsert_of_keys", "memtable*", "statement_kernel*"),
     ),
     "hub": (
         *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),

@@ -6,7 +6,6 @@ import random
 import struct
 import uuid
 from decimal import Decimal
-from typing import Any
 
 from logweir.errors import RequestError
 from logweir.store.definition import CollationDef, FieldDef, IndexDef, IndexType, PartDef, SpaceDef
@@ -146,7 +145,7 @@ class Dice(random.Random):
             return pack(value)
         signed = value < 0 or int.from_bytes(raw, "big", signed=True) == value
         first = {1: 0xCC, 2: 0xCD, 4: 0xCE, 8: 0xCF}[width]
-        return bytes((first + 4 if signed and self.random() < 0.5 or value < 0 else first,)) + raw
+        return bytes((first + 4 if (signed and self.random() < 0.5) or value < 0 else first,)) + raw
 
     def array(self, items: list[bytes]) -> bytes:
         """An array of these values, now and then with a longer header than needed."""
@@ -208,7 +207,9 @@ class Dice(random.Random):
         if space.fields and self.random() < 0.2:
             field = pack(f"f{self.randrange(len(space.fields))}")
         elif self.random() < 0.02:
-            field = pack(self.choice(["[1]", "f0.a", "nobody", 1.5, None, 2**40]))
+            odd = ["[1]", "nobody", 1.5, None, 2**40]
+            # Tarantool 2.6 ends where a path leads into what another operation has changed.
+            field = pack(self.choice([*odd, "f0.a"] if self.has_rare else odd))
         wanted = FieldType.ANY
         if 0 <= place < count:
             wanted = space.format.top[place].type

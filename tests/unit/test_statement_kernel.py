@@ -1,0 +1,175 @@
+"""The compiled statements: what batches must look like, transactions, layers, exceptions."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+pytest.importorskip("logweir.store.statementkernel")
+
+from support.compiled import ALL, Compiled, columns_of
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.store import layerkernel, selectkernel
+from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.fieldtype import FieldType
+from logweir.store.request import Request
+from logweir.store.schema import Schema
+from logweir.store.spaceplan import plan_of
+from logweir.wal.mp import pack
+from logweir.wal.xrow import RowType
+
+ID = 600
+UNSIGNED, STRING = FieldType.UNSIGNED, FieldType.STRING
+
+
+def make_space() -> SpaceDef:
+    fields = (FieldDef("id", UNSIGNED), FieldDef("name", STRING))
+    primary = IndexDef(ID, 0, "pk", IndexType.TREE, (PartDef(0, UNSIGNED),))
+    name = IndexDef(ID, 1, "name", IndexType.TREE, (PartDef(1, STRING),))
+    return SpaceDef(ID, 1, "t", fields=fields).with_indexes((primary, name))
+
+
+def make_compiled(space: SpaceDef | None = None) -> Compiled:
+    schema = Schema()
+    used = space or make_space()
+    schema._put(used)
+    return Compiled([used], schema)
+
+
+def put(kind: RowType, *row: Any) -> Request:
+    return Request(kind, ID, tuple=pack(row))
+
+
+def insert(*row: Any) -> Request:
+    return put(RowType.INSERT, *row)
+
+
+def held(compiled: Compiled) -> bytes:
+    ((_, _, tuples),) = compiled.select([(ID, 1, 2, ALL, 0, b"\x90")])
+    assert isinstance(tuples, bytes)
+    return tuples
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(1, 1), (4, 9), (5, 10**9), (5, 2**64 - 1), (6, 2**63), (7, 2**63), (4, 2**64 - 1), (8, 0)],
+)
+def test_numbers_that_lie_are_refused(place: int, value: int) -> None:
+    """Spans outside of the batch, spaces that are not there, a transaction without an end."""
+    compiled = make_compiled()
+    data, columns = columns_of([(insert(1, "a"), True)], [ID])
+    columns[place] = value
+    with pytest.raises(ValueError, match=r"statement 0|last statement"):
+        compiled.executor.execute(data, columns, compiled.spaces(), None)
+    assert held(compiled) == b""
+
+
+def test_a_batch_cut_in_a_statement_is_refused() -> None:
+    """The columns of a statement are all there, or none is executed."""
+    compiled = make_compiled()
+    data, columns = columns_of([(insert(1, "a"), True)], [ID])
+    with pytest.raises(ValueError, match="last statement"):
+        compiled.executor.execute(data, columns[:-1], compiled.spaces(), None)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 1), (5, 3), (6, 2**64 - 1)])
+def test_selections_that_lie_are_refused(place: int, value: int) -> None:
+    """The same of selections."""
+    compiled = make_compiled()
+    columns = array("Q", (0, 0, 2, 10, 0, 0, 1))
+    columns[place] = value
+    with pytest.raises(ValueError, match="selection 0"):
+        compiled.selector.select(b"\x90", columns, compiled.spaces())
+
+
+def test_an_empty_batch() -> None:
+    """Nothing comes of nothing."""
+    compiled = make_compiled()
+    assert compiled.execute([]) == []
+    assert compiled.select([]) == []
+
+
+def test_a_refused_statement_leaves_no_trace_and_the_others_stay() -> None:
+    """The second index refuses it when the first has nothing against it."""
+    compiled = make_compiled()
+    outcomes = compiled.execute(
+        [(insert(1, "a"), True), (insert(2, "a"), True), (insert(3, "c"), True)]
+    )
+    assert [one[0] for one in outcomes] == ["done", "refused", "done"]
+    assert outcomes[1][1] == ErrorCode.TUPLE_FOUND
+    assert "'name'" in str(outcomes[1][2])
+    assert held(compiled) == pack([1, "a"]) + pack([3, "c"])
+
+
+def test_a_transaction_is_undone_as_a_whole() -> None:
+    """Also what it replaced in the same layer, in all indexes."""
+    compiled = make_compiled()
+    compiled.execute([(insert(1, "a"), True)])
+    outcomes = compiled.execute(
+        [
+            (put(RowType.REPLACE, 1, "b"), False),
+            (insert(2, "a"), False),
+            (Request(RowType.DELETE, ID, key=pack([1])), False),
+            (insert(2, "x"), False),
+            (insert(5, "y"), True),
+            (insert(6, "z"), True),
+        ]
+    )
+    assert [one[0] for one in outcomes] == ["undone"] * 3 + ["refused", "undone", "done"]
+    assert held(compiled) == pack([1, "a"]) + pack([6, "z"])
+
+
+def test_the_layer_of_an_answer_is_the_newest_that_it_needed() -> None:
+    """By a secondary index that of the tuple counts, where it is newer than that of the entry."""
+    compiled = make_compiled()
+    compiled.execute([(insert(1, "a"), True), (insert(2, "b"), True)])
+    compiled.add_layer()
+    compiled.execute([(put(RowType.REPLACE, 2, "b", 7), True)])
+    keys = pack(["a"]) + pack(["b"]) + pack(["c"])
+    columns = array("Q")
+    for at in range(3):
+        columns.extend((0, 1, selectkernel.GET, 1, 0, 3 * at, 3 * at + 3))
+    results, _ = compiled.selector.select(keys, columns, compiled.spaces())
+    assert list(results[7 :: selectkernel.SELECT_RESULTS]) == [1, 0, 2]
+
+
+def test_an_exception_of_the_reference_engine_goes_through() -> None:
+    """Only `RequestError` is an answer."""
+    compiled = make_compiled()
+    bad = Request(RowType.INSERT, ID, tuple=b"\x92\x01")
+    data, columns = columns_of([(bad, True)], [ID])
+
+    def interrupted(number: int) -> Any:
+        raise KeyboardInterrupt
+
+    def refused(number: int) -> Any:
+        raise RequestError(ErrorCode.INVALID_MSGPACK, "no")
+
+    with pytest.raises(KeyboardInterrupt):
+        compiled.executor.execute(data, columns, compiled.spaces(), interrupted)
+    results, _, failures = compiled.executor.execute(data, columns, compiled.spaces(), refused)
+    assert list(results[:2]) == [1, ErrorCode.INVALID_MSGPACK]
+    assert str(failures[0]) == "no"
+
+
+def test_a_plan_of_a_space_with_a_path_refers_everything() -> None:
+    """Its statements are all right nevertheless."""
+    part = PartDef(1, STRING, path="a")
+    primary = IndexDef(ID, 0, "pk", IndexType.TREE, (PartDef(0, UNSIGNED),))
+    path = IndexDef(ID, 1, "path", IndexType.TREE, (part,), False)
+    space = SpaceDef(ID, 1, "t").with_indexes((primary, path))
+    assert not plan_of(space).is_compiled
+    compiled = make_compiled(space)
+    ((how, _, new, _),) = compiled.execute([(insert(1, {"a": "x"}), True)])
+    assert (how, new, compiled.referred) == ("done", pack([1, {"a": "x"}]), 1)
+
+
+def test_layers_must_fit_their_plan() -> None:
+    """One memtable for each index, and at least one layer."""
+    plan = plan_of(make_space())
+    for layers in ([], [[]], [[None, None]]):
+        with pytest.raises(ValueError, match="layer"):
+            layerkernel.Space(plan, layers, layerkernel.Base())
