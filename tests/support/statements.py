@@ -27,6 +27,7 @@ _WORDS = ["", "a", "b", "ab", "a\0", "b" * 40, "é"]
 _FLOATS = [0.0, -0.0, 1.0, 1.5, -2.25, 0.1, 1e300, float("inf"), float("nan"), 2.0**60]
 _WHOLES = [0, 1, 2, 3, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63, 2**64 - 1]
 _NEGATIVES = [-1, -2, -32, -33, -128, -129, -(2**15), -(2**15) - 1, -(2**31), -(2**63)]
+_EDGES = [1, -1, -31, -32, -127, -128, 2**15 - 1, -(2**15) + 1, -(2**31), -(2**63), 2**64 - 1]
 _UNICODE = CollationDef(1, "unicode", kind="ICU")
 
 
@@ -128,6 +129,10 @@ class Dice(random.Random):
 
     def any_value(self, kind: FieldType) -> bytes:
         """A value of one of many types."""
+        if self.random() < 0.3 and kind is FieldType.NUMBER:
+            return self.whole(self.choice(_EDGES))
+        if self.random() < 0.02 and self.has_rare:
+            return self.choice((b"\xd4\xff\x00", b"\xd4\x05\x00", b"\xc7\x02\x80ab"))
         if self.random() < 0.1:
             return b"\xca" + struct.pack(">f", self.choice([0.0, 1.5, 0.1, -2.0]))
         number = (FieldType.INTEGER, FieldType.UNSIGNED, FieldType.DOUBLE)

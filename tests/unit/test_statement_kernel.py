@@ -173,3 +173,21 @@ def test_layers_must_fit_their_plan() -> None:
     for layers in ([], [[]], [[None, None]]):
         with pytest.raises(ValueError, match="layer"):
             layerkernel.Space(plan, layers, layerkernel.Base())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**bits + more for bits in (0, 5, 7, 8, 15, 16, 31, 32, 63) for more in (-2, -1, 0, 1)],
+)
+def test_sums_take_their_shortest_form(value: int) -> None:
+    """Of both signs, at every width."""
+    compiled = make_compiled()
+    for number, result in enumerate((value, -value)):
+        if not -(2**63) <= result - 1 or result == 2**63 + 1:
+            continue
+        compiled.execute([(insert(number, str(number), result - 1), True)])
+        ops = pack([["+", 2, 1]])
+        update = Request(RowType.UPDATE, ID, key=pack([number]), ops=ops)
+        ((how, _, new, _),) = compiled.execute([(update, True)])
+        assert (how, new) == ("done", pack([number, str(number), result]))
+    assert compiled.referred == 0
