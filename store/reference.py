@@ -8,21 +8,38 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Final, cast
 
+from logweir.errors import ErrorCode
+from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
+from logweir.store.fieldtype import MpType, mp_type
 from logweir.store.layerkernel import Space
 from logweir.store.memtable import Memtable, merged_ascending, merged_descending
+from logweir.store.refusal import refusal
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
 from logweir.store.state import Txn
 from logweir.store.statementkernel import COLUMNS
+from logweir.store.values import read_array, read_int, skip
 from logweir.wal.xrow import RowType
 
-__all__ = ["LayerTree", "LayerTxn", "Reference", "reference_engine", "reference_of", "request_of"]
+__all__ = [
+    "LayerTree",
+    "LayerTxn",
+    "Reference",
+    "found_by",
+    "is_expected",
+    "reference_engine",
+    "reference_of",
+    "request_of",
+]
 
-Answer = tuple[bytes | None, bytes | None, bytes]
-"""Old tuple, new tuple, body to be logged."""
+_ABSENT: Final = 1
+_VALUE: Final = 3
+
+Answer = tuple[bool, bytes | None, bytes | None, bytes | None]
+"""Whether what is expected is so, old tuple, new tuple, body to be logged."""
 
 Reference = Callable[[int], Answer]
 """What executes a statement of a batch, given by its number. Raises `RequestError`."""
@@ -107,7 +124,41 @@ def reference_of(
 
     def execute(number: int) -> Answer:
         request = request_of(data, columns, number, spaces)
-        old, new, logged = engine.execute(schema.space(request.space_id), request)
-        return old, new, encode_body(logged)
+        space = schema.space(request.space_id)
+        expect, field, value, as_replace = columns[number * COLUMNS + 9 : (number + 1) * COLUMNS]
+        found = found_by(engine, space, request) if expect else None
+        if not is_expected(found, expect, field, value):
+            return False, found, None, None
+        old, new, logged = engine.execute(space, request)
+        if as_replace and request.ops is not None and new is not None:
+            logged = Request(RowType.REPLACE, space.id, tuple=new)
+        return True, old, new, encode_body(logged)
 
     return execute
+
+
+def found_by(engine: Engine, space: SpaceDef, request: Request) -> bytes | None:
+    """The tuple that a statement finds. Raises `RequestError`."""
+    if request.tuple is None:
+        index = engine.schema.index(space, request.index_id)
+        if not index.is_unique:
+            raise refusal(space, ErrorCode.MORE_THAN_ONE_TUPLE, 0, 0, b"")
+        return engine.get(space, index, request.key or b"")
+    primary = engine.schema.index(space, 0)
+    (image,) = engine.plans.get(space, primary, check=True).key(request.tuple)
+    tree = engine.txn.tree(space.id, 0)
+    return None if tree is None else tree.get(image)
+
+
+def is_expected(found: bytes | None, expect: int, field: int, value: int) -> bool:
+    """Whether what a statement expects (see `statementkernel`) is so of the tuple found."""
+    if expect == 0 or found is None:
+        return expect in (0, _ABSENT)
+    if expect != _VALUE:
+        return expect != _ABSENT
+    count, at = read_array(found, 0)
+    if field >= count:
+        return False
+    for _ in range(field):
+        at = skip(found, at)
+    return mp_type(found, at) is MpType.UINT and read_int(found, at) == value

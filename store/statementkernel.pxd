@@ -26,6 +26,8 @@ cdef class Executor:
     cdef int put(self, Space space, const u64* column, u64* result) except -1
     cdef int upsert(self, Space space, const u64* column, u64* result) except -1
     cdef int by_key(self, Space space, const u64* column, u64* result) except -1
+    cdef int met(self, const u64* column, Found* old, u64* result) except -1
+    cdef int replace_body(self, Space space, u64* result) except -1
     cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1
     cdef int changed(self, Space space, Found* old, bint leave_out, u64* result) except -1
     cdef int copy_out(self, bytes value, u64* span) except -1

@@ -15,5 +15,5 @@ class Executor:
         data: bytes | bytearray | memoryview,
         columns: array[int],
         spaces: list[Space],
-        reference: Callable[[int], tuple[bytes | None, bytes | None, bytes]],
+        reference: Callable[[int], tuple[bool, bytes | None, bytes | None, bytes | None]],
     ) -> tuple[array[int], bytes, dict[int, RequestError]]: ...

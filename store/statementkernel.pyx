@@ -17,12 +17,19 @@ BASE            what the first field has for a number in operations
 FIRST, …_END    where in the batch's bytes the tuple stands; of UPDATE and DELETE the key
 OPS, …_END      where the operations stand; both 0: there are none
 LAST            1 at the last statement of a transaction
+EXPECT          what must be so of the tuple with the primary key of INSERT, REPLACE, UPSERT, or
+                which UPDATE and DELETE find: 0 anything; 1 it is absent; 2 present; 3 present, and
+                field FIELD (from 0) is the unsigned integer VALUE
+FIELD, VALUE    see EXPECT
+AS_REPLACE      1: an UPDATE or UPSERT is logged as a REPLACE by the tuple that it made, if any
 ==============  ====================================================================================
 
 ==============  ====================================================================================
 result          holds
 ==============  ====================================================================================
-STATUS          0 done; 1 refused; 3 undone: another statement of its transaction was refused
+STATUS          0 done; 1 refused; 3 undone: another statement of its transaction was refused;
+                4 unmet: what is expected is not so. That is told with the old tuple; then, as
+                after a refusal, nothing of its transaction is done
 CODE, A, B      of one that was refused why: see `store.refusal`
 OLD, …_END      where in the answers' bytes the old tuple stands; both 0: there was none
 NEW, …_END      the new one likewise
@@ -41,11 +48,12 @@ from libc.string cimport memcmp, memcpy, memset
 
 from logweir.errors import RequestError
 
+cimport logweir.store.kernel as keys
 cimport logweir.wal.kernel as rows
 from logweir.store.memtablenodes cimport THERE
-from logweir.store.updatekernel cimport DONE, REFER, REFUSED
+from logweir.store.updatekernel cimport DONE, REFER, REFUSED, after, items_from
 
-COLUMNS = 9
+COLUMNS = 13
 RESULTS = 11
 
 cdef enum:
@@ -58,7 +66,11 @@ cdef enum:
     OPS = 6
     OPS_END = 7
     LAST = 8
-    WIDTH = 9
+    EXPECT = 9
+    FIELD = 10
+    VALUE = 11
+    AS_REPLACE = 12
+    WIDTH = 13
 
     STATUS = 0
     CODE = 1
@@ -74,6 +86,12 @@ cdef enum:
     RESULT_WIDTH = 11
 
     UNDONE = 3
+    UNMET = 4
+
+    EXPECT_ABSENT = 1
+    EXPECT_PRESENT = 2
+    EXPECT_VALUE = 3
+    UINT = 1  # as store.fieldtype.MpType
 
     INSERT = 2
     REPLACE = 3
@@ -116,7 +134,8 @@ cdef class Executor:
         """Execute statements in the open layers of `spaces`.
 
         `reference(number)` executes one that is not known here, through `Space.get` and
-        `Space.set`, and returns old tuple, new tuple and body, or raises `RequestError`. Returns
+        `Space.set`, and returns whether what it expects is so, old tuple, new tuple and body (None
+        if it is not so), or raises `RequestError`. Returns
         the results (array, format "Q"), the bytes in which they point, and the errors that
         `reference` raised by the numbers of their statements. Any other exception leaves the open
         layers half changed: they are to be dropped. Raises `ValueError`, before anything is done,
@@ -174,6 +193,7 @@ cdef class Executor:
                 columns[at + SPACE] >= count
                 or not columns[at + FIRST] <= columns[at + FIRST_END] <= size
                 or not columns[at + OPS] <= columns[at + OPS_END] <= size
+                or columns[at + EXPECT] > EXPECT_VALUE
             ):
                 raise ValueError(f"statement {at // WIDTH} has spans that are not in its batch")
             at += WIDTH
@@ -184,13 +204,13 @@ cdef class Executor:
         cdef bint kept = space.keeps_undo
         mark = space.mark()
         try:
-            old, new, body = reference(number)
+            is_met, old, new, body = reference(number)
         except RequestError as error:
             space.rollback(mark)
             failures[number] = error
             result[STATUS], result[CODE] = REFUSED, int(error.code)
         else:
-            result[STATUS] = DONE
+            result[STATUS] = DONE if is_met else UNMET
             result[LAYER] = space.depth
             self.copy_out(old, &result[OLD])
             self.copy_out(new, &result[NEW])
@@ -227,7 +247,9 @@ cdef class Executor:
                 how = self.by_key(space, column, result)
             elif column[KIND] == UPSERT:
                 how = self.upsert(space, column, result)
-        if how != DONE:
+        if how == UNMET:
+            result[STATUS] = how
+        elif how != DONE:
             self.out.size = start
             memset(result, 0, RESULT_WIDTH * sizeof(u64))
             result[STATUS] = how
@@ -255,6 +277,9 @@ cdef class Executor:
             return REFER
         space.find(0, self.key.data, self.key.size, &old)
         result[LAYER] = old.layer
+        how = self.met(column, &old, result)
+        if how != DONE:
+            return how
         if old.state == THERE:
             if column[KIND] == INSERT:
                 return self.refuse(TUPLE_FOUND, 0, 0)
@@ -287,10 +312,16 @@ cdef class Executor:
             return how
         space.find(0, self.key.data, self.key.size, &old)
         result[LAYER] = old.layer
+        how = self.met(column, &old, result)
+        if how != DONE:
+            return how
         if old.state == THERE:
             how = self.changed(space, &old, True, result)
             return self.body(space, column, False, result) if how == DONE else how
         how = self.swap(space, &old, given, size)
+        if how == DONE and column[AS_REPLACE]:
+            self.append(given, size, &result[NEW])
+            return self.replace_body(space, result)
         if how == DONE:
             self.body(space, column, False, result)
             result[NEW_END] = result[BODY_END]
@@ -315,6 +346,9 @@ cdef class Executor:
             return how
         self.find_old(space, index, &old)
         result[LAYER] = old.layer
+        how = self.met(column, &old, result)
+        if how != DONE:
+            return how
         if old.state != THERE:
             return self.body(space, column, False, result)
         if is_update:
@@ -335,6 +369,35 @@ cdef class Executor:
         self.other.size = 0
         plan.own_key(old.value, old.size, &self.old_fields, self.other)
         return self.body(space, column, True, result)
+
+    cdef int met(self, const u64* column, Found* old, u64* result) except -1:
+        """Whether what a statement expects is so: `DONE`, `UNMET` or `REFER`."""
+        cdef u64 count, number
+        cdef Py_ssize_t at
+        cdef bint is_so = True
+        if column[EXPECT] == 0:
+            return DONE
+        if column[EXPECT] == EXPECT_ABSENT:
+            is_so = old.state != THERE
+        elif old.state != THERE:
+            return UNMET
+        elif old.value[0] == REFERENCE:
+            return REFER
+        elif column[EXPECT] == EXPECT_VALUE:
+            at = items_from(old.value, old.size, &count)
+            if at < 0:
+                return REFER
+            is_so = column[FIELD] < count
+            for number in range(column[FIELD] if is_so else 0):
+                at = after(old.value, at, old.size, self.updater.owed)
+                if at < 0:
+                    return REFER
+            is_so = is_so and keys.KINDS[old.value[at]] == UINT
+            is_so = is_so and rows.uint(
+                old.value, at, after(old.value, at, old.size, self.updater.owed)) == column[VALUE]
+        if is_so:
+            return DONE
+        return REFER if self.take_old(old, result) != DONE else UNMET
 
     cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1:
         """The tuple whose entry in an index is `key`, which becomes its primary key."""
@@ -453,6 +516,8 @@ cdef class Executor:
         cdef bint has_index = column[INDEX] != 0 and not by_primary
         cdef Py_ssize_t at
         cdef Target out
+        if column[AS_REPLACE] and ops_size and result[NEW_END]:
+            return self.replace_body(space, result)
         self.out.need(BODY_ROOM + first_size + ops_size + self.other.size)
         out = self.out.data
         at = self.out.size
@@ -484,4 +549,18 @@ cdef class Executor:
             at += 1 + ops_size
         self.out.size = at
         result[BODY_END] = at
+        return DONE
+
+    cdef int replace_body(self, Space space, u64* result) except -1:
+        """The body of a REPLACE by the new tuple, which then is the one in the body."""
+        cdef Py_ssize_t size = result[NEW_END] - result[NEW], at
+        self.out.need(BODY_ROOM + size)
+        result[BODY] = self.out.size
+        self.out.data[self.out.size] = 0x82
+        self.out.data[self.out.size + 1] = SPACE_ID
+        at = rows.put_uint(self.out.data, self.out.size + 2, space.plan.space_id)
+        self.out.data[at] = TUPLE_KEY
+        memcpy(self.out.data + at + 1, self.out.data + result[NEW], size)
+        self.out.size = at + 1 + size
+        result[BODY_END] = self.out.size
         return DONE

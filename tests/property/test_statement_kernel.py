@@ -16,22 +16,42 @@ from hypothesis import strategies as st
 
 pytest.importorskip("logweir.store.statementkernel")
 
-from support.compiled import ALL, Compiled, Outcome, Wanted, selected, told
+from support.compiled import ALL, Compiled, Condition, Outcome, Wanted, selected, told
 from support.statements import Dice
 
 from logweir.errors import RequestError
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
-from logweir.store.reference import LayerTree
+from logweir.store.reference import LayerTree, found_by, is_expected
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
+from logweir.wal.xrow import RowType
 
 STATEMENTS = int(os.environ.get("LOGWEIR_STATEMENTS", "30000"))
 PER_EXAMPLE = 300
 
 
-def by_engine(txn: Txn, schema: Schema, requests: list[tuple[Request, bool]]) -> list[Outcome]:
+def one_by_engine(engine: Engine, request: Request, condition: Condition) -> Outcome:
+    """What comes of one request in the engine that is the model."""
+    space = engine.schema.space(request.space_id)
+    expect, field, value, as_replace = condition
+    if expect:
+        found = found_by(engine, space, request)
+        if not is_expected(found, expect, field, value):
+            return ("unmet", found)
+    old, new, logged = engine.execute(space, request)
+    if as_replace and request.ops is not None and new is not None:
+        logged = Request(RowType.REPLACE, space.id, tuple=new)
+    return ("done", old, new, encode_body(logged))
+
+
+def by_engine(
+    txn: Txn,
+    schema: Schema,
+    requests: list[tuple[Request, bool]],
+    conditions: list[Condition],
+) -> list[Outcome]:
     """What comes of the requests in the engine that is the model."""
     engine = Engine(txn, schema, Plans())
     found: list[Outcome] = []
@@ -42,17 +62,15 @@ def by_engine(txn: Txn, schema: Schema, requests: list[tuple[Request, bool]]) ->
         broken = None
         for number in range(first, last + 1):
             mark = txn.mark()
-            request = requests[number][0]
             try:
-                space = schema.space(request.space_id)
-                old, new, logged = engine.execute(space, request)
-                found.append(("done", old, new, encode_body(logged)))
+                outcome = one_by_engine(engine, requests[number][0], conditions[number])
             except RequestError as error:
                 txn.rollback(mark)
-                found.append(told(error))
-                if first != last:
-                    broken = number
-                    break
+                outcome = told(error)
+            found.append(outcome)
+            if outcome[0] != "done" and first != last:
+                broken = number
+                break
         if broken is not None:
             txn.rollback(start)
             refused = found[broken]
@@ -95,10 +113,12 @@ def run_example(state: State, dice: Dice) -> Compiled:
                 for _ in range(count)
             ]
             requests[-1] = (requests[-1][0], True)
-            ours = compiled.execute(requests)
-            theirs = by_engine(txn, schema, requests)
-            for (request, _), one, other in zip(requests, ours, theirs, strict=True):
-                assert one == other, (request, schema.space(request.space_id))
+            conditions = [condition(dice) for _ in requests]
+            ours = compiled.execute(requests, conditions)
+            theirs = by_engine(txn, schema, requests, conditions)
+            for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                space = schema.space(requests[at][0].space_id)
+                assert one == other, (requests[at][0], conditions[at], space)
             done += count
             wanted = [selection(dice, dice.choice(spaces)) for _ in range(8)]
             engine = Engine(txn, schema, Plans())
@@ -112,6 +132,12 @@ def run_example(state: State, dice: Dice) -> Compiled:
     finally:
         txn.abort()
     return compiled
+
+
+def condition(dice: Dice) -> Condition:
+    if dice.random() < 0.8:
+        return (0, 0, 0, 0)
+    return (dice.randrange(4), dice.randrange(5), dice.randrange(6), dice.randrange(2))
 
 
 def selection(dice: Dice, space: SpaceDef) -> Wanted:

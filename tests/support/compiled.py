@@ -28,6 +28,9 @@ Outcome = tuple[object, ...]
 Wanted = tuple[int, int, int, int, int, bytes]
 """Space id, index id, iterator, limit, offset, key."""
 
+Condition = tuple[int, int, int, int]
+"""The columns EXPECT, FIELD, VALUE and AS_REPLACE of a statement."""
+
 
 class Compiled:
     """The compiled engine on layers of some spaces.
@@ -74,9 +77,14 @@ class Compiled:
             layers.clear()
         self.add_layer()
 
-    def execute(self, requests: list[tuple[Request, bool]]) -> list[Outcome]:
+    def execute(
+        self, requests: list[tuple[Request, bool]], conditions: list[Condition] | None = None
+    ) -> list[Outcome]:
         """What comes of requests; each with whether it ends a transaction."""
         data, columns = columns_of(requests, [plan.space_id for plan in self.plans])
+        for number, condition in enumerate(conditions or ()):
+            end = (number + 1) * COLUMNS
+            columns[end - len(condition) : end] = array("Q", condition)
         spaces = self.spaces()
         run = reference_of(data, columns, spaces, self.schema, self.key_plans)
 
@@ -94,6 +102,8 @@ class Compiled:
                 found.append(("done", *spans))
             elif status == 3:
                 found.append(("undone",))
+            elif status == 4:
+                found.append(("unmet", spans[0]))
             elif number in failures:
                 found.append(told(failures[number]))
             else:
@@ -165,6 +175,7 @@ def columns_of(requests: list[tuple[Request, bool]], ids: list[int]) -> tuple[by
             columns.extend((len(data), len(data) + len(part)) if part else (0, 0))
             data += part or b""
         columns.append(is_last)
+        columns.extend((0, 0, 0, 0))
     return bytes(data), columns
 
 

@@ -55,7 +55,17 @@ def held(compiled: Compiled) -> bytes:
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(1, 1), (4, 9), (5, 10**9), (5, 2**64 - 1), (6, 2**63), (7, 2**63), (4, 2**64 - 1), (8, 0)],
+    [
+        (1, 1),
+        (4, 9),
+        (5, 10**9),
+        (5, 2**64 - 1),
+        (6, 2**63),
+        (7, 2**63),
+        (4, 2**64 - 1),
+        (8, 0),
+        (9, 4),
+    ],
 )
 def test_numbers_that_lie_are_refused(place: int, value: int) -> None:
     """Spans outside of the batch, spaces that are not there, a transaction without an end."""
@@ -183,7 +193,7 @@ def test_sums_take_their_shortest_form(value: int) -> None:
     """Of both signs, at every width."""
     compiled = make_compiled()
     for number, result in enumerate((value, -value)):
-        if not -(2**63) <= result - 1 or result == 2**63 + 1:
+        if not result - 1 >= -(2**63) or result == 2**63 + 1:
             continue
         compiled.execute([(insert(number, str(number), result - 1), True)])
         ops = pack([["+", 2, 1]])
@@ -191,3 +201,55 @@ def test_sums_take_their_shortest_form(value: int) -> None:
         ((how, _, new, _),) = compiled.execute([(update, True)])
         assert (how, new) == ("done", pack([number, str(number), result]))
     assert compiled.referred == 0
+
+
+CAS = 2
+
+
+def test_conditions() -> None:
+    """Absent, present, a number in a field; what is expected and not so is told with the tuple."""
+    compiled = make_compiled()
+    add, replace = insert(1, "a", 10), put(RowType.REPLACE, 1, "b", 11)
+    update = Request(RowType.UPDATE, ID, key=pack([1]), ops=pack([["=", CAS, 12]]))
+    delete = Request(RowType.DELETE, ID, key=pack([1]))
+    statements: list[tuple[Request, tuple[int, int, int, int]]] = [
+        (replace, (2, 0, 0, 0)),
+        (delete, (3, CAS, 10, 0)),
+        (add, (1, 0, 0, 0)),
+        (add, (1, 0, 0, 0)),
+        (replace, (3, CAS, 9, 0)),
+        (replace, (3, 1, 10, 0)),
+        (replace, (3, 7, 10, 0)),
+        (replace, (3, CAS, 10, 0)),
+        (update, (3, CAS, 11, 1)),
+        (delete, (3, CAS, 12, 0)),
+    ]
+    first, second, third = (pack(row) for row in ([1, "a", 10], [1, "b", 11], [1, "b", 12]))
+    prefix = b"\x82\x10\xcd\x02\x58\x21"
+    outcomes = compiled.execute(
+        [(request, True) for request, _ in statements], [one for _, one in statements]
+    )
+    assert outcomes == [
+        ("unmet", None),
+        ("unmet", None),
+        ("done", None, first, prefix + first),
+        *[("unmet", first)] * 4,
+        ("done", first, second, prefix + second),
+        ("done", second, third, prefix + third),
+        ("done", third, None, b"\x82\x10\xcd\x02\x58\x20" + pack([1])),
+    ]
+
+
+def test_what_is_expected_and_not_so_undoes_its_transaction() -> None:
+    """As removing an item is two statements: its tombstone, if its CAS is right, and the DELETE."""
+    compiled = make_compiled()
+    compiled.execute([(insert(1, "a", 10), True)])
+    pair = [
+        (put(RowType.REPLACE, 1, "", 11), False),
+        (Request(RowType.DELETE, ID, key=pack([1])), True),
+    ]
+    wrong, right = [(3, CAS, 9, 0), (0, 0, 0, 0)], [(3, CAS, 10, 0), (0, 0, 0, 0)]
+    assert [one[0] for one in compiled.execute(pair, wrong)] == ["unmet", "undone"]
+    assert held(compiled) == pack([1, "a", 10])
+    assert [one[0] for one in compiled.execute(pair, right)] == ["done", "done"]
+    assert held(compiled) == b""
