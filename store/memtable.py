@@ -69,16 +69,22 @@ class PlainMemtable:
         """Set a value, or with `b""` that the key is gone. Returns what `get` said before."""
         before = self._values.get(key)
         if before is None:
-            self._add(key)
-        self._values[key] = value
+            self._add(key, value)
+        else:
+            self._values[key] = value
         self._changes += 1
         self.size_bytes += len(value) - len(before or b"")
         return before
 
-    def _add(self, key: bytes) -> None:
-        if self._keys and self._is_sorted:
-            self._is_sorted = self._keys[-1] < key
+    def _add(self, key: bytes, value: bytes) -> None:
+        is_last = not self._keys or self._keys[-1] < key
         self._keys.append(key)
+        try:
+            self._values[key] = value
+        except MemoryError:
+            self._keys.pop()
+            raise
+        self._is_sorted = self._is_sorted and is_last
         self.size_bytes += _ENTRY_BYTES + len(key)
 
     def restore(self, key: bytes, before: bytes | None) -> None:
@@ -86,9 +92,9 @@ class PlainMemtable:
         if before is not None:
             self.put(key, before)
         elif key in self._values:
-            self.size_bytes -= _ENTRY_BYTES + len(key) + len(self._values.pop(key))
             ordered = self._ordered()
             del ordered[bisect_left(ordered, key)]
+            self.size_bytes -= _ENTRY_BYTES + len(key) + len(self._values.pop(key))
             self._changes += 1
 
     def put_run(

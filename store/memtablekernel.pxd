@@ -22,9 +22,9 @@ cdef class Memtable:
     cdef Leaf* last
     cdef Leaf* near  # where the last entry was put, and at which slot
     cdef int near_at
+    cdef bint stays_near  # whether the one before was put there too
     cdef const u8* common  # its first `shared` bytes begin every key
     cdef size_t shared
-    cdef int shortenings  # of `shared`, among many keys
     cdef readonly size_t size_bytes
     cdef size_t count
     cdef u64 changes  # so many changes were made
@@ -56,10 +56,11 @@ cdef class Memtable:
         Value* before) except -1 nogil
     cdef Entry* _place(self, const u8* key, size_t n, size_t tail, bint* is_new) noexcept nogil
     cdef void _share(self, size_t shared) noexcept nogil
-    cdef Leaf* _leaf(self, u64 head, const u8* key, size_t n) noexcept nogil
+    cdef size_t _between(self, const Entry* low, const Entry* high) noexcept nogil
+    cdef Leaf* _leaf(self, const u8* key, size_t n) noexcept nogil
     cdef bint _search(self, const u8* key, size_t n, Cursor* place) noexcept nogil
-    cdef bint _belongs(self, Leaf* leaf, u64 head, const u8* key, size_t n) noexcept nogil
-    cdef Leaf* _split(self, Leaf* leaf, u64 head, Entry* entry, int* at) noexcept nogil
+    cdef bint _belongs(self, Leaf* leaf, const u8* key, size_t n) noexcept nogil
+    cdef Leaf* _split(self, Leaf* leaf, Entry* entry, int* at) noexcept nogil
     cdef object _object(self, int state, const void* held, size_t size)
     cdef tuple _item(self, const Entry* entry)
     cdef int _unchanged(self, u64 changes) except -1

@@ -8,10 +8,11 @@ a map costs next to nothing. What is overwritten or taken back stays in the aren
 that ends soon.
 
 ======  ============================================================================================
-node    `heads`: of each key the eight bytes behind what all keys share, big-endian, filled up with
-        zeros, as a number. Only where two are equal the keys themselves are looked at.
-shared  So many first bytes all keys have in common. A key that differs earlier lessens it, and all
-        heads are made anew: of rising numbers at the 256th, the 65 536th and so on.
+node    `heads`: of each key the eight bytes behind what all keys that may be here share, big-endian,
+        filled up with zeros, as a number. Only where two are equal the keys are looked at.
+shared  So many first bytes are the same in the two separators between which the keys of a node lie,
+        and so in all of them. Nodes at either edge of the tree have what all keys share; a key
+        that differs earlier lessens that, and their heads are made anew.
 leaf    Keys between its `low` and that of the leaf behind, which are the separators in the inner
         nodes. It may be empty: taking entries out leaves the nodes as they are.
 run     Where keys rise, a full leaf is not halved but the next one begun, so that all get full.
@@ -31,14 +32,12 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from logweir.store.memtablenodes cimport (
     ABSENT, DEEPEST, GONE, LARGE, SLOTS, THERE, Blob, Chunk, Cursor, Entry, Inner, Leaf, Owned,
-    Value, head_of, insert, insert_child, key_of, memtable_drop, memtable_share, order_behind, step,
+    Value, head_of, insert, insert_child, key_of, memtable_drop, memtable_share, order_of, step,
     step_back, u8, u64, value_of, within)
 
 cdef enum:
     FIRST_BYTES = 2048  # of an arena; each chunk is twice the one before
     MOST_BYTES = 1 << 18
-    FEW = 64  # keys whose heads are made anew without counting how often
-    SHORTENINGS = 8  # after so many nothing is taken for shared any more
 
 cdef u64 NO_ROOM = 1 << 48  # more bytes than any memory has
 
@@ -48,24 +47,21 @@ cdef int _no_memory() except -1 nogil:
         raise MemoryError("no memory for another entry of a memtable")
 
 
-cdef void _renew(void* node, int height, size_t shared) noexcept nogil:
-    """Make all heads of a node and of those below it anew."""
-    cdef Inner* inner = <Inner*> node
-    cdef Leaf* leaf = <Leaf*> node
-    cdef Entry* entry
+cdef void _renew(
+    u64* heads, Entry** entries, int count, size_t* own, size_t shared) noexcept nogil:
+    """Make the heads of a node anew, for keys that share so many bytes."""
     cdef int i
-    if height:
-        for i in range(inner.count):
-            entry = inner.entries[i]
-            inner.heads[i] = head_of(key_of(entry), entry.key_size, shared)
-        for i in range(inner.count + 1):
-            _renew(inner.children[i], height - 1, shared)
-        return
-    for i in range(leaf.count):
-        entry = leaf.entries[i]
-        leaf.heads[i] = head_of(key_of(entry), entry.key_size, shared)
-    if leaf.low != NULL:
-        leaf.low_head = head_of(key_of(leaf.low), leaf.low.key_size, shared)
+    own[0] = shared
+    for i in range(count):
+        heads[i] = head_of(key_of(entries[i]), entries[i].key_size, shared)
+
+
+cdef inline void _renew_leaf(Leaf* leaf, size_t shared) noexcept nogil:
+    _renew(leaf.heads, leaf.entries, leaf.count, &leaf.shared, shared)
+
+
+cdef inline void _renew_inner(Inner* inner, size_t shared) noexcept nogil:
+    _renew(inner.heads, inner.entries, inner.count, &inner.shared, shared)
 
 
 cdef bytes _key_object(const Entry* entry):
@@ -156,23 +152,38 @@ cdef class Memtable:
 
     cdef void _share(self, size_t shared) noexcept nogil:
         """Note that all keys, and one that comes, have so many first bytes in common."""
-        if self.count > FEW:
-            self.shortenings += 1
-            if self.shortenings > SHORTENINGS:
-                shared = 0
+        cdef void* left = self.root
+        cdef void* right = self.root
+        cdef int level
         self.shared = shared
-        _renew(self.root, self.height, shared)
+        for level in range(self.height):
+            _renew_inner(<Inner*> left, shared)
+            _renew_inner(<Inner*> right, shared)
+            left = (<Inner*> left).children[0]
+            right = (<Inner*> right).children[(<Inner*> right).count]
+        _renew_leaf(<Leaf*> left, shared)
+        _renew_leaf(<Leaf*> right, shared)
 
-    cdef Leaf* _leaf(self, u64 head, const u8* key, size_t n) noexcept nogil:
-        """The leaf where a key belongs, in a map that has one."""
+    cdef size_t _between(self, const Entry* low, const Entry* high) noexcept nogil:
+        """How many first bytes the keys share that lie between two; NULL: at an edge."""
+        cdef size_t same = self.shared
+        if low != NULL and high != NULL:
+            while (
+                same < low.key_size and same < high.key_size
+                and key_of(low)[same] == key_of(high)[same]
+            ):
+                same += 1
+        return same
+
+    cdef Leaf* _leaf(self, const u8* key, size_t n) noexcept nogil:
+        """The leaf where a key belongs, in a map that has one, if it begins as all keys do."""
         cdef void* node = self.root
         cdef Inner* inner
         cdef bint found
         cdef int level, at
         for level in range(self.height):
             inner = <Inner*> node
-            at = within(
-                inner.heads, inner.entries, inner.count, head, key, n, self.shared, &found)
+            at = within(inner.heads, inner.entries, inner.count, inner.shared, key, n, &found)
             node = inner.children[at + found]
         return <Leaf*> node
 
@@ -181,29 +192,22 @@ cdef class Memtable:
         cdef size_t less = n if n < self.shared else self.shared
         cdef int order = memcmp(key, self.common, less) if less else 0
         cdef bint found = False
-        cdef u64 head
         if order > 0 or self.last == NULL:
             place[0] = self.end()
         elif order < 0 or n < self.shared:
             place[0] = self.start()
         else:
-            head = head_of(key, n, self.shared)
-            place.leaf = self._leaf(head, key, n)
+            place.leaf = self._leaf(key, n)
             place.at = within(
-                place.leaf.heads, place.leaf.entries, place.leaf.count, head, key, n,
-                self.shared, &found)
+                place.leaf.heads, place.leaf.entries, place.leaf.count, place.leaf.shared, key, n,
+                &found)
         return found
 
-    cdef bint _belongs(self, Leaf* leaf, u64 head, const u8* key, size_t n) noexcept nogil:
-        cdef Leaf* behind = leaf.behind
-        if leaf.low != NULL:
-            if head < leaf.low_head:
-                return False
-            if head == leaf.low_head and order_behind(key, n, leaf.low, self.shared + 8) < 0:
-                return False
-        if behind == NULL or head < behind.low_head:
-            return True
-        return head == behind.low_head and order_behind(key, n, behind.low, self.shared + 8) < 0
+    cdef bint _belongs(self, Leaf* leaf, const u8* key, size_t n) noexcept nogil:
+        cdef Entry* low = leaf.low
+        cdef Entry* high = leaf.behind.low if leaf.behind != NULL else NULL
+        return (low == NULL or order_of(key, n, key_of(low), low.key_size) >= 0) and (
+            high == NULL or order_of(key, n, key_of(high), high.key_size) < 0)
 
     cdef Entry* _place(self, const u8* key, size_t n, size_t tail, bint* is_new) noexcept nogil:
         """The entry of a key; made with room for `tail` bytes behind the key if there is none.
@@ -214,18 +218,16 @@ cdef class Memtable:
         cdef Entry* entry
         cdef bint found = False
         cdef int at = 0
-        cdef u64 head
         cdef size_t same = 0
         if self.shared and (n < self.shared or memcmp(key, self.common, self.shared)):
             while same < n and same < self.shared and key[same] == self.common[same]:
                 same += 1
             self._share(same)
         if leaf != NULL:
-            head = head_of(key, n, self.shared)
-            if not self._belongs(leaf, head, key, n):
-                leaf = self._leaf(head, key, n)
-            at = within(
-                leaf.heads, leaf.entries, leaf.count, head, key, n, self.shared, &found)
+            if not self.stays_near or not self._belongs(leaf, key, n):
+                leaf = self._leaf(key, n)
+                self.stays_near = leaf == self.near
+            at = within(leaf.heads, leaf.entries, leaf.count, leaf.shared, key, n, &found)
             if found:
                 is_new[0] = False
                 self.near, self.near_at = leaf, at
@@ -244,19 +246,18 @@ cdef class Memtable:
                 return NULL
             memset(leaf, 0, sizeof(Leaf))
             self.root = self.first = self.last = leaf
-            self.common, self.shared = key_of(entry), n
-            head = 0
+            self.common, self.shared, leaf.shared = key_of(entry), n, n
         elif leaf.count == SLOTS:
-            leaf = self._split(leaf, head, entry, &at)
+            leaf = self._split(leaf, entry, &at)
             if leaf == NULL:
                 return NULL
-        insert(leaf, at, head, entry)
+        insert(leaf, at, entry)
         self.near, self.near_at = leaf, at
         self.count += 1
         is_new[0] = True
         return entry
 
-    cdef Leaf* _split(self, Leaf* leaf, u64 head, Entry* entry, int* at) noexcept nogil:
+    cdef Leaf* _split(self, Leaf* leaf, Entry* entry, int* at) noexcept nogil:
         """Make room for `entry`, which belongs in the full `leaf` at `at`.
 
         Returns the leaf where it belongs then, with `at`; NULL if there is no memory.
@@ -268,8 +269,11 @@ cdef class Memtable:
         cdef Leaf* right
         cdef Inner* inner
         cdef Inner* other
-        cdef Entry* up_entry
-        cdef u64 up_head
+        cdef Entry* lows[DEEPEST]
+        cdef Entry* highs[DEEPEST]
+        cdef Entry* low = NULL
+        cdef Entry* high = NULL
+        cdef Entry* up
         cdef void* child
         cdef bint found
         cdef int level, needed, used, cut, place
@@ -279,9 +283,11 @@ cdef class Memtable:
         for level in range(self.height):
             inner = <Inner*> node
             place = within(
-                inner.heads, inner.entries, inner.count, head, key_of(entry), entry.key_size,
-                self.shared, &found) + found
-            path[level], places[level] = inner, place
+                inner.heads, inner.entries, inner.count, inner.shared, key_of(entry),
+                entry.key_size, &found) + found
+            path[level], places[level], lows[level], highs[level] = inner, place, low, high
+            low = inner.entries[place - 1] if place else low
+            high = inner.entries[place] if place < inner.count else high
             node = inner.children[place]
         needed = 0  # inner nodes
         while needed < self.height and path[self.height - 1 - needed].count == SLOTS:
@@ -301,11 +307,11 @@ cdef class Memtable:
         cut = SLOTS if is_run else SLOTS // 2
         memset(right, 0, sizeof(Leaf))
         right.count = SLOTS - cut
-        memcpy(right.heads, &leaf.heads[cut], right.count * sizeof(u64))
         memcpy(right.entries, &leaf.entries[cut], right.count * sizeof(Entry*))
         leaf.count = cut
         right.low = entry if is_run else right.entries[0]
-        right.low_head = head if is_run else right.heads[0]
+        _renew_leaf(leaf, self._between(low, right.low))
+        _renew_leaf(right, self._between(right.low, high))
         right.before, right.behind = leaf, leaf.behind
         if leaf.behind != NULL:
             leaf.behind.before = right
@@ -316,32 +322,31 @@ cdef class Memtable:
             leaf = right
             at[0] = kept - cut
 
-        child, head, entry = right, right.low_head, right.low
+        child, entry = right, right.low
         used = 0
         for level in range(self.height - 1, -1, -1):
             inner, place = path[level], places[level]
             if inner.count < SLOTS:
-                insert_child(inner, place, head, entry, child)
+                insert_child(inner, place, entry, child)
                 return leaf
             other = <Inner*> spare[used]
             used += 1
             cut = SLOTS - 1 if is_run and place == SLOTS else SLOTS // 2
+            up = inner.entries[cut]
             other.count = SLOTS - cut - 1
-            memcpy(other.heads, &inner.heads[cut + 1], other.count * sizeof(u64))
             memcpy(other.entries, &inner.entries[cut + 1], other.count * sizeof(Entry*))
-            memcpy(
-                other.children, &inner.children[cut + 1], (other.count + 1) * sizeof(void*))
+            memcpy(other.children, &inner.children[cut + 1], (other.count + 1) * sizeof(void*))
             inner.count = cut
-            up_head, up_entry = inner.heads[cut], inner.entries[cut]
+            _renew_inner(inner, self._between(lows[level], up))
+            _renew_inner(other, self._between(up, highs[level]))
             if place <= cut:
-                insert_child(inner, place, head, entry, child)
+                insert_child(inner, place, entry, child)
             else:
-                insert_child(other, place - cut - 1, head, entry, child)
-            child, head, entry = other, up_head, up_entry
+                insert_child(other, place - cut - 1, entry, child)
+            child, entry = other, up
         inner = <Inner*> spare[used]
-        inner.count = 1
-        inner.heads[0], inner.entries[0] = head, entry
-        inner.children[0], inner.children[1] = self.root, child
+        inner.count, inner.shared, inner.children[0] = 0, self.shared, self.root
+        insert_child(inner, 0, entry, child)
         self.root = inner
         self.height += 1
         return leaf

@@ -64,16 +64,17 @@ cdef struct Entry:  # the bytes of its key follow, then often those of its first
     size_t key_size
 
 cdef struct Leaf:
-    u64 heads[SLOTS]  # of each key: the eight bytes behind what all keys share, as a number
+    u64 heads[SLOTS]  # of each key: eight of its bytes, as a number
+    size_t shared  # so many first bytes all keys share that may be here; the heads come behind
     Entry* entries[SLOTS]
     int count
     Leaf* before
     Leaf* behind
     Entry* low  # no key here is less than its; NULL: any may be
-    u64 low_head
 
 cdef struct Inner:
     u64 heads[SLOTS]
+    size_t shared
     Entry* entries[SLOTS]  # entry i: no key of child i + 1 is less than its, all of child i are
     int count  # of entries
     void* children[SLOTS + 1]
@@ -157,9 +158,10 @@ cdef inline int order_behind(
 
 
 cdef inline int within(
-    const u64* heads, Entry** entries, int count, u64 head, const u8* key, size_t n,
-    size_t shared, bint* found) noexcept nogil:
+    const u64* heads, Entry** entries, int count, size_t shared, const u8* key, size_t n,
+    bint* found) noexcept nogil:
     """How many keys of a node are less, and whether the next one is equal."""
+    cdef u64 head = head_of(key, n, shared)
     cdef int at = memtable_below(heads, count, head)
     cdef int end, middle, order
     found[0] = False
@@ -179,22 +181,21 @@ cdef inline int within(
     return at
 
 
-cdef inline void insert(Leaf* leaf, int at, u64 head, Entry* entry) noexcept nogil:
+cdef inline void insert(Leaf* leaf, int at, Entry* entry) noexcept nogil:
     cdef size_t moved = leaf.count - at
     memmove(&leaf.heads[at + 1], &leaf.heads[at], moved * sizeof(u64))
     memmove(&leaf.entries[at + 1], &leaf.entries[at], moved * sizeof(Entry*))
-    leaf.heads[at] = head
+    leaf.heads[at] = head_of(key_of(entry), entry.key_size, leaf.shared)
     leaf.entries[at] = entry
     leaf.count += 1
 
 
-cdef inline void insert_child(
-    Inner* node, int at, u64 head, Entry* entry, void* child) noexcept nogil:
+cdef inline void insert_child(Inner* node, int at, Entry* entry, void* child) noexcept nogil:
     cdef size_t moved = node.count - at
     memmove(&node.heads[at + 1], &node.heads[at], moved * sizeof(u64))
     memmove(&node.entries[at + 1], &node.entries[at], moved * sizeof(Entry*))
     memmove(&node.children[at + 2], &node.children[at + 1], moved * sizeof(void*))
-    node.heads[at] = head
+    node.heads[at] = head_of(key_of(entry), entry.key_size, node.shared)
     node.entries[at] = entry
     node.children[at + 1] = child
     node.count += 1

@@ -60,7 +60,8 @@ print("whole", whole)
 """
 
 
-def _library(compiler: str, name: str) -> str:
+def library(compiler: str, name: str) -> str:
+    """A file of the compiler."""
     found = subprocess.run(
         [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -76,7 +77,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is not installed: the kernel cannot be built here")
-    libraries = [_library(compiler, name) for name in ("libasan.so", "libubsan.so")]
+    libraries = [library(compiler, name) for name in ("libasan.so", "libubsan.so")]
     folder = tmp_path_factory.mktemp("sanitized")
     for ending in ("py", "pxd"):
         shutil.copyfile(ROOT / "wal" / f"kernel.{ending}", folder / f"sanitized.{ending}")
