@@ -245,6 +245,8 @@ cdef class Selector:
                 if skipped < column[OFFSET]:
                     skipped += 1
                 else:
+                    if PyList_GET_SIZE(space.base.kept):
+                        space.base.kept.clear()  # of the tuple before
                     how = self.emit(space, index, value, length, result)
             self.pass_entry(number)
         self.close_answer(result)
@@ -323,8 +325,6 @@ cdef class Selector:
         """Put the tuple of an entry into the answer. `REFER` where it is not at hand."""
         cdef Found found
         if index:
-            if PyList_GET_SIZE(space.base.kept):
-                space.base.kept.clear()
             space.find(0, value, length, &found)
             if found.state != THERE:
                 return REFER
