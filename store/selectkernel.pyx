@@ -152,6 +152,7 @@ cdef class Selector:
             return REFER
         index = &plan.indexes[place]
         self.key.size = 0
+        self.key.need(1)  # for C an empty copy needs a place too
         if by == BY_GET:
             if not index.is_unique:
                 self.why.code = MORE_THAN_ONE_TUPLE
@@ -172,7 +173,7 @@ cdef class Selector:
         has_key = self.key.size != 0
         self.reverse = by == BY_REQ or by == BY_LT or by == BY_LE
         self.bound.size = 0
-        self.bound.need(self.key.size)
+        self.bound.need(self.key.size + 1)
         memcpy(self.bound.data, self.key.data, self.key.size)
         self.bound.size = self.key.size
         if by != BY_LT:
