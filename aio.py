@@ -191,7 +191,11 @@ class AsyncLog(_AsyncStatements):
         return await asyncio.to_thread(self.sync.select, space, key, **options)
 
     async def rows(
-        self, after: Mapping[int, int] | None = None, *, follow: bool = False
+        self,
+        after: Mapping[int, int] | None = None,
+        *,
+        follow: bool = False,
+        settled: bool = False,
     ) -> AsyncIterator[LoggedTransaction]:
         """As `Log.rows`."""
         self.sync.check_process()
@@ -204,7 +208,7 @@ class AsyncLog(_AsyncStatements):
 
         forget = self.sync.on_commit(wake)
         self._waiting.add(grown)
-        pieces = _Pieces(self.sync, after)
+        pieces = _Pieces(self.sync, after, settled)
         try:
             while True:
                 grown.clear()
@@ -236,9 +240,10 @@ class _Pieces:
     """A cursor read by threads, one piece at a time. Whoever was to get a piece may be gone when it
     is ready, so closing waits for the one that is being read."""
 
-    def __init__(self, log: Log, after: Mapping[int, int] | None) -> None:
+    def __init__(self, log: Log, after: Mapping[int, int] | None, settled: bool) -> None:
         self._log = log
         self._after = after
+        self._settled = settled
         self._cursor: LogCursor | None = None
         self._ready: Iterator[LoggedTransaction] = iter(())
         self._lock = threading.Lock()
@@ -249,7 +254,7 @@ class _Pieces:
             if self._log.is_closed:
                 return []
             if self._cursor is None:
-                self._cursor = self._log.cursor(self._after)
+                self._cursor = self._log.cursor(self._after, settled=self._settled)
             piece = list(islice(self._ready, _PIECE))
             if not piece:
                 self._ready = self._cursor.ready()

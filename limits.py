@@ -31,6 +31,12 @@ COMPRESS_THRESHOLD_BYTES: Final = 2029
 WAL_MAX_SIZE_BYTES: Final = 256 * 1024 * 1024
 """Default size from which a log file is closed and the next begun. Source: 2.6.0."""
 
+WRITE_AHEAD_BYTES: Final = 1024 * 1024
+"""How many zeros a log has behind its last block at most, by default."""
+
+WRITE_AHEAD_MAX_BYTES: Final = 256 * 1024 * 1024
+"""The most that can be asked for: a Tarantool that starts reads the zeros as one block."""
+
 READ_WINDOW_BYTES: Final = 1024 * 1024
 """A reader asks the disk for this much at a time."""
 
@@ -73,24 +79,12 @@ SYNC_ASIDE_BYTES: Final = 16 * 1024 * 1024
 """From so many unsynced bytes on a log file is synced where nobody waits for it (durability
 `write`): closing it syncs the rest, and that is waited for."""
 
-LATE_ROWS: Final = 16_384
-"""So many durable rows may wait until the state takes them (`store.late`); twice as many where
-answers go first."""
+LAYER_BYTES: Final = 16 * 1024 * 1024
+"""When the layers over the state hold so much, the state takes them (`store.layers`); changes wait
+where they hold twice as much."""
 
-LATE_BYTES: Final = 4 * 1024 * 1024
-"""The same in bytes of tuples; a group that is larger does not wait."""
-
-LATE_SECONDS: Final = 0.05
-"""For so long at most they wait."""
-
-LATE_AFTER: Final = 8
-"""So many groups of the kind must have come in a row without a view in between."""
-
-LATE_ASIDE_BYTES: Final = 256 * 1024
-"""A group of so many bytes of tuples is compressed and written by the thread that syncs it."""
-
-LATE_DISK_BYTES: Final = 512 * 1024 * 1024
-"""Nothing waits where the disk has less room than this."""
+LAYER_SECONDS: Final = 1.0
+"""Or when the oldest of them is as old as this."""
 
 STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024
 """Size of the state's memory map (address space, not disk) at first; it doubles when full."""

@@ -16,6 +16,7 @@ from setuptools.command.build_py import build_py
 
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
+    "logweir.wal.fillerkernel": "wal/fillerkernel.py",
     "logweir.store.kernel": "store/kernel.py",
     "logweir.store.memtablekernel": "store/memtablekernel.pyx",
     "logweir.store.mergekernel": "store/mergekernel.pyx",
@@ -24,7 +25,9 @@ KERNELS = {
     "logweir.store.layerkernel": "store/layerkernel.pyx",
     "logweir.store.statementkernel": "store/statementkernel.pyx",
     "logweir.store.selectkernel": "store/selectkernel.pyx",
+    "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
+    "logweir.replication.bucketkernel": "replication/bucketkernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
     "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from logweir.pipeline.jobs.states import diff, state, stats, table
     from logweir.pipeline.pyfiles import py_files
     from logweir.pipeline.sessions import find_java, register, session
+    from logweir.wal.lease import leased
 
 __all__ = [
     "batches",
@@ -36,6 +37,7 @@ __all__ = [
     "find_java",
     "import_frame",
     "import_rows",
+    "leased",
     "py_files",
     "quick_check",
     "register",
@@ -57,6 +59,7 @@ _HOMES: Final = {
     "find_java": "logweir.pipeline.sessions",
     "import_frame": "logweir.pipeline.jobs.imports",
     "import_rows": "logweir.pipeline.jobs.imports",
+    "leased": "logweir.wal.lease",
     "py_files": "logweir.pipeline.pyfiles",
     "quick_check": "logweir.pipeline.jobs.checks",
     "register": "logweir.pipeline.sessions",

@@ -159,6 +159,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "verify": parse_boolean,
     "on_error": _one_of(ON_ERROR),
     "live": parse_boolean,
+    "settled": parse_boolean,
     "batch_rows": _positive,
     "batch_bytes": _positive,
     "from": lambda key, text: text,
@@ -199,6 +200,7 @@ class ScanOptions:
     verify: bool = True
     on_error: str = "fail"
     live: bool = True
+    settled: bool = True
     batch_rows: int = PIPELINE_BATCH_ROWS
     batch_bytes: int = PIPELINE_BATCH_BYTES
     start: str = "earliest"

@@ -30,6 +30,7 @@ from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
+from logweir.store.settling import judged, may_wait
 from logweir.wal import kernel
 from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.damage import Damage
@@ -37,6 +38,7 @@ from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.filesystem import FileSystem, ReadFile, explain
 from logweir.wal.meta import FileKind
 from logweir.wal.reader import Block, WalReader
+from logweir.wal.settled import ALL_SETTLED, Settled
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 
@@ -50,7 +52,8 @@ class Source:
     """One file to read. `location`: the folder's or file's path or URL as it was given; `path`:
     in its file system; `following`: the `VClock` of the next log of its folder, None if it is the
     newest; `gap`: what its header says of a log before it that is not there, "" if none is missing;
-    `size`: bytes when it was planned; `first_block`: where its header ends."""
+    `size`: bytes of data when it was planned; `first_block`: where its header ends; `settled`: what
+    of its rows is wanted."""
 
     location: str
     path: str
@@ -61,6 +64,7 @@ class Source:
     size: int
     first_block: int
     gap: str = ""
+    settled: Settled = ALL_SETTLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,8 @@ class Plan:
         return sum(split.size for split in self.splits)
 
 
-def plan(options: ScanOptions) -> Plan:
-    """Plan a scan of `options.paths`.
+def plan(options: ScanOptions, *, waits: bool = False) -> Plan:
+    """Plan a scan of `options.paths`. `waits`: it is known that there are synchronous spaces.
 
     Raises `WalError` and its kinds for what is missing, foreign, mixed or has no usable header,
     `ConfigError` for a space name that no file defines.
@@ -116,7 +120,7 @@ def plan(options: ScanOptions) -> Plan:
     for location in options.paths:
         for folder in _folders(location, options.recursive):
             index, wanted = _index(folder, options)
-            sources += _sources(folder, index, wanted, options, len(sources))
+            sources += _sources(folder, index, wanted, options, len(sources), waits)
             damage += index.damage
     ranges = [one for source in sources for one in _cut(source, options)]
     splits = list(_pack(ranges, options.split_bytes))
@@ -224,7 +228,7 @@ def _single(folder: _Folder) -> LogFile:
             suffix,  # type: ignore[arg-type]
             reader.meta.vclock.signature,
             reader.meta,
-            reader.size,
+            reader.data_end,
         )
 
 
@@ -234,16 +238,26 @@ def _sources(
     wanted: list[LogFile],
     options: ScanOptions,
     first: int,
+    waits: bool,
 ) -> list[Source]:
     following = dict(zip((log.path for log in index.xlogs), index.xlogs[1:], strict=False))
     before = dict(zip((log.path for log in index.xlogs[1:]), index.xlogs, strict=False))
     found: list[Source] = []
+    settled = _settled(folder, wanted, options, waits)
     for file in wanted:
         after = following.get(file.path)
         if file.suffix == "xlog" and _is_outside(file, after, options):
             continue
+        if file.suffix == "xlog" and not (
+            settled.limit is None or settled.limit.covers(file.vclock)
+        ):
+            continue
+        own = ALL_SETTLED
+        if file.suffix == "xlog":
+            own = settled.within(file.vclock, after.vclock if after else None)
+            after = after if own.limit is None else None
         with WalReader(file.path, filesystem=folder.filesystem) as reader:
-            size, first_block = reader.size, reader.first_block
+            size, first_block = reader.data_end, reader.first_block
         found.append(
             Source(
                 location=folder.location,
@@ -255,9 +269,20 @@ def _sources(
                 size=size,
                 first_block=first_block,
                 gap=_gap(file, before.get(file.path)),
+                settled=own,
             )
         )
     return found
+
+
+def _settled(folder: _Folder, wanted: list[LogFile], options: ScanOptions, waits: bool) -> Settled:
+    """What is settled of the logs of a folder."""
+    logs = [file.vclock for file in wanted if file.suffix == "xlog"]
+    path = folder.path.parent if folder.is_file else folder.path
+    if not (options.settled and logs and (waits or may_wait(path, folder.filesystem))):
+        return ALL_SETTLED
+    tolerant = options.on_error != "fail"
+    return judged(path, logs[0], folder.filesystem, tolerant=tolerant)
 
 
 def _gap(file: LogFile, before: LogFile | None) -> str:

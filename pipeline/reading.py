@@ -41,6 +41,7 @@ from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.filesystem import FileSystem, ReadFile, explain
 from logweir.wal.lease import leased
 from logweir.wal.reader import WalReader
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT
 
@@ -84,7 +85,7 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
     try:
         file = cut.open_read(Path(one.source.path))
     except OSError as error:
-        raise explain(error, one.source.path) from error
+        raise _unreadable(error, one.source.path) from error
     if file.size() < one.source.size:
         file.close()
         raise WalError(
@@ -94,11 +95,43 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
             hint="another program cut it; load it again",
         )
     try:
-        yield from _Ranged(one, options, cut, file).groups()
+        found = _Ranged(one, options, cut, file).groups()
+        yield from found if one.source.settled.is_all else _settled(found, one.source.settled)
     except OSError as error:
-        raise explain(error, one.source.path) from error
+        raise _unreadable(error, one.source.path) from error
     finally:
         file.close()
+
+
+def _unreadable(error: OSError, path: str) -> WalError:
+    """The typed error for a file of a plan. No lease stands behind a plan that Spark keeps: where
+    it was made the worker has ended, and who will use it, or when, nobody knows."""
+    if not isinstance(error, FileNotFoundError):
+        return explain(error, path)
+    return WalError(
+        "the file is gone since the scan was planned.",
+        path=path,
+        hint="it was collected when newer snapshots stood for it; load the DataFrame anew, inside "
+        "`with pipeline.leased(folder):` if its files have to stay until it was read",
+    )
+
+
+def _settled(found: Iterator[Group | Damage], settled: Settled) -> Iterator[Group | Damage]:
+    """The groups up to the first row that is not settled, with NOPs for those that were undone."""
+    for item in found:
+        if isinstance(item, Damage):
+            yield item
+            continue
+        columns = settled.shown(item.columns)
+        count = settled.count(columns)
+        if count == len(columns):
+            yield Group(item.place, columns, item.offsets, item.firsts)
+            continue
+        if count:
+            firsts = item.firsts[item.firsts < count]
+            first = RowColumns.scan(columns.data[: columns.row_offset[count]])
+            yield Group(item.place, first, item.offsets[: len(firsts)], firsts)
+        return
 
 
 def _place(source: Source) -> Place:

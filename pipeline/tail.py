@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,10 +24,12 @@ from logweir.errors import PositionUnavailable, WalError
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.storage import open_storage
+from logweir.store.settling import judge_at
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
+from logweir.wal.settled import ALL_SETTLED, Settled
 from logweir.wal.vclock import VClock
 
 __all__ = ["NO_CAPS", "Caps", "Tail"]
@@ -59,8 +61,15 @@ class _Segment:
 class _Cursor:
     """A place in the log that goes on block by block and can look one ahead."""
 
-    def __init__(self, directory: Path, filesystem: FileSystem, start: VClock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        filesystem: FileSystem,
+        start: VClock,
+        is_settled: Callable[[Block], bool],
+    ) -> None:
         self.position = start
+        self._is_settled = is_settled
         self._follower = Follower(directory, start, filesystem=filesystem)
         self._polled: Iterator[Block] = iter(())
         self._held: Block | None = None
@@ -68,13 +77,13 @@ class _Cursor:
         self._unsettled: set[Path] = set()
 
     def peek(self) -> Block | None:
-        """The next block, None if there is none yet."""
+        """The next block, None if there is none yet, or rows of it wait."""
         if self._held is None:
             self._held = next(self._polled, None)
         if self._held is None:
             self._polled = self._follower.poll()
             self._held = next(self._polled, None)
-        return self._held
+        return self._held if self._held is None or self._is_settled(self._held) else None
 
     def take(self) -> None:
         """Go over the block that was looked at."""
@@ -101,6 +110,32 @@ class _Cursor:
         self._follower.close()
 
 
+class _Settling:
+    """What is settled of a folder that somebody else writes, from a position on."""
+
+    def __init__(self, directory: Path, filesystem: FileSystem, start: VClock) -> None:
+        self._judge, begin = judge_at(directory, start, filesystem)
+        self._follower = Follower(directory, begin, filesystem=filesystem)
+        self.settled = ALL_SETTLED
+
+    def close(self) -> None:
+        """Close its file, until it is asked again."""
+        self._follower.close()
+
+    def covers(self, block: Block) -> bool:
+        """Whether all rows of a block that is there are settled."""
+        if self._is_limit_behind(block):
+            return True
+        for ahead in self._follower.poll():
+            self._judge.take(ahead.columns)
+        self.settled = self._judge.settled
+        return self._is_limit_behind(block)
+
+    def _is_limit_behind(self, block: Block) -> bool:
+        reached = self.settled.limit or self._follower.vclock
+        return reached.covers(block.columns.last_lsns())
+
+
 class Tail:
     """One folder. `options`: as of the format; keeps files open, so it is made where it is used."""
 
@@ -110,14 +145,16 @@ class Tail:
         self._filesystem, self._directory = open_storage(self._location)
         self._cursor: _Cursor | None = None
         self._end: _Cursor | None = None
+        self._begun = VClock()  # what is settled is known from here on
+        self._settling: _Settling | None = None
         self._went: OrderedDict[tuple[VClock, VClock], list[_Segment]] = OrderedDict()
 
     def close(self) -> None:
         """Close the files."""
-        for cursor in (self._cursor, self._end):
-            if cursor is not None:
-                cursor.close()
-        self._cursor = self._end = None
+        for one in (self._cursor, self._end, self._settling):
+            if one is not None:
+                one.close()
+        self._cursor = self._end = self._settling = None
 
     def oldest(self) -> VClock:
         """The first position that the folder has. Raises `WalError` where it has none."""
@@ -186,10 +223,12 @@ class Tail:
             path: number for number, path in enumerate(dict.fromkeys(s.path for s in segments))
         }
         return [
-            Split((self._range(segment, numbers[segment.path], start),)) for segment in segments
+            Split((self._range(segment, numbers[segment.path], start, end),))
+            for segment in segments
         ]
 
-    def _range(self, segment: _Segment, number: int, start: VClock) -> Range:
+    def _range(self, segment: _Segment, number: int, start: VClock, end: VClock) -> Range:
+        settled = self._settling.settled if self._settling is not None else ALL_SETTLED
         source = Source(
             location=self._location,
             path=segment.path,
@@ -199,6 +238,7 @@ class Tail:
             following=None,
             size=segment.end,
             first_block=segment.start,
+            settled=Settled(undone=settled.within(start, end).undone),
         )
         return Range(source, segment.start, segment.end)
 
@@ -220,6 +260,8 @@ class Tail:
                 cursor.take()
         finally:
             cursor.close()
+            if self._settling is not None and self._cursor is None:
+                self._settling.close()
         return segments
 
     def _extend(self, segments: list[_Segment], block: Block) -> None:
@@ -241,7 +283,19 @@ class Tail:
                 self._went.popitem(last=False)
 
     def _open(self, start: VClock) -> _Cursor:
-        return _Cursor(self._directory, self._filesystem, start)
+        if self._settling is not None and not start.covers(self._begun):
+            self._settling.close()
+            self._settling = None
+        if self._settling is None:
+            self._begun = start
+        return _Cursor(self._directory, self._filesystem, start, self._is_settled)
+
+    def _is_settled(self, block: Block) -> bool:
+        if not self._options.settled:
+            return True
+        if self._settling is None:
+            self._settling = _Settling(self._directory, self._filesystem, self._begun)
+        return self._settling.covers(block)
 
     def _after_loss(self, start: VClock) -> VClock:
         """`start`, or, where its log is gone and that is allowed, where the logs begin."""

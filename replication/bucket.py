@@ -41,6 +41,7 @@ from logweir.wal.mp import pack, unpack
 __all__ = [
     "BUCKET_FORMAT",
     "BUCKET_INDEXES",
+    "DEFAULT_BUCKET",
     "NO_HOPS_MADE",
     "RELATIVE_SECONDS",
     "VBUCKETS",
@@ -70,6 +71,9 @@ BUCKET_FORMAT: Final[Sequence[tuple[str, str]]] = (
     ("meta", "varbinary"),
 )
 BUCKET_INDEXES: Final = {"vbucket": ("vbucket", "key")}
+DEFAULT_BUCKET: Final = "default"
+"""The bucket of an address or a client that names none."""
+
 RELATIVE_SECONDS: Final = 30 * 24 * 3600
 """Expiry up to this is counted from now, above it is a Unix time. Source: memcached 1.6.18."""
 

@@ -213,7 +213,7 @@ class Backfill:
         self._after: bytes | None = None
         self._chunk_ends: list[bytes] = []
         self._chunk_signatures: list[int] = []
-        self.start = log.vclock
+        self.start = log.applied
         self.end: VClock | None = None
 
     @property

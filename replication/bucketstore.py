@@ -2,8 +2,7 @@
 
 `Buckets` finds and makes buckets. `GroupItems` is one bucket inside a group of the commit queue:
 each command that changed something is a transaction of its own (`end`). `ViewItems` is one bucket
-in a read view: it cannot remove what it finds expired, and says so in `expired`. `place_of_puts`
-is for runs of puts that look at nothing (`store.run`).
+in a read view: it cannot remove what it finds expired, and says so in `expired`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from logweir.errors import ConfigError, SourceStopped
@@ -36,25 +35,24 @@ from logweir.store.group import Group
 from logweir.store.keys import exact_key
 from logweir.store.log import Log
 from logweir.store.request import Request
-from logweir.store.run import Sight
 from logweir.store.select import Select, select
 from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
+    "DEFAULT_BUCKET",
     "STATES_SPACE",
     "Bucket",
     "Buckets",
     "GroupItems",
     "ViewItems",
-    "place_of_puts",
     "primary_of",
 ]
 
+DEFAULT_BUCKET: Final = "default"
 STATES_SPACE: Final = "logweir_vbucket"
 _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state", "unsigned"))
-_ANY_KEY: Final = b"k"
 _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 """Of each store: protocols that share its buckets give no CAS twice."""
 
@@ -162,36 +160,15 @@ def _is_plain(space: SpaceDef) -> bool:
     )
 
 
-def _nothing(entry: bytes, default: Any, handle: Any) -> None:
+def _nothing(entry: bytes) -> None:
     """Finds nothing: the space was never written."""
-    del entry, default, handle
+    del entry
 
 
 def primary_of(space: SpaceDef) -> IndexDef:
     """The primary index of a bucket's space."""
     assert space.primary is not None
     return space.primary
-
-
-def place_of_puts(bucket: Bucket, sight: Sight, vbucket: int) -> bytes | None:
-    """The prefix (`store.run`) of items that are put into a vbucket; None where a put may need
-    more than to be stored: somebody added to the bucket's space, or the vbucket is not active."""
-    known = bucket.name, vbucket
-    if known not in sight.known:
-        prefix = _place_of_puts(bucket, sight.engine, vbucket)
-        if prefix is None:
-            return None
-        sight.known[known] = prefix
-    return sight.known[known]
-
-
-def _place_of_puts(bucket: Bucket, engine: Engine, vbucket: int) -> bytes | None:
-    items = _Reader(bucket, engine, 0.0)
-    if not items.is_plain or items.state(vbucket) != VbucketState.ACTIVE:
-        return None
-    first, second = items.space.indexes
-    entry = exact_key(pack((vbucket, _ANY_KEY)), second)
-    return entry.removesuffix(exact_key(pack_key(_ANY_KEY), first))
 
 
 class _Reader:
@@ -220,14 +197,10 @@ class _Reader:
         """See `Bucket`."""
         return self.bucket.is_plain(self._space)
 
-    def finder(self) -> tuple[Callable[[bytes, Any, Any], bytes | None], Any]:
-        """What finds tuples: called with an entry of the first index, None and the second result,
-        it returns a tuple or None."""
-        txn = self._engine.txn
-        tree = txn.tree(self._space.id, 0)
-        if tree is None:
-            return _nothing, None
-        return txn.raw.get, tree.handle
+    def finder(self) -> Callable[[bytes], bytes | None]:
+        """What finds tuples: called with an entry of the first index it returns a tuple or None."""
+        tree = self._engine.txn.tree(self._space.id, 0)
+        return _nothing if tree is None else tree.get
 
     def state(self, vbucket: int) -> VbucketState | None:
         """See `ItemStore`."""

@@ -309,6 +309,21 @@ class Reader:
             self._blocks = chain((first,), blocks)
             self._skipped = True
 
+    async def skip_aside(self) -> None:
+        """`skip` in a thread, which is not cut short where the task is."""
+        work = asyncio.ensure_future(asyncio.to_thread(self.skip))
+
+        def close(done: asyncio.Future[None]) -> None:
+            if not done.cancelled():
+                done.exception()  # nobody asks for it any more
+            self.close()
+
+        try:
+            await asyncio.shield(work)
+        except BaseException:
+            work.add_done_callback(close)
+            raise
+
     def wait(self) -> Coroutine[Any, Any, object]:
         """Until there may be more than at this call, whenever it is awaited."""
         return self._hub.wait()

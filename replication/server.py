@@ -45,12 +45,9 @@ from logweir.replication.runner import (
     SourceState,
     Timing,
 )
-from logweir.replication.synapse.endpoint import SynapseService, read_options
-from logweir.replication.synapse.source import (
-    SynapseRedisSource,
-    SynapseSource,
-    refuse_same_names,
-)
+from logweir.replication.synapse.endpoint import SynapseService
+from logweir.replication.synapse.options import read_options
+from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
 from logweir.replication.tank.endpoint import TankService
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
@@ -62,6 +59,7 @@ from logweir.replication.urls import Url, option_seconds
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 
 __all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
@@ -83,7 +81,10 @@ class ServerOptions:
     `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
     every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
-    upstream only what it had when it was asked."""
+    upstream only what it had when it was asked.
+
+    Raises `ConfigError` where two upstreams would fill the same; see `replication.names`.
+    """
 
     listen: Sequence[Url] = ()
     follow: Sequence[Url] = ()
@@ -95,6 +96,9 @@ class ServerOptions:
     retain_max_bytes: int = 0
     tls: ssl.SSLContext | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        Names(self.follow)
+
 
 class Server:
     """Everything that runs on one store. Make it, `start` and `stop` it in one event loop."""
@@ -104,13 +108,15 @@ class Server:
         self.options = options
         self.metrics = Metrics()
         self.places = Places()
-        self.names = Names()
+        self.names = Names(options.follow)
         self.hub = Hub(self._follow, on_gap=self.metrics.stream_gap)
+        self.settled = Hub(self._follow_settled, on_gap=self.metrics.stream_gap)
         functions = dict(load_functions(options.functions)) if options.functions else {}
         functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
         self.iproto = Shared(
             log,
             self.hub,
+            self.settled,
             metrics=self.metrics,
             functions=Functions(functions, log),
             options=Options(
@@ -128,13 +134,19 @@ class Server:
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
-    def _follow(self, after: VClock) -> Follower:
+    def _follow_settled(self, after: VClock) -> Follower:
+        return self._follow(after, self.log.settled)
+
+    def _follow(
+        self, after: VClock, settled: Callable[[VClock], Settled] | None = None
+    ) -> Follower:
         log, place = self.log, self.places.before(after)
         return Follower(
             log.path,
             after,
             filesystem=log.filesystem,
             durable=lambda: log.durable_end,
+            settled=settled,
             place=None if place is None else (place.path, place.offset, place.vclock),
         )
 
@@ -142,6 +154,7 @@ class Server:
         """After each commit, in its thread."""
         self.places.note(vclock, *self.log.durable_end)
         self.hub.committed()
+        self.settled.committed()
 
     def tank(self) -> TankService:
         """The topics of the store, for one more address."""
@@ -156,7 +169,6 @@ class Server:
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         try:
-            refuse_same_names(self.options.follow)
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
                 await self.listener.listen(url, service, tls=self.options.tls)
@@ -196,6 +208,7 @@ class Server:
             await self.topics.close()
         await self.iproto.retention.close()
         self.hub.close()
+        self.settled.close()
         self._stop_listening()
 
     async def caught_up(self) -> None:
@@ -306,7 +319,7 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tap": _tap,
     "memcached": _tap,
     "greenstack": _greenstack,
-    "synapse": lambda server, url: SynapseService(server.log, server.hub, read_options(url)),
+    "synapse": lambda server, url: SynapseService(server.log, server.settled, read_options(url)),
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
@@ -316,10 +329,8 @@ SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
     "synapse+redis": lambda server, url: SynapseRedisSource(
         url, server.log, once=server.options.once
     ),
-    "tap": lambda server, url: TapSource(
-        server.iproto, url, once=server.options.once, names=server.names
-    ),
-    "greenstack": lambda server, url: GreenstackSource(server.iproto, url, names=server.names),
+    "tap": lambda server, url: TapSource(server.iproto, url, once=server.options.once),
+    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}

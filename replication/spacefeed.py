@@ -192,7 +192,7 @@ class SpaceBackfill:
         self._chunk_ends: list[bytes] = []
         self._chunk_signatures: list[int] = []
         self._is_wanted = is_wanted
-        self.start = log.vclock
+        self.start = log.applied
         self.end: VClock | None = None
 
     def take(self) -> list[Item]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from logweir.errors import ConfigError
-from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
+from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES, WRITE_AHEAD_BYTES
 from logweir.store.checkpoint import CheckpointOptions
 from logweir.store.log import Durability, Log
 from logweir.store.opening import open_folder
@@ -32,6 +32,7 @@ def open(
     wal_max_size: int = WAL_MAX_SIZE_BYTES,
     compress_threshold: int | None = COMPRESS_THRESHOLD_BYTES,
     compress_level: int = 1,
+    write_ahead: int = WRITE_AHEAD_BYTES,
     checkpoint_count: int = 2,
     checkpoint_interval: float = 3600.0,
     checkpoint_wal_threshold: int = 0,
@@ -46,6 +47,7 @@ def open(
     `force_recovery`: open although rows are lost (`Log.report` says which);
     `wal_max_size`: a log file is closed from this size on, in bytes; `compress_threshold`: zstd
     for blocks from this size on, in bytes, None never; `compress_level`: 1 … 22;
+    `write_ahead`: most zeros that the log has behind its last block, in bytes, 0 none;
     `checkpoint_count`: snapshots kept; `checkpoint_interval`: seconds between two, 0 never;
     `checkpoint_wal_threshold`: bytes of log between two, 0 for any; `filesystem`, `clock`:
     replaced by tests.
@@ -63,6 +65,7 @@ def open(
         wal_max_size=wal_max_size,
         compress_threshold=compress_threshold,
         compress_level=compress_level,
+        write_ahead=write_ahead,
         checkpoint_count=checkpoint_count,
         checkpoint_wal_threshold=checkpoint_wal_threshold,
     )
@@ -78,6 +81,7 @@ def open(
         max_bytes=wal_max_size,
         compress_threshold_bytes=compress_threshold,
         compress_level=compress_level,
+        write_ahead_bytes=write_ahead,
     )
     with typed(Path(path)), contextlib.ExitStack() as stack:
         opened = open_folder(

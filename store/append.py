@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from operator import eq
 from typing import Any
@@ -20,9 +20,9 @@ from logweir.store.bulk import Keys, pack_tuples, split_tuples
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.engine import duplicate_key
 from logweir.store.group import Group
+from logweir.store.layers import LayeredTree
 from logweir.store.references import REFERENCE_KEY_BYTES, LargeTuple, entries
 from logweir.store.request import Request, packing
-from logweir.store.tree import takes_length
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
@@ -93,8 +93,15 @@ def append_job(
         found = group.schema.space(space)
         count = len(places) - 1
         if found.is_plain and count:
-            _append_plain(
-                group, found, group.schema.index(found, 0), packed, places, one_transaction
+            primary = group.schema.index(found, 0)
+            _store_plain(
+                group,
+                found,
+                primary,
+                RowType.INSERT,
+                packed,
+                places,
+                one_transaction=one_transaction,
             )
             return count
         for start, end in pairwise(places):
@@ -120,7 +127,16 @@ def append_units(
         space = group.schema.space(space_id)
         if space.is_plain:
             primary = group.schema.index(space, 0)
-            _append_plain(group, space, primary, packed, bounds, False, ends)
+            _store_plain(
+                group,
+                space,
+                primary,
+                RowType.INSERT,
+                packed,
+                bounds,
+                one_transaction=False,
+                ends=ends,
+            )
             return len(bounds) - 1
         start = 0
         for end in ends:
@@ -146,36 +162,8 @@ def store_run(
     if not space.is_plain:
         return False
     primary = group.schema.index(space, 0)
-    if kind == RowType.INSERT:
-        _check_free(group, space, primary, packed, bounds)
-        _append_plain(group, space, primary, packed, bounds, one_transaction=False)
-        return True
-    keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    latest: dict[bytes, bytes] = {}
-    kernel.gather(keys.data, keys.bounds, packed, bounds, latest)
-    group.engine.txn.load(space.id, 0, [(key, latest[key]) for key in sorted(latest)])
-    prefix = space.put_prefix
-    group.add_run(space, packed, bounds, prefix, kind=kind, one_transaction=False)
+    _store_plain(group, space, primary, kind, packed, bounds, one_transaction=False)
     return True
-
-
-def _check_free(
-    group: Group, space: SpaceDef, primary: IndexDef, packed: bytes, bounds: array[int]
-) -> None:
-    """Raise `RequestError` where a key is taken: LMDB adds those before it, and none may stay."""
-    keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    tree = group.engine.txn.tree(space.id, 0)
-    assert tree is not None
-    last = tree.last_key()
-    if last is None or (kernel.ascending(keys.data, keys.bounds) >= 0 and keys[0] > last):
-        return
-    images = sorted(keys[row] for row in range(len(keys)))
-    if all(takes_length(len(image)) for image in images):
-        is_taken = tree.has_any(images)
-    else:
-        is_taken = any(tree.get(image) is not None for image in images)
-    if is_taken:
-        raise duplicate_key(space, primary)
 
 
 def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> bool:
@@ -191,12 +179,11 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
         return False
     primary = group.schema.index(space, 0)
     plan = group.engine.plans.get(space, primary, check=True)
-    large = plan.large_keys(tuples)
-    if large is None:
+    found = plan.large_keys(tuples)
+    if found is None:
         return False
-    found, size = large
-    made = kernel.parts(found.data, found.bounds)
-    tree = group.engine.txn.tree(space.id, 0)
+    made = found.parts()
+    tree = group.txn.tree(space.id, 0)
     assert tree is not None
     keys = sorted(made)
     if max(map(len, keys)) > REFERENCE_KEY_BYTES:
@@ -204,42 +191,40 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
     blocks = group.add_tuples(space, tuples, space.put_prefix)
-
-    def store() -> None:
-        group.engine.txn.take_large(space.id, *entries(made, tuples, blocks))
-
-    group.defer(store, size)
+    group.defer(lambda: tree.load(sorted(entries(made, tuples, blocks))))
     return True
 
 
-def _append_plain(
+def _store_plain(
     group: Group,
     space: SpaceDef,
     primary: IndexDef,
+    kind: RowType,
     packed: bytes,
     bounds: array[int],
+    *,
     one_transaction: bool,
     ends: array[int] | None = None,
 ) -> None:
     keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    tree = group.engine.txn.tree(space.id, 0)
+    tree = group.txn.tree(space.id, 0)
     assert tree is not None
+    if kind == RowType.INSERT:
+        _check_free(tree, space, primary, keys)
     prefix = space.put_prefix
-    longest = kernel.ascending(keys.data, keys.bounds)
+    group.add_run(
+        space, packed, bounds, prefix, kind=kind, one_transaction=one_transaction, ends=ends
+    )
+    tree.put_run(keys, packed, bounds)
+
+
+def _check_free(tree: LayeredTree, space: SpaceDef, primary: IndexDef, keys: Keys) -> None:
+    """Raise `RequestError` where a key is taken or comes twice."""
     last = tree.last_key()
-    if takes_length(longest) and (last is None or keys[0] > last):
-        # Nothing can refuse these: LMDB may take them while the log is being synced.
-        group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)
-        group.defer(lambda: tree.append(_pairs(keys, packed, bounds)), len(packed))
+    if kernel.ascending(keys.data, keys.bounds) >= 0:
+        if last is not None and keys[0] <= last and tree.has_any(keys.parts()):
+            raise duplicate_key(space, primary)
         return
-    pairs = list(_pairs(keys, packed, bounds))
-    if longest < 0:
-        pairs.sort()
-    if len({image for image, _ in pairs}) != len(pairs) or not tree.add_new(pairs):
+    images = sorted(keys.parts())
+    if any(map(eq, images, images[1:])) or (last is not None and tree.has_any(images)):
         raise duplicate_key(space, primary)
-    group.add_run(space, packed, bounds, prefix, one_transaction=one_transaction, ends=ends)
-
-
-def _pairs(keys: Keys, packed: bytes, bounds: array[int]) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and tuples, for LMDB: one pair at a time, so that nothing is left to be collected."""
-    return zip(kernel.parts(keys.data, keys.bounds), kernel.parts(packed, bounds), strict=True)

@@ -2,8 +2,8 @@
 
 Who knows the entries of a space's two indexes and that nothing can refuse a change (both unique,
 no sequence, nothing else to be kept) writes them here: the rows go into the group's log, the tuples
-into `latest`, and LMDB takes them while the log is being synced. The next job of the group that
-`sees_batch` goes on with the same batch; before any other the batch is applied.
+into `latest`, and the group's layer takes them when the log is written. The next job of the group
+that `sees_batch` goes on with the same batch; before any other the batch is applied.
 
 `latest`: the tuple by its entry in the first index, None: removed; who reads the space inside the
 group looks here first. `born`, `gone`: by the same entry the one in the second index that a tuple
@@ -44,13 +44,12 @@ class Batch:
     def of(cls, group: Group, space: SpaceDef) -> Batch:
         """The group's batch of that space, begun where there is none; what else was deferred is
         applied first. Nothing of it can be rolled back but the whole group."""
-        group.engine.txn.spoil()
         found = group.batch
         if isinstance(found, Batch) and found._space is space:
             return found
         group.run_deferred()
         made = cls(group, space)
-        group.defer(made._apply, 0)
+        group.defer(made._apply)
         group.batch = made
         return made
 
@@ -59,7 +58,6 @@ class Batch:
         prefix = self._space.put_prefix
         group = self._group
         count = len(bounds) - 1
-        group.deferred_bytes += len(packed)
         if count >= _RUN_MIN:
             group.add_run(
                 self._space, packed, bounds, prefix, kind=RowType.REPLACE, one_transaction=False
@@ -81,23 +79,15 @@ class Batch:
 
     def _apply(self) -> None:
         latest, born, gone = self.latest, self.born, self.gone
-        first, second = (self._group.engine.txn.tree(self._space.id, i) for i in (0, 1))
+        first, second = (self._group.txn.tree(self._space.id, i) for i in (0, 1))
         assert first is not None
         assert second is not None
-        if not self._removes:  # nothing is looked at one by one
-            first.put_all(sorted(latest.items()))  # type: ignore[arg-type]
-            if born:
-                second.put_all(sorted(zip(born.values(), born, strict=True)))
-            return
-        puts = [(entry, data) for entry, data in latest.items() if data is not None]
-        puts.sort()
         for entry, other in gone.items():
             if latest[entry] is None:
                 first.delete(entry)
             if born.get(entry) != other:
                 second.delete(other)
-        first.put_all(puts)
-        if born:
-            second.put_all(
-                sorted((other, entry) for entry, other in born.items() if gone.get(entry) != other)
-            )
+        first.load(sorted((entry, data) for entry, data in latest.items() if data is not None))
+        second.load(
+            sorted((other, entry) for entry, other in born.items() if gone.get(entry) != other)
+        )

@@ -29,7 +29,7 @@ import lmdb
 
 from logweir.errors import LogweirError, RecoveryRefused, WriteFailed
 from logweir.recovery import LogPosition, RecoveryPlan, RecoveryReport
-from logweir.store.state import Position, State
+from logweir.store.state import Position, State, Txn
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.place import Found, Place, find
 from logweir.wal.vclock import VClock
@@ -160,16 +160,13 @@ def discard(state: State, reason: str) -> None:
 def anchor(log: Log, snapshot: VClock, end: Place, going: Container[str]) -> None:
     """Before the files `going` are removed: a state whose place is in one of them gets that at the
     end of the newest snapshot, behind which nothing was logged. Raises `WalError`."""
-    with log.exclusive():
-        txn = log.begin_group().engine.txn
-        try:
-            position = txn.position()
-            if position is None or position.place is None or position.place.file not in going:
-                txn.abort()
-            elif position.vclock == snapshot or position.unlogged:
-                txn.set_position(replace(position, place=end))
-                txn.commit()
-                log.anchor = end
-        except BaseException:
-            txn.abort()
-            raise
+
+    def move(txn: Txn) -> None:
+        position = txn.position()
+        if position is None or position.place is None or position.place.file not in going:
+            return
+        if position.vclock == snapshot or position.unlogged:
+            txn.set_position(replace(position, place=end))
+            log.anchor = end
+
+    log.change_base(move)

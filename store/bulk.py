@@ -40,7 +40,8 @@ _ZERO: Final = array("Q", (0,))
 
 
 def interpreted(module: ModuleType) -> ModuleType:
-    """The same kernel as plain Python: its source, which stands beside the compiled one."""
+    """The same kernel as plain Python, and those that it calls: the source of each stands beside
+    the compiled one. The C functions of a compiled kernel can only be called by another."""
     name = module.__name__.rpartition(".")[2]
     source = Path(str(module.__file__)).with_name(f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"{module.__name__}_interpreted", source)
@@ -48,6 +49,9 @@ def interpreted(module: ModuleType) -> ModuleType:
     assert spec.loader is not None
     plain = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plain)
+    for name, called in tuple(vars(plain).items()):
+        if isinstance(called, ModuleType) and hasattr(called, "COMPILED"):
+            vars(plain)[name] = interpreted(called)
     return plain
 
 
@@ -134,6 +138,11 @@ class Keys:
     def __getitem__(self, number: int) -> bytes:
         return self.data[self.bounds[number] : self.bounds[number + 1]]
 
+    def parts(self) -> list[bytes]:
+        """All of them."""
+        found: list[bytes] = kernel.parts(self.data, self.bounds)
+        return found
+
 
 class KeyPlan:
     """What the kernel must know to make the keys of one index. Make it once per definition.
@@ -214,8 +223,8 @@ class KeyPlan:
             row += 1
         return Keys(bytes(memoryview(out)[: ends[count]]), ends)
 
-    def large_keys(self, tuples: Sequence[LargeTuple]) -> tuple[Keys, int] | None:
-        """The keys of large tuples and the bytes of all tuples. None where a key is made of the
+    def large_keys(self, tuples: Sequence[LargeTuple]) -> Keys | None:
+        """The keys of large tuples. None where a key is made of the
         last field of one: what is checked, and the key is made of, is the tuple without that.
 
         Raises `RequestError` as `keys`.
@@ -224,9 +233,9 @@ class KeyPlan:
         if self._last_part >= last_field:
             return None
         checked: list[bytes] = []
-        size = kernel.heads(tuples, self._limit_bytes, checked)
+        kernel.heads(tuples, self._limit_bytes, checked)
         bounds = array("Q", accumulate(map(len, checked), initial=0))
-        return self.keys(b"".join(checked), bounds), size
+        return self.keys(b"".join(checked), bounds)
 
     def _one_by_one(self, packed: bytes, bounds: Bounds) -> Keys:
         out = bytearray()

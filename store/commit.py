@@ -9,6 +9,7 @@ the queue leads for them.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,10 +21,10 @@ from typing import Any, Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
-from logweir.store.run import RunMaker
 from logweir.wal.process import OfProcess
+from logweir.wal.writer import WalWriter
 
-__all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs", "runs_of"]
+__all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -35,16 +36,12 @@ class Job:
     `apply`: makes the change in the group it is given and returns the result; it may be called
     again on another group if the first was given up. `size`: about how many bytes of log it makes.
     `sees_batch`: it looks at `Group.batch` itself, so what that holds need not be applied before.
-    `run`: the whole of the change, where it is that; `apply` then does the same.
-    `more`: whoever wants it has more in line, or may have, so that to be quick with its answer is
-    not all. `finished` is called, in the leader's thread, after the change is durable or refused.
+    `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
     apply: Callable[[Any], Any]
     size: int = 0
     sees_batch: bool = False
-    run: RunMaker | None = None
-    more: bool = True
     result: Any = None
     error: BaseException | None = None
     finished: Callable[[Job], None] | None = None
@@ -60,26 +57,16 @@ class Job:
             self.waiter.set()
 
 
-def runs_of(jobs: Sequence[Job]) -> list[RunMaker]:
-    """The runs that the jobs are; none where one of them is something else."""
-    runs = [job.run for job in jobs if job.run is not None]
-    return runs if len(runs) == len(jobs) else []
-
-
 class CommitQueue(OfProcess):
     """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
-    raise: what goes wrong is the jobs' error. `begin`, `here`: see `begin` and `run_here`."""
+    raise: what goes wrong is the jobs' error."""
 
     def __init__(
         self,
         commit: Callable[[list[Job]], None],
         lock: threading.Lock,
-        begin: Callable[[Sequence[Job]], Callable[[], None] | None] = lambda jobs: None,
-        here: Callable[[Sequence[Job]], bool] = lambda jobs: False,
     ) -> None:
         self._commit = commit
-        self._begin = begin
-        self._here = here
         self._line: deque[Job] = deque()
         self._guard = threading.Lock()
         self._leader: Job | CommitQueue | None = None  # whose thread commits; self: the queue's own
@@ -157,96 +144,6 @@ class CommitQueue(OfProcess):
                 self._start_thread()
             self._wake.notify()
 
-    def begin(self, jobs: Sequence[Job], hand: Callable[[Callable[[], None]], None]) -> bool:
-        """Begin to commit a group now, for a caller that must not wait: write it here, and have it
-        synced and answered by what is given to `hand`, which is another thread's to call.
-
-        The queue's own `begin` writes it, and returns what syncs it; None where the group has to be
-        put in line. False, and nothing done, then and where anybody is in line or commits.
-        """
-        if not self.enter():
-            return False
-        finish: Callable[[], None] | None = None
-        try:
-            finish = self._begin(jobs)
-        except LogweirError as error:
-            cause = error
-
-            def refuse() -> None:
-                raise cause
-
-            finish = refuse
-        finally:
-            if finish is None:
-                self.leave()
-        if finish is None:
-            return False
-        hand(lambda: self._complete(jobs, finish))
-        return True
-
-    def run_here(self, jobs: Sequence[Job]) -> bool:
-        """Commit a group now, in this thread, for a caller that must not wait: where nothing is
-        synced this takes no longer than to hand it to another thread.
-
-        The queue's own `here` does so; it returns False where the group has to be put in line.
-        False, and nothing done, then and where anybody is in line or commits.
-        """
-        if not self.enter():
-            return False
-        cause: BaseException | None = None
-        is_done = True
-        try:
-            is_done = self._here(jobs)
-        except BaseException as error:
-            cause = error
-            raise
-        finally:
-            self.leave()
-            if is_done:
-                _finish(jobs, cause)
-        return is_done
-
-    def enter(self) -> bool:
-        """Become the leader, if that needs no waiting; to be ended by `leave`.
-
-        False where anybody is in line or commits.
-        """
-        with self._guard:
-            if self._leader is not None or self._line or self._closing:
-                self.check_process()
-                return False
-            if not self._lock.acquire(blocking=False):
-                return False
-            self._leader = self
-            return True
-
-    def _complete(self, jobs: Sequence[Job], finish: Callable[[], None]) -> None:
-        """The rest of `begin`, in its thread."""
-        cause: BaseException | None = None
-        try:
-            finish()
-        except LogweirError as error:
-            cause = error
-        except BaseException as error:
-            cause = error
-            raise
-        finally:
-            self.leave()
-            for job in jobs:
-                job.error = None
-            _finish(jobs, cause)
-
-    def leave(self) -> None:
-        """The end of `enter`: whoever came meanwhile is next."""
-        if self.is_foreign:
-            return
-        self._lock.release()
-        with self._guard:
-            if self._line:
-                self._pass_on()
-            else:
-                self._leader = None
-
     def close(self) -> None:
         """Wait until the line is empty and end the queue's thread."""
         with self._guard:
@@ -255,8 +152,6 @@ class CommitQueue(OfProcess):
             thread = self._thread
         if thread is not None:
             thread.join()
-        with self._lock:
-            pass  # a group that was begun is complete
 
     def _take(self) -> list[Job]:
         jobs: list[Job] = []
@@ -339,6 +234,7 @@ class TakesJobs(ABC):
     """What a log offers those who prepare jobs and must not wait."""
 
     _queue: CommitQueue
+    _writer: WalWriter
     durability: str
 
     @abstractmethod
@@ -357,9 +253,14 @@ class TakesJobs(ABC):
 
     def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
         """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
-        this thread. False, and nothing done, where that cannot be done now."""
-        self._queue.check_process()
-        return self.durability == "write" and self._queue.run_here(jobs)
+        this thread, which then takes no longer than to hand them to another one. False, and nothing
+        done, where that cannot be done now."""
+        is_busy = self.is_busy
+        if self.durability != "write" or is_busy or self._writer.is_full:
+            return False
+        with contextlib.suppress(LogweirError):  # it stands in the job
+            self._queue.run(jobs[-1], jobs[:-1])
+        return True
 
 
 def _interrupted(cause: BaseException) -> BaseException:

@@ -15,6 +15,7 @@ from logweir.store import jsonpath
 from logweir.store.bulk import KeyPlan
 from logweir.store.definition import IndexDef, SpaceDef
 from logweir.store.keys import exact_key
+from logweir.store.layers import LayeredTree, LayeredTxn
 from logweir.store.operation import changed_columns, decode_operations
 from logweir.store.request import Request
 from logweir.store.schema import Schema
@@ -65,7 +66,7 @@ class Engine:
     them is refused, and whether a tuple fits them is left to who keeps them.
     """
 
-    def __init__(self, txn: Txn, schema: Schema, plans: Plans) -> None:
+    def __init__(self, txn: Txn | LayeredTxn, schema: Schema, plans: Plans) -> None:
         self.txn = txn
         self.schema = schema
         self.plans = plans
@@ -88,7 +89,7 @@ class Engine:
             found = first[1] if first is not None and first[0].startswith(image) else None
         return None if found is None else self._primary(space).get(found)
 
-    def _primary(self, space: SpaceDef) -> Tree:
+    def _primary(self, space: SpaceDef) -> Tree | LayeredTree:
         tree = self.txn.tree(space.id, 0)
         assert tree is not None
         return tree

@@ -8,13 +8,13 @@ from pathlib import Path
 from logweir.errors import (
     LogStopped,
     LogweirError,
+    RequestError,
     StateFailed,
     UsedAfterFork,
-    WalError,
     WriteFailed,
     WriterPoisoned,
 )
-from logweir.store.state import MapFull, State, StateError, explained
+from logweir.store.state import State, StateError, explained
 from logweir.wal.writer import WalWriter
 
 __all__ = ["Fails"]
@@ -55,16 +55,14 @@ class Fails(ABC):
             raise stopped from error
 
     def _fail_unlogged(self, error: BaseException) -> None:
-        """The same where nothing is logged: what did not fit can be tried again."""
-        if isinstance(error, MapFull):
-            return
+        """The same where nothing is logged."""
         stopped = self._stop(self._stopped_by(error))
         if isinstance(error, Exception):
             raise stopped from error
 
     def _fail_taking(self, error: BaseException) -> None:
         """The state did not take rows that are in the log for longer, or in none."""
-        if isinstance(error, StateError | OSError | WalError):
+        if isinstance(error, Exception) and not isinstance(error, RequestError):
             raise self._stop(self._stopped_by(error)) from error
 
     def _stopped_by(self, error: BaseException) -> LogStopped:

@@ -1,4 +1,4 @@
-"""One group: the changes that share one LMDB transaction, one write and one sync.
+"""One group: the changes that share one layer, one write and one sync.
 
 A group turns requests into rows: it applies them through the engine, gives each row its lsn, and
 closes each transaction as Tarantool does (`wal.xrow`): rows of local spaces count in component 0
@@ -6,7 +6,7 @@ of the vclock; rows of temporary spaces are not logged; a transaction whose last
 a closing NOP, so that a follower, who does not see the local row, sees its end. A transaction of
 ours that changes a synchronous space is confirmed by a row behind it, in the same block: our quorum
 is this instance. What waits for another instance's CONFIRM (`store.synchro`) is logged, and applied
-on trial only, in a child transaction; meanwhile nothing can be changed here.
+on trial only, in a layer above; meanwhile nothing can be changed here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from logweir.limits import (
 from logweir.store import ddl, kernel
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
+from logweir.store.layers import LayeredTxn
 from logweir.store.references import LargeTuple
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence
-from logweir.store.state import Txn
 from logweir.store.synchro import (
     DECISIONS,
     Decision,
@@ -42,29 +42,35 @@ from logweir.store.synchro import (
     SynchroQueue,
     apply_row,
     encode_decision,
-    is_synchronous,
 )
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
+from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
-__all__ = ["Group", "Mark", "large_blocks", "run_blocks"]
+__all__ = ["Group", "Mark", "Spoiled"]
 
 _COLUMNS: Final = 7
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
 
 
+class Spoiled(Exception):
+    """A rollback would have to take rows back that have their lsns: the whole group must go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a group to roll back to."""
+    """A place in a group to roll back to. `numbered`: how many rows had their lsns."""
 
-    txn: tuple[int, int]
+    txn: int
+    numbered: int
     schema: Schema
     rows: int
     bytes: int
     borders: int
     waiting: tuple[Entry, ...]
+    undone: tuple[Span, ...]
 
 
 class Group:
@@ -73,7 +79,7 @@ class Group:
 
     def __init__(
         self,
-        txn: Txn,
+        txn: LayeredTxn,
         schema: Schema,
         plans: Plans,
         *,
@@ -82,6 +88,7 @@ class Group:
         now: float,
         waiting: Iterable[Entry] = (),
     ) -> None:
+        self.txn = txn
         self.engine = Engine(txn, schema, plans)
         self.waiting = SynchroQueue(waiting)
         self._trial: Engine | None = None
@@ -97,8 +104,8 @@ class Group:
         self._bodies: list[bytes] = []
         self._bodies_bytes = 0
         self._blocks: list[bytes | bytearray | Pieces] = []
+        self._numbered = 0
         self._deferred: list[Callable[[], None]] = []
-        self.deferred_bytes = 0
         self.batch: object | None = None
         """What `store.batch` has gathered and deferred, where that is all that is deferred."""
         self.touched = False
@@ -190,19 +197,23 @@ class Group:
     def mark(self) -> Mark:
         """A place in the open transaction to roll back to."""
         return Mark(
-            self.engine.txn.mark(),
+            self.txn.mark(),
+            self._numbered,
             self.schema,
             len(self._pending),
             self._pending_bytes,
             len(self._borders),
             tuple(self.waiting),
+            tuple(self.waiting.undone),
         )
 
     def rollback(self, mark: Mark) -> None:
-        """Undo the statements since `mark`. Raises `state.Spoiled` where only all can be undone."""
+        """Undo the statements since `mark`. Raises `Spoiled` where only all can be undone."""
+        if self._numbered != mark.numbered:
+            raise Spoiled
         self._end_trial()
-        self.engine.txn.rollback(mark.txn)
-        self.waiting = SynchroQueue(mark.waiting)
+        self.txn.rollback(mark.txn)
+        self.waiting = SynchroQueue(mark.waiting, mark.undone)
         self.engine.schema = mark.schema
         del self._pending[mark.rows :]
         del self._borders[mark.borders :]
@@ -223,7 +234,7 @@ class Group:
             return False
         if columns.type[last - 1] in DECISIONS:
             self._decide(Decision.of(columns, last - 1))
-        elif self.waiting or is_synchronous(self.schema, columns, range(first, last)):
+        elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
             self._hold(columns, first, last)
         else:
             for row in range(first, last):
@@ -233,6 +244,7 @@ class Group:
             column.extend(columns.column(name)[first:last])
         bodies = [columns.body_bytes(row) for row in range(first, last)]
         self._bodies += bodies
+        self._numbered += len(bodies)
         self._bodies_bytes += sum(map(len, bodies))
         self._lsns[replica_id] = lsn
         self.touched = True
@@ -252,10 +264,10 @@ class Group:
         if size > SYNCHRO_QUEUE_BYTES:
             raise LimitExceeded("SYNCHRO_QUEUE_BYTES", SYNCHRO_QUEUE_BYTES, size)
         entry = Entry.of(columns, first, last, self.vclock)
-        self._check_owner(entry, columns, range(first, last))
+        self._check_owner(entry)
         trial = self._trial
         if trial is None:
-            trial = Engine(self.engine.txn.child(), self.schema, self.engine.plans)
+            trial = Engine(self.txn.child(), self.schema, self.engine.plans)
             self._trial = trial
             for other in self.waiting:
                 rows = other.columns()
@@ -269,10 +281,11 @@ class Group:
             raise
         self.waiting.hold(entry)
 
-    def _check_owner(self, entry: Entry, columns: RowColumns, rows: range) -> None:
+    def _check_owner(self, entry: Entry) -> None:
         if not self.waiting or entry.replica_id == self.waiting.owner:
             return
-        if is_synchronous((self._trial or self.engine).schema, columns, rows):
+        schema = (self._trial or self.engine).schema
+        if any(map(schema.is_synchronous, entry.spaces)):
             raise RequestError(
                 ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
                 f"Found uncommitted sync transactions from other instance with id "
@@ -282,21 +295,14 @@ class Group:
     def _decide(self, decision: Decision) -> None:
         """Apply what a CONFIRM or ROLLBACK lets go on."""
         self._end_trial()
-
-        def is_sync(entry: Entry) -> bool:
-            columns = entry.columns()
-            return is_synchronous(self.schema, columns, range(len(columns)))
-
-        for entry in self.waiting.decide(decision, is_sync):
+        for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             columns = entry.columns()
             for row in range(len(columns)):
                 self._apply(columns, row)
 
     def _end_trial(self) -> None:
         """What was applied on trial is forgotten."""
-        if self._trial is not None:
-            self._trial.txn.abort()
-            self._trial = None
+        self._trial = None
 
     def end_waiting(self, kind: RowType) -> int:
         """Decide ourselves about all that waits, as part of no transaction; a row of ours says so.
@@ -365,6 +371,7 @@ class Group:
             column.append(value)
         self._bodies.append(body)
         self._bodies_bytes += len(body)
+        self._numbered += 1
 
     def add_run(
         self,
@@ -390,7 +397,7 @@ class Group:
         if ends is not None and len(ends) < count:
             self._add_divided(space, kind, source, bounds, prefix, ends)
             return
-        self._blocks += run_blocks(
+        self._blocks += _run_blocks(
             kind,
             replica_id=replica_id,
             first_lsn=first,
@@ -402,6 +409,7 @@ class Group:
             one_transaction=one_transaction,
         )
         self._lsns[replica_id] += count
+        self._numbered += count
         self.touched = True
 
     def _add_divided(
@@ -446,6 +454,7 @@ class Group:
             first = end
             tsns, flags = array("Q"), array("Q")
         self._lsns[replica_id] += len(bounds) - 1
+        self._numbered += len(bounds) - 1
         self.touched = True
 
     def add_tuples(
@@ -457,7 +466,7 @@ class Group:
         self._check_change(space)
         self._flush()
         replica_id = 0 if space.is_local else self.replica_id
-        made = large_blocks(
+        made = _large_blocks(
             tuples,
             replica_id=replica_id,
             first_lsn=self._lsns[replica_id] + 1,
@@ -466,28 +475,20 @@ class Group:
             is_local=space.is_local,
         )
         self._lsns[replica_id] += len(tuples)
+        self._numbered += len(tuples)
         self._blocks += made
         self.touched = True
         return made
 
-    def defer(self, work: Callable[[], None], size: int) -> None:
-        """Have `work` on the state done while the log is being synced: nothing may refuse it.
-
-        `size`: about how many bytes it stores.
-        """
+    def defer(self, work: Callable[[], None]) -> None:
+        """Have `work` on the state done when the log was written: nothing may refuse it."""
         self._deferred.append(work)
-        self.deferred_bytes += size
 
     def run_deferred(self) -> None:
         """Do what was deferred."""
         work, self._deferred, self.batch = self._deferred, [], None
         for each in work:
             each()
-
-    @property
-    def has_deferred(self) -> bool:
-        """Whether anything was deferred and not yet done."""
-        return bool(self._deferred)
 
     def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""
@@ -527,7 +528,7 @@ def _anonymous() -> RequestError:
     )
 
 
-def run_blocks(
+def _run_blocks(
     kind: RowType,
     *,
     replica_id: int,
@@ -560,7 +561,7 @@ def run_blocks(
     ]
 
 
-def large_blocks(
+def _large_blocks(
     tuples: Sequence[LargeTuple],
     *,
     replica_id: int,

@@ -46,15 +46,6 @@ cdef Py_ssize_t put_key(
     const unsigned char* data, Py_ssize_t* places, Py_ssize_t found, u64[::1] plan,
     unsigned char* out, Py_ssize_t used) noexcept
 
-@cython.locals(raw="const unsigned char*", front="const unsigned char*", to="unsigned char*",
-               out="unsigned char*", places="Py_ssize_t[64]", owed="Py_ssize_t[512]",
-               fields="unsigned long long[7]", size=Py_ssize_t, found=Py_ssize_t, key=bytearray,
-               block=bytearray, used=Py_ssize_t, at=Py_ssize_t, stored=Py_ssize_t, i=Py_ssize_t, bits=u64,
-               start=Py_ssize_t, last=Py_ssize_t)
-cpdef lone(
-    bytes data, u64[::1] plan, bytes prefix, u64 replica_id, u64 group_id, u64 lsn, double timestamp,
-    u64 unsynced, Py_ssize_t offset, Py_ssize_t most, object find, u64 inverted)
-
 @cython.locals(first=Py_ssize_t, kind=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_part(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t part, unsigned char* out,
@@ -98,10 +89,6 @@ cpdef tuple lay(list row_heads, object tuples, Py_ssize_t at, Py_ssize_t target,
 @cython.locals(row=Py_ssize_t, count=Py_ssize_t, size=u64, out=bytearray, to="unsigned char*",
                before=u64, behind=u64)
 cpdef list references(u64 first, u64 file, u64 offset, object parts, object checksums)
-
-@cython.locals(row=Py_ssize_t, key_start=u64, key_end=u64, start=u64, end=u64, size=u64,
-               images_size=u64, images="const char*", raw="const char*", key=bytes)
-cpdef gather(bytes keys, u64[::1] key_bounds, bytes packed, u64[::1] bounds, dict found)
 
 @cython.locals(raw="unsigned char*", room=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
 cpdef Py_ssize_t pack_rows(

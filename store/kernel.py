@@ -245,64 +245,6 @@ def put_key(
     return used
 
 
-def lone(
-    data: bytes,
-    plan: Table,
-    prefix: bytes,
-    replica_id: int,
-    group_id: int,
-    lsn: int,
-    timestamp: float,
-    unsynced: int,
-    offset: int,
-    most: int,
-    find: Any,
-    inverted: int,
-) -> tuple[bytes, bytearray] | None:
-    """Key and block of one REPLACE of the tuple `data`, a transaction of its own.
-
-    `prefix`: of the row's body, before the tuple; `unsynced`,
-    `offset`: as `wal.block.encode_block`; `find`, `inverted`: as `rows.running`. None where the
-    ordinary way is to be gone: the tuple is odd or fails a check, the row has `most` bytes or more,
-    or zeros would stand alone in a sector.
-    """
-    raw, front = data, prefix
-    places = [0] * 64
-    owed = [0] * 512
-    size = len(data)
-    found = check(raw, 0, size, plan, places, owed)
-    if found < 0:
-        return None
-    key: bytearray = rows.fresh(2 * size + PART_BYTES * plan[3])  # type: ignore[attr-defined]
-    block: bytearray = rows.fresh(_LONE_BYTES + len(prefix) + size)  # type: ignore[attr-defined]
-    to, out = key, block
-    used = put_key(raw, places, found, plan, to, 0)
-    if used < 0:
-        return None
-    bits: int = rows.bits_of(timestamp)  # type: ignore[attr-defined]
-    fields = [REPLACE, replica_id, group_id, lsn, bits, lsn, COMMIT]
-    at = rows.put_header(out, _HEAD_BYTES, fields, 0)
-    at = rows.copy(front, 0, len(prefix), out, at)
-    at = rows.copy(raw, 0, size, out, at)
-    stored = at - _HEAD_BYTES
-    if stored >= most:
-        return None
-    del block[at:]
-    out = block
-    for i in range(_HEAD_BYTES):
-        out[i] = 0  # which do not change the checksum of what is behind them
-    start = at
-    while start > _HEAD_BYTES and out[start - 1] == 0:
-        start -= 1
-    last = (offset + at) % SECTOR_BYTES
-    if 0 < last <= stored and at - start >= last:
-        return None
-    if stored >= SECTOR_BYTES and rows.has_zeros(block, SECTOR_BYTES):
-        return None
-    rows.put_fixheader(PLAIN, stored, unsynced, find(block, inverted) ^ inverted, block)
-    return bytes(to[:used]), block
-
-
 def put_part(data: bytes, at: int, part: int, out: bytearray, used: int) -> int:
     """Write the key of a value, not nil, that its part admits. Returns its end; -1 if it is odd."""
     first = data[at]
@@ -523,30 +465,6 @@ def references(
         offset += size
         row += 3
     return found
-
-
-def gather(
-    keys: bytes, key_bounds: Table, packed: bytes, bounds: Table, found: dict[bytes, bytes]
-) -> None:
-    """Set `found[key]` to its last tuple for each key that is not there, the last key first: so
-    older tuples of a key, which may be large, are not copied."""
-    images, raw = keys, packed
-    images_size = len(keys)
-    size = len(packed)
-    row = min(len(bounds), len(key_bounds)) - 1
-    key_end = key_bounds[row]
-    end = bounds[row]
-    while row > 0:
-        row -= 1
-        key_start = key_bounds[row]
-        start = bounds[row]
-        if not (key_start <= key_end <= images_size and start <= end <= size):
-            raise IndexError("a boundary is not in its buffer")
-        key = images[key_start:key_end]
-        if key not in found:
-            found[key] = raw[start:end]
-        key_end = key_start
-        end = start
 
 
 def pack_rows(

@@ -2,9 +2,13 @@
 
 LMDB maps the file and believes what it reads: a page behind the file's end is a SIGBUS, a page that
 is no page an abort. What is checked here, without a checksum to go by, is the structure: both meta
-pages, that the file has all pages that the newer one counts, and, in a file that is not larger than
-`limits.STATE_CHECK_BYTES`, every branch and leaf page of every tree. Bytes inside of keys and
-values are not looked at.
+pages, that the file has all pages that the newer one counts, every branch and leaf page of every
+tree, the head of every value with pages of its own, and the lists of free pages. Bytes inside of
+keys and values are not looked at.
+
+The walk takes about half a second per GiB of a file that the system has in memory, one or two where
+it has to be read from an SSD (measured with tuples of 100 bytes; larger ones cost less), and 15
+where the kernel is not compiled: less than to make the state anew. It keeps one path of pages.
 
 The layout is that of LMDB 0.9 (data version 1) on a 64-bit machine, in its byte order. Source:
 `mdb.c` of LMDB 0.9.31: `MDB_page`, `MDB_meta`, `MDB_db`, `MDB_node`.
@@ -15,23 +19,19 @@ from __future__ import annotations
 import mmap
 import struct
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from logweir.limits import STATE_CHECK_BYTES
+from logweir.store import pagekernel
 
 __all__ = ["damage"]
 
 _PAGE: Final = struct.Struct("=QHHHH")  # number, padding, flags, lower, upper
 _META: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
 _TREE: Final = struct.Struct("=IHHQQQQQ")  # padding, flags, depth, branch, leaf, overflow, …, root
-_NODE: Final = struct.Struct("=HHHH")  # size or page, low and high part, flags, bytes of the key
-_OVERFLOW_PAGES: Final = struct.Struct("=I")
 _MAGIC: Final = 0xBEEFC0DE
 _VERSION: Final = 1
-_BRANCH, _LEAF, _OVERFLOW, _IS_META = 0x01, 0x02, 0x04, 0x08
-_BIG, _SUBTREE = 0x01, 0x02
+_IS_META: Final = 0x08
 _NONE: Final = 2**64 - 1
 _DEPTH_MAX: Final = 32
 _PAGE_BYTES_LEAST: Final = 512
@@ -64,6 +64,7 @@ class _Looker:
         self._size = size
         self._page_bytes = 0
         self._pages = 0
+        self._told = array("Q", (0, 0, 0))
 
     def check(self) -> None:
         """Raises `_Bad`."""
@@ -76,10 +77,13 @@ class _Looker:
         for root, _ in roots:
             if root != _NONE and not 1 < root <= last:
                 raise _Bad(f"a tree begins at page {root} of {self._pages}")
-        if self._size > STATE_CHECK_BYTES:
-            return
-        for (root, depth), is_main in zip(roots, (False, True), strict=True):
-            self._tree(root, depth, is_main)
+        (free, free_depth), (main, main_depth) = roots
+        subtrees: list[int] = []
+        self._tree(free, free_depth, "free pages", subtrees)
+        self._tree(main, main_depth, "trees", subtrees)
+        for at in subtrees:
+            _, _, depth, *_, root = _TREE.unpack_from(self._data, at)
+            self._tree(root, depth, "tuples", [])
 
     def _page_size(self) -> int:
         """As the first meta page says: in the place where the first tree keeps its padding."""
@@ -108,7 +112,7 @@ class _Looker:
         last, transaction = struct.unpack_from("=QQ", self._data, at)
         return last, transaction, roots
 
-    def _tree(self, root: int, depth: int, is_main: bool) -> None:
+    def _tree(self, root: int, depth: int, kind: str, subtrees: list[int]) -> None:
         """Check all pages of a tree, and of those that its entries name."""
         if root == _NONE:
             if depth:
@@ -116,71 +120,16 @@ class _Looker:
             return
         if not 0 < depth <= _DEPTH_MAX:
             raise _Bad(f"a tree has depth {depth}")
-        level = [root]
-        seen = 0
-        for above in range(depth - 1, -1, -1):
-            below: list[int] = []
-            for page in level:
-                seen += 1
-                if seen > self._pages:
-                    raise _Bad("a tree has more pages than there are")
-                if above:
-                    below += self._children(page)
-                else:
-                    self._leaf(page, is_main)
-            level = below
-
-    def _children(self, page: int) -> Iterator[int]:
-        at = page * self._page_bytes
-        for place in self._nodes(page, _BRANCH):
-            low, high, top, _ = _NODE.unpack_from(self._data, at + place)
-            yield low | high << 16 | top << 32
-
-    def _leaf(self, page: int, is_main: bool) -> None:
-        nodes = self._nodes(page, _LEAF)
-        at = page * self._page_bytes
-        for place in nodes:
-            low, high, flags, key_bytes = _NODE.unpack_from(self._data, at + place)
-            size = low | high << 16
-            begin = place + _NODE.size + key_bytes
-            held = 8 if flags & _BIG else size
-            if begin + held > self._page_bytes:
-                raise _Bad(f"an entry of page {page} does not end in it")
-            if flags & _BIG:
-                (first,) = struct.unpack_from("=Q", self._data, at + begin)
-                self._overflow(first, size)
-            elif flags & _SUBTREE:
-                if not is_main or size != _TREE.size:
-                    raise _Bad(f"an entry of page {page} names a tree")
-                _, _, depth, *_, root = _TREE.unpack_from(self._data, at + begin)
-                self._tree(root, depth, is_main=False)
-
-    def _nodes(self, page: int, kind: int) -> array[int]:
-        """Where the entries of a page begin."""
-        if not 1 < page < self._pages:
-            raise _Bad(f"page {page} of {self._pages} is named")
-        at = page * self._page_bytes
-        number, _, flags, lower, upper = _PAGE.unpack_from(self._data, at)
-        if number != page or flags & (_BRANCH | _LEAF | _OVERFLOW | _IS_META) != kind:
-            raise _Bad(f"page {page} is none of its tree")
-        if not _PAGE.size < lower <= upper <= self._page_bytes or lower % 2:
-            raise _Bad(f"page {page} has no entries")
-        nodes = array("H", self._data[at + _PAGE.size : at + lower])
-        if min(nodes) < upper or max(nodes) > self._page_bytes - _NODE.size:
-            raise _Bad(f"an entry of page {page} is not in it")
-        return nodes
-
-    def _overflow(self, page: int, size: int) -> None:
-        """Check the head of a value that has pages of its own."""
-        if not 1 < page < self._pages:
-            raise _Bad(f"page {page} of {self._pages} is named")
-        at = page * self._page_bytes
-        number, _, flags, _, _ = _PAGE.unpack_from(self._data, at)
-        (count,) = _OVERFLOW_PAGES.unpack_from(self._data, at + 12)
-        if (
-            number != page
-            or not flags & _OVERFLOW
-            or page + count > self._pages
-            or _PAGE.size + size > count * self._page_bytes
-        ):
-            raise _Bad(f"page {page} is no value of {size} bytes")
+        wrong = pagekernel.tree(
+            self._data,
+            self._page_bytes,
+            self._pages,
+            root,
+            depth,
+            pagekernel.KINDS[kind],
+            subtrees,
+            self._told,
+        )
+        if wrong:
+            _, page, size = self._told
+            raise _Bad(pagekernel.WRONG[wrong].format(page=page, pages=self._pages, size=size))

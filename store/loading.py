@@ -29,12 +29,12 @@ from logweir.store.synchro import (
     Entry,
     SynchroQueue,
     apply_row,
-    is_synchronous,
 )
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
 from logweir.wal.place import Place
 from logweir.wal.reader import Block
+from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
@@ -78,6 +78,7 @@ def load(
     not open. Where the map becomes full it is doubled, and what was not committed is done again.
     Raises `CorruptBlock`.
     """
+    undone: list[Span] = []
     while True:
         loader = None
         try:
@@ -96,9 +97,11 @@ def load(
             for batch in source.batches(after):
                 loader.apply(batch)
             loader.finish(source.end)
+            loader.waiting.undone += undone
             return loader.schema, loader.waiting
         except MapFull:
             if loader is not None:
+                undone += loader.waiting.undone
                 loader.abort()
             position = _grown(state)
 
@@ -129,6 +132,7 @@ class Loader:
         self._asked: Schema | None = None
         self._has_synchronous = False
         self._engine: Engine | None = None
+        self._txn: Txn | None = None
         self._rows = 0
         self._bytes = 0
         self._last: Batch | None = None
@@ -179,11 +183,11 @@ class Loader:
                 ddl.build_index(self._open(), space, index)
                 tree = self._open().txn.tree(space.id, index.id)
                 self._rows += tree.count() if tree is not None else 0
-        engine = self._open()
         last = self._last_block
         place = None if last is None else Place.read(last, last.end)
-        engine.txn.set_instance(source.instance)
-        engine.txn.set_position(Position(source.start, place))
+        txn = self._begun()
+        txn.set_instance(source.instance)
+        txn.set_position(Position(source.start, place))
         self._commit()
 
     # --- the log ----------------------------------------------------------------------------------
@@ -245,7 +249,7 @@ class Loader:
                 self._apply_rows(batch, ready, first, kinds, spaces)
                 self._decide(batch, row)
                 ready = last
-            elif self.waiting or self._is_synchronous(columns, first, last):
+            elif self.waiting or any(map(self.schema.is_synchronous, spaces[first:last])):
                 self._apply_rows(batch, ready, first, kinds, spaces)
                 before = VClock(dict(enumerate(lsns)))
                 self.waiting.hold(Entry.of(columns, first, last, before))
@@ -258,20 +262,13 @@ class Loader:
             first = last
         self._apply_rows(batch, ready, batch.last, kinds, spaces)
 
-    def _is_synchronous(self, columns: RowColumns, first: int, last: int) -> bool:
-        return is_synchronous(self.schema, columns, range(first, last))
-
     def _decide(self, batch: Batch, row: int) -> None:
         try:
             decision = Decision.of(batch.block.columns, row)
         except RequestError as error:
             raise _cannot_apply(batch.block, batch.block.columns, row, error) from error
 
-        def is_sync(entry: Entry) -> bool:
-            columns = entry.columns()
-            return self._is_synchronous(columns, 0, len(columns))
-
-        for entry in self.waiting.decide(decision, is_sync):
+        for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             columns = entry.columns()
             for at in range(len(columns)):
                 if columns.type[at] in APPLIED:
@@ -307,9 +304,9 @@ class Loader:
 
     def abort(self) -> None:
         """Forget what is not committed."""
-        if self._engine is not None:
-            self._engine.txn.abort()
-            self._engine = None
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = self._engine = None
 
     def finish(self, vclock: VClock) -> None:
         """Commit what is left, with `vclock` as the position."""
@@ -321,8 +318,13 @@ class Loader:
 
     def _open(self) -> Engine:
         if self._engine is None:
-            self._engine = Engine(self._state.begin(), self.schema, self._plans)
+            self._engine = Engine(self._begun(), self.schema, self._plans)
         return self._engine
+
+    def _begun(self) -> Txn:
+        if self._txn is None:
+            self._txn = self._state.begin()
+        return self._txn
 
     def _commit_if_large(self, batch: Batch | None) -> None:
         if self._rows < _ROWS_PER_COMMIT and self._bytes < _BYTES_PER_COMMIT:
@@ -333,21 +335,21 @@ class Loader:
             self._commit_position(batch, batch.vclock)
 
     def _commit_position(self, batch: Batch | None, vclock: VClock) -> None:
-        engine = self._open()
+        txn = self._begun()
         if batch is None:
-            before = engine.txn.position()
+            before = txn.position()
             place = before.place if before else None
         else:
             place = Place.read(batch.block, batch.position.offset)
         if self.waiting:  # the state stands before them: what follows is looked at again
             vclock, place = self.waiting.applied, None if place is None else place.nowhere
-        engine.txn.set_position(Position(vclock, place))
+        txn.set_position(Position(vclock, place))
         self._commit()
 
     def _commit(self) -> None:
-        if self._engine is not None:
-            self._engine.txn.commit()
-            self._engine = None
+        if self._txn is not None:
+            self._txn.commit()
+            self._txn = self._engine = None
             failpoint("loading.after_state_commit")
         self._rows = self._bytes = 0
 

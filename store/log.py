@@ -1,10 +1,11 @@
 """`Log`: the embedded store. Changes go through groups into the log, the state follows, then the
 caller is answered.
 
-The order of one group (`_commit_once`): apply in one LMDB transaction → encode blocks → write →
-sync → commit LMDB → answer, wake followers. Whatever stops it before the sync leaves nothing
-behind but bytes that recovery cuts off; what stops it after the sync leaves rows in the log that
-are applied at the next opening. An answer is given only when both are done.
+The order of one group (`_commit_once`, `finish_group`): apply to a layer of its own → encode blocks
+→ write → sync → put the layer on the stack → answer, wake followers. LMDB takes what the stack says
+behind all that (`store.layers`). Whatever stops a group before the sync leaves nothing behind but
+bytes that recovery cuts off; what stops it after the sync leaves rows in the log that are applied
+at the next opening.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from logweir.errors import (
     ErrorCode,
@@ -37,29 +38,26 @@ from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.failing import Fails
-from logweir.store.group import Group
-from logweir.store.late import Late
-from logweir.store.latecommit import CommitsLate
+from logweir.store.group import Group, Spoiled
+from logweir.store.layers import Layers
 from logweir.store.opening import Opened
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
+from logweir.store.settling import Settlement
 from logweir.store.state import (
-    MapFull,
     Position,
-    Spoiled,
     State,
     StateError,
     Txn,
     explained,
     typed,
 )
-from logweir.store.syncer import Aside, Syncer
+from logweir.store.syncer import Aside
 from logweir.store.synchro import SynchroQueue
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
 from logweir.store.viewers import Viewers
-from logweir.wal.block import Pieces
 from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
@@ -68,6 +66,7 @@ from logweir.wal.lease import Lease
 from logweir.wal.mp import Value, unpack
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, keep_for_ever
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter
 from logweir.wal.xrow import RowType
@@ -77,15 +76,15 @@ __all__ = ["Durability", "Log"]
 
 _LOGGER: Final = logging.getLogger("logweir")
 
+T = TypeVar("T")
+
 Durability = Literal["fsync", "write", "none"]
 
 Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 
 
-class Log(
-    Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, CommitsLate, TakesJobs
-):
+class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep, TakesJobs):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -116,23 +115,21 @@ class Log(
         self._schema: Schema = opened.schema
         self._vclock: VClock = opened.vclock
         self._synchro: SynchroQueue = opened.waiting
+        self._settlement = Settlement(
+            opened.path, opened.filesystem, opened.settled_since, opened.waiting
+        )
         self._plans = opened.plans
         self._writer: WalWriter = opened.writer
         self.end_marks: EndMarks = opened.writer.end_marks
         self._lock_stack = opened.lock
         self._clock = clock
-        self._exclusive = threading.Lock()  # held by whoever has the LMDB write transaction
+        self._exclusive = threading.Lock()  # held by whoever commits
         self._owner: int | None = None  # thread inside `transaction()`
         self._view_guard = threading.Lock()
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
         self._durable = opened.durable_end()
-        self._late = Late(self._state, self._view_guard, self._apply_late)
-        self._queue = CommitQueue(
-            self._commit, self._exclusive, self._begin_late, self._commit_here
-        )
-        self._lanes = {}
-        self._syncer = Syncer()
+        self._queue = CommitQueue(self._commit, self._exclusive)
         self._aside = Aside(self._sync_aside)
         self._unsynced: WriterPoisoned | None = None
         self._failure: LogweirError | None = None
@@ -142,6 +139,11 @@ class Log(
         self._closed = False
         self._on_commit: list[Callable[[VClock], None]] = []
         self._viewers = Viewers(self._state)
+        with self._state.read() as txn:
+            position = txn.position()
+        self._layers = Layers(
+            self._state, self._viewers, self._view_guard, position, self._apply_layers
+        )
         self._checkpoints = Checkpoints(self, checkpoints)
         self._system_changes: Counter[int] = Counter()
         self.commits = 0
@@ -160,7 +162,6 @@ class Log(
         self._exclusive, self._view_guard = threading.Lock(), threading.Lock()
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)
-        self._syncer = Syncer()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -190,14 +191,13 @@ class Log(
         failed: list[Exception] = []
         if self._failure is None and self.durability == "none":
             self._try(self._checkpoints.make, failed)  # no log to find the changes in
-        self._late.close()
+        self._layers.close()
         with self._exclusive:
             self._closed = True
             self._try(self._writer.close, failed)
             self._aside.close()
             is_clean = not (failed or self._failure or self._writer.is_poisoned)
             self._try(lambda: self._state.close(clean=is_clean), failed)
-            self._syncer.close()
             self._try(self._lock_stack.close, failed)
         self._viewers.close()
         self._wake_followers()
@@ -221,12 +221,11 @@ class Log(
             return
         self._queue.close()
         self._checkpoints.close()
-        self._late.close(apply=False)
+        self._layers.close(apply=False)
         with self._exclusive:
             self._closed = True
             self._writer.abandon()
             self._state.close(clean=False)
-            self._syncer.close()
             self._aside.close()
             self._lock_stack.close()
 
@@ -265,7 +264,8 @@ class Log(
     def applied(self) -> VClock:
         """The position that reads see: before the first transaction that waits."""
         self.check_process()
-        return self._synchro.applied if self._synchro else self._vclock
+        vclock, waiting = self._vclock, self._synchro  # they are set in the reverse order
+        return waiting.applied if waiting else vclock
 
     @property
     def waiting(self) -> int:
@@ -283,6 +283,17 @@ class Log(
         kind = RowType.CONFIRM if confirm else RowType.ROLLBACK
         count: int = self._run(lambda group: group.end_waiting(kind))
         return count
+
+    def settled(self, position: VClock) -> Settled:
+        """What of the log above a position waits for no CONFIRM, and what was undone. Takes as long
+        as to read the log from there, once, unless `knows_settled`; raises what that raises."""
+        self.check_process()
+        return self._settlement.above(position)
+
+    def knows_settled(self, position: VClock) -> bool:
+        """Whether `settled` tells it at once."""
+        self.check_process()
+        return self._settlement.knows(position)
 
     @property
     def schema(self) -> Schema:
@@ -406,13 +417,15 @@ class Log(
     # --- the group --------------------------------------------------------------------------------
 
     def begin_group(self) -> Group:
-        """A group on a new LMDB transaction. The caller holds `_exclusive`."""
-        self._apply_late()
-        self._late.forget()
-        txn: Txn | None = None
-        try:
-            txn = self._state.begin()
-            return Group(
+        """A group on a layer of its own, to be ended by its `txn.abort`. The caller holds
+        `_exclusive`."""
+        with self._viewers.waiting():
+            self._layers.admit()
+        with contextlib.ExitStack() as closing:
+            closing.enter_context(self._viewers.looking())
+            with self._view_guard:
+                txn = self._layers.begin(closing, write=True)
+            group = Group(
                 txn,
                 self._schema,
                 self._plans,
@@ -421,10 +434,8 @@ class Log(
                 now=self._clock(),
                 waiting=self._synchro,
             )
-        except BaseException:
-            if txn is not None:
-                txn.abort()
-            raise
+            txn.keep(closing.pop_all())
+        return group
 
     def _commit(self, jobs: list[Job]) -> None:
         """Apply, log and answer one group of jobs. What goes wrong is the jobs' error."""
@@ -434,13 +445,6 @@ class Log(
                 self._check_open()
                 self._commit_once(left)
                 return
-            except MapFull:
-                try:
-                    self.grow_state()
-                except LogweirError as error:
-                    for job in left:
-                        job.error = error
-                    return
             except Refused as refused:
                 left = [job for job in left if job is not refused.job]
             except (LogweirError, StateError) as error:
@@ -448,36 +452,16 @@ class Log(
                     job.error = job.error or self._explained(error)
                 return
 
-    def _commit_here(self, jobs: Sequence[Job]) -> bool:
-        """`_commit` where nothing has to be waited for; False, and nothing done, else.
-
-        A new log file begins with a sync, and what is late may be much.
-        """
-        if self._late.is_much or self._writer.is_full:
-            return False
-        try:
-            self._check_open()
-            self._commit_once(jobs)
-        except (MapFull, Refused):
-            return False
-        except (LogweirError, StateError) as error:
-            for job in jobs:
-                job.error = job.error or self._explained(error)
-        return True
-
     def _commit_once(self, jobs: Sequence[Job]) -> None:
-        if self._commit_late(jobs):
-            return
         group: Group | None = None
         try:
             group = self.begin_group()
             for job in jobs:
                 self._apply(group, job)
             self.finish_group(group)
-        except BaseException:
+        finally:
             if group is not None:
-                group.engine.txn.abort()
-            raise
+                group.txn.abort()
 
     def _apply(self, group: Group, job: Job) -> None:
         if group.batch is None or not job.sees_batch:
@@ -486,8 +470,6 @@ class Log(
         job.error = None
         try:
             job.result = job.apply(group)
-        except MapFull:
-            raise
         except Exception as error:
             job.error = self._explained(error)
             try:
@@ -498,68 +480,53 @@ class Log(
             group.end_transaction()
 
     def finish_group(self, group: Group) -> None:
-        """Write, sync, commit and publish a group. Raises `MapFull` before anything is written,
-        `WriteFailed` or `WriterPoisoned` with nothing applied."""
+        """The one way to durability: write, sync and publish a group.
+
+        Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
+        """
         self.check_process()
-        txn = group.engine.txn
         blocks = group.blocks()
-        vclock = self._vclock
-        logging = self._unlogged  # what changes temporary spaces only is in no log
-        if group.touched and not self._state.has_room(group.deferred_bytes):
-            raise MapFull("the memory map of the state is nearly full")
+        if not group.touched:
+            return
         if blocks:
             self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
-            vclock = group.vclock
-            unlogged = self.durability == "none"
-            logging = self._unlogged if unlogged else self._logged
-            if unlogged:
-                group.run_deferred()
-            else:
-                self._write(blocks, vclock, group.run_deferred if group.has_deferred else None)
-            last = self._writer.last_block
-            place = self.anchor if last is None else Place.written(last)
-            at = Position(vclock, place, unlogged)
-            if group.waiting:  # the state stands before them: what follows is looked at again
-                behind = None if place is None else place.nowhere
-                at = Position(group.waiting.applied, behind, unlogged)
-            with logging:
-                txn.set_position(at)
-                failpoint("store.after_sync_before_state_commit")
-        if not group.touched:
-            txn.abort()
-            return
-        with logging, self._view_guard:
-            txn.commit()
-            if group.changed_schema:
-                self._schema = group.schema
-            self._vclock, self._synchro = vclock, group.waiting
+        vclock, position = self._vclock, self._layers.position
+        # What changes temporary spaces only is in no log.
+        is_logged = bool(blocks) and self.durability != "none"
+        # From the first byte to the last name one block: an interrupt between two would leave rows
+        # in the log whose lsns are given again.
+        with self._logged if is_logged else self._unlogged:
+            if is_logged:
+                self._writer.write(blocks, group.vclock)
+            group.run_deferred()
+            if blocks:
+                if self.durability == "fsync":
+                    self._writer.sync()
+                vclock = group.vclock
+                position = self._position(group, vclock, is_logged=is_logged)
+            failpoint("store.after_sync_before_publish")
+            layer = group.txn.taken()
+            with self._view_guard:
+                self._layers.push(layer, position)
+                if group.changed_schema:
+                    self._schema = group.schema
+                self._synchro, self._vclock = group.waiting, vclock  # in this order: see `applied`
+                self._settlement.tell(group.waiting)
+        failpoint("store.after_publish")
         self._system_changes.update(group.changed_system)
         self.system_changes += len(group.changed_system)
-        failpoint("store.after_state_commit")
         self.commits += 1
         if blocks:
             self._publish(sum(map(len, blocks)))
 
-    def _write(
-        self,
-        blocks: Sequence[bytes | bytearray | Pieces],
-        vclock: VClock,
-        meanwhile: Callable[[], None] | None,
-    ) -> None:
-        """Write and sync; `meanwhile`: what is done during the sync."""
-        with self._logged:
-            self._writer.write(blocks, vclock)
-            if self.durability != "fsync":
-                if meanwhile is not None:
-                    meanwhile()
-            elif meanwhile is not None:
-                self._syncer.start(self._writer.sync)
-                try:
-                    meanwhile()
-                finally:
-                    self._syncer.wait()
-            else:
-                self._writer.sync()
+    def _position(self, group: Group, vclock: VClock, *, is_logged: bool) -> Position:
+        """Behind a group that was written."""
+        last = self._writer.last_block
+        place = self.anchor if last is None else Place.written(last)
+        if group.waiting:  # the state stands before them: what follows is looked at again
+            behind = None if place is None else place.nowhere
+            return Position(group.waiting.applied, behind, not is_logged)
+        return Position(vclock, place, not is_logged)
 
     def _publish(self, logged_bytes: int) -> None:
         if self.durability == "write" and self._writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
@@ -577,12 +544,16 @@ class Log(
         with self._growing:
             self._grown.notify_all()
 
-    def grow_state(self) -> None:
-        """Double the state's memory map; waits until no reader of this process is inside.
+    def _apply_layers(self) -> None:
+        """Have the state take what it lacks; return when it has, whoever did it."""
+        with self._taking:
+            self._layers.apply()
 
-        Raises MEMORY_ISSUE where only threads are inside that wait for a change themselves.
-        """
-        self._viewers.grow()
+    def change_base(self, change: Callable[[Txn], T]) -> T:
+        """Let `change` have a transaction on the state, which holds everything; nobody commits
+        meanwhile. Returns its result. Raises what the disk raises."""
+        with self.exclusive(), self._taking:
+            return self._layers.change_base(change)
 
     def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` when changes wait for views to end, so that the state can grow; from any
@@ -596,9 +567,8 @@ class Log(
         while another view is open."""
         self._check_open()
         with self._exclusive:
-            self._apply_late()  # no transaction may be open when the map grows
             if not self._closed:
-                self._viewers.reserve(room_bytes)
+                self._layers.reserve(room_bytes)
 
     def on_commit(self, callback: Callable[[VClock], None]) -> Callable[[], None]:
         """Call `callback` with the position after each commit, in the committing thread: it must
@@ -616,23 +586,15 @@ class Log(
         Keep it short: pages it can see are not used again, and the state cannot grow meanwhile.
         """
         self._check_not_closed()
-        txn: Txn | None = None
-        with self._viewers.looking():
-            try:
+        try:
+            with self._viewers.looking(), contextlib.ExitStack() as closing:
                 with self._view_guard:
                     self._check_not_closed()
-                    self._late.disturb()
-                    self._take_late()
-                    if self._late.is_refused:
-                        self._check_open()
-                    txn = self._state.begin(write=False)
+                    txn = self._layers.begin(closing, write=False)
                     schema, vclock = self._schema, self.applied
                 yield ReadView(Engine(txn, schema, self._plans), vclock, self.instance)
-            except StateError as error:
-                raise explained(error, self._state.directory) from error
-            finally:
-                if txn is not None:
-                    txn.abort()
+        except StateError as error:
+            raise explained(error, self._state.directory) from error
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
         """The tuple with that full key of a unique index, None if there is none."""
@@ -676,7 +638,7 @@ class Log(
         """The spaces, by id; `system`: those of Tarantool's own definitions too."""
         return [space for space in self.schema if system or not space.is_system]
 
-    def cursor(self, after: Mapping[int, int] | None = None) -> LogCursor:
+    def cursor(self, after: Mapping[int, int] | None = None, *, settled: bool = False) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `rows`
         for who waits in a way of their own. Raises `PositionUnavailable`."""
         start = self.oldest_position if after is None else position_of(after)
@@ -690,6 +652,7 @@ class Log(
                 start,
                 filesystem=self._filesystem,
                 durable=lambda: self._durable,
+                settled=self.settled if settled else None,
                 lease=Lease(self.path),
             )
         )
@@ -700,16 +663,19 @@ class Log(
         *,
         follow: bool = False,
         stop: threading.Event | None = None,
+        settled: bool = False,
     ) -> Iterator[LoggedTransaction]:
         """Transactions of the log behind a position, oldest first.
 
         `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
-        instead of stopping, until the log is closed or `stop` is set. Only rows that were
+        instead of stopping, until the log is closed or `stop` is set; `settled`: none from the
+        first on that waits for the CONFIRM of a synchronous replication, and a NOP in the place of
+        each row that was undone, else all as they are logged. Only rows that were
         acknowledged are given: with durability "write" a power cut may still take them back, and
         with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
         holds that position, and following it what stopped a log that has failed.
         """
-        with self.cursor(after) as cursor:
+        with self.cursor(after, settled=settled) as cursor:
             while not (follow and self.is_closed):
                 self._check_not_closed()
                 seen = self._vclock

@@ -36,17 +36,15 @@ _Pairs = Iterator[tuple[bytes, bytes]]
 class LongKeys:
     """The keys of one index that have at least `PIECE_BYTES` bytes, in one transaction.
 
-    `raw`: LMDB's transaction; `top`: the database of the index; `below`: the second one; `keep`:
-    called with a database and a key before each change of that entry.
+    `raw`: LMDB's transaction; `top`: the database of the index; `below`: the second one.
     """
 
-    __slots__ = ("_below", "_keep", "_raw", "_top")
+    __slots__ = ("_below", "_raw", "_top")
 
-    def __init__(self, raw: Any, top: Any, below: Any, keep: Callable[[Any, bytes], None]) -> None:
+    def __init__(self, raw: Any, top: Any, below: Any) -> None:
         self._raw = raw
         self._top = top
         self._below = below
-        self._keep = keep
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
@@ -72,7 +70,6 @@ class LongKeys:
     def delete(self, key: bytes) -> None:
         """Remove `key`, which is there."""
         for handle, stored in reversed(self._path(key)):
-            self._keep(handle, stored)
             self._raw.delete(stored, db=handle)
             if handle is self._top or self._is_branch(stored[:_NUMBER_BYTES]):
                 return
@@ -123,7 +120,6 @@ class LongKeys:
         return path
 
     def _set(self, handle: Any, stored: bytes, value: bytes) -> None:
-        self._keep(handle, stored)
         self._raw.put(stored, value, db=handle)
 
     def _free_branch(self) -> bytes:

@@ -72,6 +72,7 @@ class Opened:
     state: State
     schema: Schema
     waiting: SynchroQueue
+    settled_since: VClock
     plans: Plans
     vclock: VClock
     writer: WalWriter
@@ -146,6 +147,7 @@ def open_folder(
             state=state,
             schema=schema,
             waiting=found.waiting,
+            settled_since=decided.start if position is None else position.vclock,
             plans=plans,
             vclock=vclock,
             writer=writer,

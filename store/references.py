@@ -18,12 +18,11 @@ Who reads gets the tuple, checked. The named database `references` of the state 
 value for each reference that was made: file u64, space id u32, key of the entry. That of an entry
 which was changed or removed since stays until the file goes, and says nothing.
 
-References are made behind the write of the log, and stand in the state with the LMDB transaction of
-the same commit (`store.append`) or a later one (`store.largerun`); what is loaded from snapshots
-and logs stands in the state itself. Before a log file is removed `move_in` puts what is still
-referred to into the state; the file stays open while a view of the state from before that may be in
-use. If a file that is referred to is missing when a folder is opened, the state is thrown away and
-made anew.
+References are made behind the write of the log and stand in the layer of the same commit, and so
+later in the state; what is loaded from snapshots and logs stands in the state itself. Before a log
+file is removed `move_in` puts what is still referred to into the state; the file stays open while a
+view of the state from before that may be in use. If a file that is referred to is missing when a
+folder is opened, the state is thrown away and made anew.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from logweir.limits import LOG_FILES_OPEN, STATE_KEY_BYTES
 from logweir.store import kernel
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
-from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 
 if TYPE_CHECKING:
@@ -91,22 +89,21 @@ def references(rows: Pieces) -> list[bytes] | None:
 
 def entries(
     keys: Sequence[bytes], tuples: Sequence[LargeTuple], blocks: Sequence[Pieces]
-) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]:
-    """What a primary index is to hold of tuples whose rows were written: keys with references, and
-    keys with whole tuples where those are not in the log as they are. `blocks`: of all of them."""
-    referred: list[tuple[bytes, bytes]] = []
-    held: list[tuple[bytes, bytes]] = []
+) -> list[tuple[bytes, bytes]]:
+    """What a primary index is to hold of tuples whose rows were written: keys with references, or
+    with whole tuples where those are not in the log as they are. `blocks`: of all of them."""
+    found: list[tuple[bytes, bytes]] = []
     start = 0
     for rows in blocks:
         end = start + len(rows.parts) // 3
         made_there = references(rows)
         if made_there is not None:
-            referred += zip(keys[start:end], made_there, strict=True)
+            found += zip(keys[start:end], made_there, strict=True)
         else:
             whole = [data.joined() for data in tuples[start:end]]
-            held += zip(keys[start:end], whole, strict=True)
+            found += zip(keys[start:end], whole, strict=True)
         start = end
-    return referred, held
+    return found
 
 
 def file_of(reference: bytes) -> int:
@@ -218,25 +215,8 @@ def move_in(log: Log, paths: Sequence[Path]) -> None:
 
     In steps, between which others commit. Raises `WalError`.
     """
-    from logweir.store.state import MapFull
-
     numbers = [int(path.stem) for path in paths]
     while numbers:
-        with log.exclusive():
-            txn = None
-            try:
-                txn = log.begin_group().engine.txn
-                is_done = txn.move_in(numbers[0])
-                failpoint("store.before_move_commit")
-                txn.commit()
-            except MapFull:
-                assert txn is not None
-                txn.abort()
-                log.grow_state()
-                continue
-            except BaseException:
-                if txn is not None:
-                    txn.abort()
-                raise
+        files, is_done = log.change_base(lambda txn: (txn.files, txn.move_in(numbers[0])))
         if is_done:  # and committed: no later view refers to it
-            txn.files.retire(numbers.pop(0))
+            files.retire(numbers.pop(0))

@@ -195,6 +195,11 @@ class Schema:
         """Whether there is a space whose changes wait for a CONFIRM."""
         return any(space.is_sync for space in self)
 
+    def is_synchronous(self, space_id: int) -> bool:
+        """Whether changes of that space wait for a CONFIRM."""
+        space = self._spaces.get(space_id)
+        return space is not None and space.is_sync
+
     def check_new_space(self, name: str) -> None:
         """Raises 10 where a space of that name exists."""
         if name in self._by_name:

@@ -26,7 +26,7 @@ import shutil
 import struct
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,7 +52,7 @@ from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, keep_for_ever
 from logweir.wal.vclock import VClock
 
-__all__ = ["MapFull", "Position", "Spoiled", "State", "StateError", "Txn", "explained", "typed"]
+__all__ = ["MapFull", "Position", "State", "StateError", "Txn", "explained", "typed"]
 
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
@@ -114,10 +114,6 @@ def typed(path: Path) -> Iterator[None]:
         raise explain(error, str(error.filename or path)) from error
     except StateError as error:
         raise explained(error, path / "state") from error
-
-
-class Spoiled(Exception):
-    """A rollback would have to undo a drop or a bulk load: the whole transaction must go."""
 
 
 class State(OfProcess):
@@ -281,11 +277,17 @@ class State(OfProcess):
                 hint="open the store again: the state is then rebuilt from snapshot and log",
             )
 
-    def _break_seal(self) -> None:
-        """Before the first change: note that the file is no longer what was closed in order."""
+    def check_fully(self) -> None:
+        """Before a change that is made of what stands here: wait until the file was compared with
+        its seal. Raises `WalError` where it is damaged."""
         if self._check is not None:
             self._check.join()
+            self._check = None
         self._check_whole()
+
+    def _break_seal(self) -> None:
+        """Before the first change: note that the file is no longer what was closed in order."""
+        self.check_fully()
         try:
             write_epoch(self.directory, self._filesystem, None)
         except OSError as error:
@@ -303,7 +305,7 @@ class State(OfProcess):
             self._check.join()
         if self._env is None:
             return
-        self._databases.clear()
+        self._databases = {}
         self._env.close()
         self._env = None
         if not clean or self._seal is not None:
@@ -347,7 +349,7 @@ class State(OfProcess):
         self._check_place()
         self._databases_max *= 2
         self._lacks_databases = False
-        self._databases.clear()
+        self._databases = {}
         env.close()
         try:
             self._env = self._open_environment()
@@ -361,12 +363,6 @@ class State(OfProcess):
         env = self._environment
         pages = int(env.info()["last_pgno"]) + 1
         return pages * int(env.stat()["psize"])
-
-    def has_room(self, wanted_bytes: int) -> bool:
-        """Whether a transaction that stores so much surely fits into the map."""
-        if self._wants_databases(len(self._databases)):
-            return False
-        return self.used_bytes + 4 * wanted_bytes + _ROOM_BYTES < self._map_bytes
 
     def lacks_room(self, room_bytes: int) -> bool:
         """Whether the map ends before `room_bytes`, or before as much again as there is now."""
@@ -410,36 +406,31 @@ class State(OfProcess):
                 raw.abort()
             raise
 
-    def begin_inside(self, raw: Any, opened: dict[bytes, Any]) -> Txn:
-        """See `Txn.child`. `opened`: the handles that only its parent `raw` knows."""
-        assert self._env is not None
-        child = Txn(self, self._env.begin(write=True, parent=raw), write=True)
-        child._opened.update(opened)
-        return child
-
-    def database(self, name: bytes, raw: Any, *, write: bool) -> Any | None:
-        """The handle of a named database; None where a reader finds none."""
-        handle = self._databases.get(name)
-        if handle is None:
-            self.check_process()
-        if handle is None and write:
-            try:
-                handle = self._environment.open_db(name, txn=raw, create=True)
-            except lmdb.DbsFullError:
-                if self._databases_max >= _DATABASES_MAX:
-                    raise
-                self._lacks_databases = True
-                raise MapFull("the state has no room for one more database") from None
-        return handle
-
     @property
-    def names(self) -> list[bytes]:
-        """Of all databases."""
-        return list(self._databases)
+    def databases(self) -> Mapping[bytes, Any]:
+        """The handles of all databases that were committed."""
+        return self._databases
+
+    def check_databases(self, names: Iterable[bytes]) -> None:
+        """Raise `WalError` where there cannot be databases of these indexes, too, and one for the
+        long keys of each."""
+        indexes = {name for name in self._databases if name.count(b"/") == 1}
+        if 2 * len(indexes.union(names)) > _DATABASES_MAX:
+            raise explained(lmdb.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
+
+    def new_database(self, name: bytes, raw: Any) -> Any:
+        """The handle of a database that is made."""
+        try:
+            return self._environment.open_db(name, txn=raw, create=True)
+        except lmdb.DbsFullError:
+            if self._databases_max >= _DATABASES_MAX:
+                raise
+            self._lacks_databases = True
+            raise MapFull("the state has no room for one more database") from None
 
     def remember(self, handles: dict[bytes, Any]) -> None:
         """Keep handles that a committed write transaction opened."""
-        self._databases.update(handles)
+        self._databases = {**self._databases, **handles}
 
     def forget(self, name: bytes) -> None:
         """Drop the handle of a database that no longer exists."""
@@ -458,49 +449,46 @@ class State(OfProcess):
 
 
 class Txn:
-    """One transaction on the state. A write transaction can be rolled back to a mark."""
+    """One transaction on the state."""
 
     def __init__(self, state: State, raw: Any, *, write: bool) -> None:
         self.state = state
         self.raw = raw
         self.is_write = write
         self._opened: dict[bytes, Any] = {}
-        self._undo: list[tuple[Any, bytes, bytes | None]] = []
-        self._irreversible = 0
+        self._known = state.databases  # a reader must not use those that were made after it began
         self._referring: dict[bytes, bool] = {}
 
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
         name = b"%d/%d" % (space_id, index_id)
         handle = self.database(name)
-        return None if handle is None else Tree(self, name, handle, self._undo)
+        return None if handle is None else Tree(self, name, handle)
 
     def database(self, name: bytes) -> Any | None:
         """The handle of a database; None where a reader finds none."""
-        handle = self._opened.get(name)
+        handle = self._known.get(name) or self._opened.get(name)
         if handle is None:
-            handle = self.state.database(name, self.raw, write=self.is_write)
-            if handle is not None and self.is_write:
-                self._opened[name] = handle
+            self.state.check_process()
+            if self.is_write:
+                handle = self._opened[name] = self.state.new_database(name, self.raw)
         return handle
 
     def indexes(self) -> list[tuple[int, int]]:
         """The space and the number of each index that was ever written."""
-        names = [name.split(b"/") for name in self.state.names if name[:1].isdigit()]
+        names = [name.split(b"/") for name in self._known if name[:1].isdigit()]
         return [(int(name[0]), int(name[1])) for name in names if len(name) == 2]
 
     def drop(self, space_id: int, index_id: int) -> None:
-        """Remove all entries of an index. Only undone with the whole transaction."""
+        """Remove all entries of an index."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
-        self.spoil()
         tree.clear()
 
     def load(self, space_id: int, index_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many entries. Only undone with the whole transaction."""
+        """Set many entries."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
-        self.spoil()
         if pairs:
             tree.load(pairs)
 
@@ -510,7 +498,6 @@ class Txn:
         """`load` of keys that are ascending, none of them twice: see `Tree.load_sorted`."""
         tree = self.tree(space_id, index_id)
         assert tree is not None
-        self.spoil()
         tree.load_sorted(parts, longest)
 
     def count(self, space_id: int, index_id: int) -> int:
@@ -518,35 +505,10 @@ class Txn:
         tree = self.tree(space_id, index_id)
         return 0 if tree is None else tree.count()
 
-    def spoil(self) -> None:
-        """From here on a rollback undoes the whole transaction or raises `Spoiled`."""
-        self._irreversible += 1
-
     def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
         """All entries of an index, in order; none where it was never written."""
         tree = self.tree(space_id, index_id)
         return iter(()) if tree is None else tree.ascending(b"")
-
-    def remove(self, space_id: int, index_id: int, key: bytes) -> None:
-        """Remove one entry, which is there."""
-        tree = self.tree(space_id, index_id)
-        assert tree is not None
-        tree.delete(key)
-
-    def mark(self) -> tuple[int, int]:
-        """A place to roll back to."""
-        return len(self._undo), self._irreversible
-
-    def rollback(self, mark: tuple[int, int]) -> None:
-        """Undo what trees did since `mark`. Raises `Spoiled` where that cannot be undone."""
-        if self._irreversible != mark[1]:
-            raise Spoiled
-        while len(self._undo) > mark[0]:
-            handle, key, old = self._undo.pop()
-            if old is None:
-                self.raw.delete(key, db=handle)
-            else:
-                self.raw.put(key, old, db=handle)
 
     def position(self) -> Position | None:
         """Up to where the state is applied; None in an empty one."""
@@ -584,29 +546,8 @@ class Txn:
 
     # --- references -------------------------------------------------------------------------------
 
-    def take_large(
-        self,
-        space_id: int,
-        referred: list[tuple[bytes, bytes]],
-        held: list[tuple[bytes, bytes]],
-    ) -> None:
-        """Add entries to a primary index, with references and with tuples: see
-        `references.entries`. None of the keys, which are short, is there. Undone as `refer`."""
-        if held:
-            tree = self.tree(space_id, 0)
-            assert tree is not None
-            tree.insert(sorted(held))
-        if referred:
-            self.refer(space_id, sorted(referred))
-
     def refer(self, space_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add entries to a primary index, ascending, none of which is there, with references.
-
-        Only undone with the whole transaction.
-        """
-        tree = self.tree(space_id, 0)
-        assert tree is not None
-        tree.insert(pairs)
+        """Note entries of a primary index that are references."""
         name = b"%d/0" % space_id
         if not self.is_referring(name):
             self.raw.put(_REFERRING + name, b"", db=self.database(_META))
@@ -648,6 +589,7 @@ class Txn:
         """
         places: list[bytes] = []
         size = 0
+        self.state.files.hold(number)
         with self.raw.cursor(self.database(_REFERENCES)) as cursor:
             if cursor.set_range(number.to_bytes(8, "big")):
                 for place in cursor.iternext(values=False):
@@ -657,7 +599,6 @@ class Txn:
                     if len(places) == _MOVED_ENTRIES or size > _MOVED_BYTES:
                         self._forget(places)
                         return False
-                    self.state.files.hold(number)
                     places.append(place)
                     size += self._move_one(number, space_id, place[_PLACE.size :])
         self._forget(places)
@@ -682,10 +623,6 @@ class Txn:
     def _forget(self, places: list[bytes]) -> None:
         for place in places:
             self.raw.delete(place, db=self.database(_REFERENCES))
-
-    def child(self) -> Txn:
-        """A write transaction inside of this one, which waits until it is aborted."""
-        return self.state.begin_inside(self.raw, self._opened)
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `lmdb.Error`; then it is aborted."""

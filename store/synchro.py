@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from logweir.errors import DecodeError, ErrorCode, RequestError
@@ -34,10 +34,10 @@ from logweir.store import ddl
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
 from logweir.store.request import Request
-from logweir.store.schema import Schema
 from logweir.store.sequence import learn_sequence
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import encode_uint, unpack
+from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Key, RowType
 
@@ -49,7 +49,6 @@ __all__ = [
     "SynchroQueue",
     "apply_row",
     "encode_decision",
-    "is_synchronous",
 ]
 
 APPLIED: Final = frozenset(
@@ -64,22 +63,33 @@ DECISIONS: Final = frozenset((RowType.CONFIRM, RowType.ROLLBACK))
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One transaction that waits. `replica_id`, `lsn`: of its last row that is not local, 0 where
-    all are; `before`: the position in front of it; `rows`: their bytes."""
+    all are; `before`: the position in front of it; `rows`: their bytes; `spaces`: ids of the spaces
+    that they change; `spans`: their lsns."""
 
     replica_id: int
     lsn: int
     before: VClock
     rows: bytes
+    spaces: frozenset[int]
+    spans: tuple[Span, ...]
 
     @classmethod
     def of(cls, columns: RowColumns, first: int, last: int, before: VClock) -> Entry:
         """The transaction of rows first … last - 1."""
         replica_id = lsn = 0
+        spans: dict[int, Span] = {}
         for row in range(first, last):
-            if columns.replica_id[row]:
-                replica_id, lsn = columns.replica_id[row], columns.lsn[row]
+            origin, number = columns.replica_id[row], columns.lsn[row]
+            spans[origin] = (origin, spans.get(origin, (origin, number))[1], number)
+            if origin:
+                replica_id, lsn = origin, number
         data = columns.data[columns.row_offset[first] : columns.end_offset[last - 1]]
-        return cls(replica_id, lsn, before, data)
+        spaces = frozenset(columns.space_id[first:last])
+        return cls(replica_id, lsn, before, data, spaces, tuple(spans.values()))
+
+    def without_rows(self) -> Entry:
+        """The same, but what they are; `columns` gives none."""
+        return replace(self, rows=b"")
 
     def columns(self) -> RowColumns:
         """Its rows."""
@@ -115,22 +125,15 @@ def encode_decision(owner: int, lsn: int) -> bytes:
     return b"\x82\x02" + encode_uint(owner) + b"\x03" + encode_uint(lsn)
 
 
-def is_synchronous(schema: Schema, columns: RowColumns, rows: Iterable[int]) -> bool:
-    """Whether one of these rows is of a synchronous space."""
-    for row in rows:
-        space = schema.get(columns.space_id[row])
-        if space is not None and space.is_sync:
-            return True
-    return False
-
-
 class SynchroQueue:
     """The transactions that wait, in the order of the log. The first one is synchronous."""
 
-    __slots__ = ("_entries", "size_bytes")
+    __slots__ = ("_entries", "size_bytes", "undone")
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), undone: Iterable[Span] = ()) -> None:
         self._entries = deque(entries)
+        self.undone = list(undone)
+        """The rows that were rolled back."""
         self.size_bytes = sum(len(entry.rows) for entry in self._entries)
         """Bytes of all their rows."""
 
@@ -150,14 +153,19 @@ class SynchroQueue:
         """The position in front of all that waits, where something does."""
         return self._entries[0].before
 
+    @property
+    def limit(self) -> VClock | None:
+        """As `applied`, None where nothing waits."""
+        return self.applied if self._entries else None
+
     def hold(self, entry: Entry) -> None:
         """Let a transaction wait."""
         self._entries.append(entry)
         self.size_bytes += len(entry.rows)
 
-    def decide(self, decision: Decision, is_sync: Callable[[Entry], bool]) -> Iterator[Entry]:
+    def decide(self, decision: Decision, is_sync: Callable[[int], bool]) -> Iterator[Entry]:
         """Drop what a decision rolls back; give, in order, what is to be applied and waits no
-        longer. `is_sync` is asked when all before the entry were applied."""
+        longer. `is_sync`: whether a space is synchronous, asked when all before was applied."""
         if not self._entries or decision.owner != self.owner:
             return
         confirmed = decision.lsn
@@ -166,7 +174,7 @@ class SynchroQueue:
             self._drop(decision.lsn)
         while self._entries:
             entry = self._entries[0]
-            if entry.lsn > confirmed and is_sync(entry):
+            if entry.lsn > confirmed and any(map(is_sync, entry.spaces)):
                 return
             yield entry
             self._entries.popleft()
@@ -177,7 +185,9 @@ class SynchroQueue:
         is_undone = False
         for entry in self._entries:
             is_undone = is_undone or (entry.replica_id == owner and entry.lsn >= lsn)
-            if not is_undone or entry.replica_id not in (0, owner):
+            if is_undone and entry.replica_id in (0, owner):
+                self.undone += entry.spans
+            else:
                 kept.append(entry)
         self._entries = deque(kept)
         self.size_bytes = sum(len(entry.rows) for entry in kept)

@@ -13,7 +13,7 @@ from logweir.store.group import Group
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.state import MapFull, Spoiled, StateError, explained
+from logweir.store.state import StateError, explained
 from logweir.store.statements import Statements, result_of
 from logweir.store.view import get
 from logweir.wal.mp import Value, unpack
@@ -36,7 +36,6 @@ class Transaction(Statements):
     def __init__(self, log: Log) -> None:
         self._log = log
         self._group: Group | None = None
-        self._done: list[Request] = []
         self._turn: Generator[None, None, None] | None = None
 
     def __enter__(self) -> Transaction:
@@ -79,7 +78,7 @@ class Transaction(Statements):
 
     def _undo(self) -> None:
         if self._group is not None:
-            self._group.engine.txn.abort()
+            self._group.txn.abort()
         self._group = None
 
     @property
@@ -101,9 +100,7 @@ class Transaction(Statements):
     def execute(self, request: Request) -> bytes | None:
         """One change given in MsgPack bytes, seen by the following statements. See
         `Log.execute`."""
-        changed = self._execute(request)
-        self._done.append(request)
-        return result_of(request, changed)
+        return result_of(request, self._execute(request))
 
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Changes of definitions as part of this transaction."""
@@ -142,35 +139,11 @@ class Transaction(Statements):
         mark = group.mark()
         try:
             return group.execute(request)
-        except MapFull:
-            self._start_again()
-            return self._execute(request)
         except Exception:
-            try:
-                group.rollback(mark)
-            except Spoiled:
-                self._start_again(grow=False)
+            group.rollback(mark)
             raise
 
-    def _start_again(self, *, grow: bool = True) -> None:
-        """Repeat what was done so far in a new LMDB transaction, its map grown."""
-        group = self._open()
-        group.engine.txn.abort()
-        if grow:
-            self._log.grow_state()
-        self._group = self._log.begin_group()
-        for request in self._done:
-            self._group.execute(request)
-
     def _commit(self) -> None:
-        while True:
-            group = self._open()
-            group.end_transaction()
-            try:
-                self._log.finish_group(group)
-                return
-            except MapFull:
-                self._start_again()
-            except BaseException:
-                group.engine.txn.abort()
-                raise
+        group = self._open()
+        group.end_transaction()
+        self._log.finish_group(group)

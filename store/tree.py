@@ -1,8 +1,8 @@
-"""One index of the state in one transaction: ordered bytes → bytes."""
+"""One index of the base in one transaction: ordered bytes → bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import lt
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,16 +26,13 @@ SortedPart: TypeAlias = tuple[list[bytes], list[bytes]]
 class Tree:
     """The entries of one index in one transaction: ordered bytes → bytes."""
 
-    __slots__ = ("_name", "_raw", "_txn", "_undo", "handle")
+    __slots__ = ("_name", "_raw", "_txn", "handle")
 
-    def __init__(
-        self, txn: Txn, name: bytes, handle: Any, undo: list[tuple[Any, bytes, bytes | None]]
-    ) -> None:
+    def __init__(self, txn: Txn, name: bytes, handle: Any) -> None:
         self._txn = txn
         self._name = name
         self._raw = txn.raw
         self.handle = handle
-        self._undo = undo
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
@@ -46,10 +43,15 @@ class Tree:
             return value
         return self._long().get(key) if self._txn.has_long(self._name) else None
 
+    def has(self, key: bytes) -> bool:
+        """Whether there is something under `key`."""
+        if len(key) < PIECE_BYTES:
+            return self._raw.get(key, db=self.handle) is not None
+        return self.get(key) is not None
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
         if len(key) < PIECE_BYTES:
-            self._keep(self.handle, key)
             self._raw.put(key, value, db=self.handle)
         else:
             self._txn.note_long(self._name)
@@ -58,28 +60,23 @@ class Tree:
     def delete(self, key: bytes) -> None:
         """Remove `key`, which is there."""
         if len(key) < PIECE_BYTES:
-            self._keep(self.handle, key)
             self._raw.delete(key, db=self.handle)
         else:
             self._long().delete(key)
 
     def clear(self) -> None:
-        """Remove all entries. Not undone by `rollback`."""
+        """Remove all entries."""
         self._raw.drop(self.handle, delete=False)
         if self._txn.has_long(self._name):
             self._long().clear()
 
-    def _keep(self, handle: Any, key: bytes) -> None:
-        """Note what is under `key`, for a rollback."""
-        self._undo.append((handle, key, self._raw.get(key, db=handle)))
-
     def _long(self) -> LongKeys:
         """The keys in pieces; a reader asks only where there are some."""
         below = self._txn.database(self._name + _LONG_NAME)
-        return LongKeys(self._raw, self.handle, below, self._keep)
+        return LongKeys(self._raw, self.handle, below)
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many entries, fastest in ascending order of keys. Not undone by `rollback`."""
+        """Set many entries, fastest in ascending order of keys."""
         keys = [key for key, _ in pairs]
         if all(map(lt, keys, keys[1:])):
             self.load_sorted([(keys, [value for _, value in pairs])], _longest(keys))
@@ -90,6 +87,11 @@ class Tree:
             return
         with self._raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs)
+
+    def discard(self, key: bytes) -> None:
+        """Remove `key`, if it is there."""
+        if len(key) < PIECE_BYTES or self.get(key) is not None:
+            self.delete(key)
 
     def load_sorted(self, parts: Iterable[SortedPart], longest: int) -> None:
         """`load` of keys that are ascending, none of them twice.
@@ -106,64 +108,6 @@ class Tree:
             for keys, values in parts:
                 pairs = zip(keys, values, strict=True)
                 cursor.putmulti(pairs, append=last is None or keys[0] > last)
-
-    def put_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set many short keys, fastest in ascending order. Undone as `add_new`."""
-        self._txn.spoil()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs)
-
-    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> bool:
-        """Add many entries, ascending; False, with some of them added, if a key is there already.
-
-        Only undone with the whole transaction.
-        """
-        self._txn.spoil()
-        if not takes_length(_longest([key for key, _ in pairs])):
-            for key, value in pairs:
-                if self.get(key) is not None:
-                    return False
-                self.put(key, value)
-            return True
-        with self._raw.cursor(self.handle) as cursor:
-            _, added = cursor.putmulti(pairs, overwrite=False)
-        return bool(added == len(pairs))
-
-    def append(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending and above all that are there. Undone as `add_new`."""
-        self._txn.spoil()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=True)
-
-    def insert(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Add many short keys, ascending, none of which is there. Undone as `add_new`."""
-        self._txn.spoil()
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            cursor.putmulti(pairs, append=last is None or pairs[0][0] > last)
-
-    def has_any(self, keys: Sequence[bytes]) -> bool:
-        """Whether one of these short keys, ascending, is there."""
-        last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
-            return last is not None and any(key <= last and cursor.set_key(key) for key in keys)
-
-    def has_only(self, prefix: bytes) -> bool:
-        """Whether all keys begin with `prefix`, as short as a key that is stored as it is."""
-        with self._raw.cursor(self.handle) as cursor:
-            if not cursor.first():
-                return True
-            has_first: bool = cursor.key().startswith(prefix)
-            return has_first and cursor.last() and cursor.key().startswith(prefix)
-
-    def last_with(self, prefix: bytes) -> bytes | None:
-        """The greatest key, as stored, of those that begin with `prefix`, which is short."""
-        with self._raw.cursor(self.handle) as cursor:
-            found = cursor.set_range(prefix.ljust(PIECE_BYTES, b"\xff"))
-            if not (found and cursor.key().startswith(prefix)):
-                found = cursor.prev() if found else cursor.last()
-            is_such = found and cursor.key().startswith(prefix)
-            return bytes(cursor.key()) if is_such else None
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""
@@ -220,8 +164,11 @@ class Tree:
                     wanted = 16 * _STEP_VALUES
         return found, False
 
-    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
+    def descending(
+        self, stop: bytes | None, *, whole: bool = True
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries below `stop` (None: from the greatest), in reverse order of keys. `whole`: with
+        tuples in the place of references to them."""
         with self._raw.cursor(self.handle) as cursor:
             if stop is None:
                 found = cursor.last()
@@ -234,7 +181,7 @@ class Tree:
                     found = cursor.prev()
             if not found:
                 return
-            resolve, state = self._resolver(), self._txn.state
+            resolve, state = self._resolver() if whole else None, self._txn.state
             for stored, value in cursor.iterprev():
                 if len(stored) < PIECE_BYTES:
                     yield stored, value if resolve is None else resolve(value)

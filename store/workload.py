@@ -23,8 +23,8 @@ from logweir.wal.filesystem import OS, make_folders
 __all__ = ["FAILPOINTS", "check_store", "make_store"]
 
 FAILPOINTS: Final = (
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
 )
 """Where a store can be made to die, besides where its log can (`recovery.faults`)."""
 

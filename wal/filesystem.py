@@ -140,6 +140,10 @@ class AppendFile(Protocol):
     def write(self, parts: Sequence[Buffer]) -> None:
         """Append all parts, one behind the other. After `OSError` some of them may be there."""
 
+    def put(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Write all parts over what is there from `offset` on, or behind it; `size` and where the
+        next `write` begins stay. After `OSError` some of them may be there."""
+
     def truncate(self, size: int) -> None:
         """Cut the file back to `size` bytes; the next `write` begins there."""
 
@@ -276,7 +280,7 @@ class _OsAppendFile(OfProcess):
         self.path = path
         self._fd = _opened(name, os.O_RDWR | os.O_NOFOLLOW | flags, folder)
         try:
-            self._size = os.lseek(self._fd, 0, os.SEEK_END)
+            self._size = os.fstat(self._fd).st_size
         except BaseException:
             os.close(self._fd)
             raise
@@ -286,29 +290,31 @@ class _OsAppendFile(OfProcess):
         return self._size
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        written = os.writev(self._fd, parts[:_PARTS_MAX])
-        self._size += written
-        if written < sum(map(len, parts)):
-            self._write_rest(parts, written)
+        self.put(parts, self._size)
+        self._size += sum(map(len, parts))
 
-    def _write_rest(self, parts: Sequence[Buffer], written: int) -> None:
+    def put(self, parts: Sequence[Buffer], offset: int) -> None:
+        written = os.pwritev(self._fd, parts[:_PARTS_MAX], offset)
+        if written < sum(map(len, parts)):
+            self._put_rest(parts, offset, written)
+
+    def _put_rest(self, parts: Sequence[Buffer], offset: int, written: int) -> None:
         """Go on behind the first `written` bytes."""
         views = [memoryview(part) for part in parts if len(part)]
         while True:
+            offset += written
             while views and written >= len(views[0]):
                 written -= len(views[0])
                 del views[0]
             if not views:
                 return
             views[0] = views[0][written:]
-            written = os.writev(self._fd, views[:_PARTS_MAX])
+            written = os.pwritev(self._fd, views[:_PARTS_MAX], offset)
             if not written:
                 raise OSError(errno.EIO, "the disk takes no more bytes of a write", str(self.path))
-            self._size += written
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
-        os.lseek(self._fd, size, os.SEEK_SET)
         self._size = size
 
     def sync(self) -> None:

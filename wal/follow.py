@@ -20,6 +20,7 @@ from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directo
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import Lease
 from logweir.wal.reader import Block, Taker, WalReader
+from logweir.wal.settled import ALL_SETTLED, Settled
 from logweir.wal.vclock import VClock
 
 __all__ = ["Follower"]
@@ -33,10 +34,11 @@ class Follower:
 
     `directory`: the folder; `after`: exactly the rows above it are yielded; `durable`: tells a
     follower in the writer's own process the newest file that has synced rows and how many of its
-    bytes are synced, and nothing behind that is yielded; `place`: a file, a byte in it and the
-    log's position there, which `after` covers, so that what is before need not be read; `lease`:
-    keeps what is still to be read from being removed, and is closed with the follower. One thread
-    at a time.
+    bytes are synced, and nothing behind that is yielded; `settled`: tells what is settled above a
+    position, nothing behind that is yielded, and a NOP for what was undone; `place`: a file, a
+    byte in it and the log's position there, which `after` covers, so that what is before need not
+    be read; `lease`: keeps what is still to be read from being removed, and is closed with the
+    follower. One thread at a time.
     """
 
     def __init__(
@@ -46,12 +48,15 @@ class Follower:
         *,
         filesystem: FileSystem = OS,
         durable: Callable[[], tuple[Path, int]] | None = None,
+        settled: Callable[[VClock], Settled] | None = None,
         place: tuple[Path, int, VClock] | None = None,
         lease: Lease | None = None,
     ) -> None:
         self._lease = lease
         self._place = place
         self._durable = durable
+        self._ask_settled = settled
+        self._is_all_settled = True  # what stood in this file when it was looked at, is
         self.directory = directory
         self._filesystem = filesystem
         self._reader: WalReader | None = None
@@ -117,22 +122,33 @@ class Follower:
             reader = self._reader
             assert reader is not None
             limit = self._limit(reader.path.name)
+            settled = self._settled()  # asked last: what may be read was told before
             reader.refresh()
             self._safe_end = reader.size if limit is None else min(limit, reader.size)
-            for item in reader.blocks(self._offset):
+            for item in reader.blocks(self._offset, is_live=True):
                 if limit is not None and item.offset >= limit:
                     return
                 if isinstance(item, Damage):
                     if item.kind in TAIL_KINDS or item.kind is DamageKind.CHECKSUM:
                         break
                     raise item.to_error()
-                self._offset = item.end
+                count = settled.count(item.columns)
+                is_whole = count == len(item.columns)
+                if is_whole:
+                    self._offset = item.end
+                elif not count:
+                    return
+                else:
+                    item = item.first_rows(count)
                 if self._read is not self._lsns:
                     item.columns.raise_lsns(self._read)
                 above = item.above(self._lsns)
                 self._level()
                 if above is not None:
-                    yield above
+                    yield above.shown(settled)
+                if not is_whole:
+                    return
+            self._safe_end = self._offset  # what is behind is no block, or not yet
             if not self._open_next(reader):
                 return
 
@@ -150,7 +166,7 @@ class Follower:
         where the log was read to.
         """
         reader = self._reader
-        if reader is None or not self.is_ahead:
+        if reader is None or not self.is_ahead or not self._is_all_settled:
             return False
         if not taker.counts_all:
             ahead = {i for i, lsn in enumerate(self._read) if lsn < self._lsns[i]}
@@ -170,6 +186,15 @@ class Follower:
         """Note whether the log was read up to the position."""
         if self._read is not self._lsns and self._read == self._lsns:
             self._read = self._lsns
+
+    def _settled(self) -> Settled:
+        """What is settled above the position."""
+        if self._ask_settled is None:
+            return ALL_SETTLED
+        position = self.vclock
+        found = self._ask_settled(position)
+        self._is_all_settled = found.is_all_above(position)
+        return found
 
     def _limit(self, name: str) -> int | None:
         """How many bytes of that file may be read, None for all."""

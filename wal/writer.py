@@ -8,6 +8,10 @@ A batch is one or more blocks, written with one call. After `write` the rows are
 * a failed sync, or a failed cut: the writer is *poisoned*. What the disk then holds is not known
   (the system may have dropped the data and forgotten that it did), so nothing more is written
   or acknowledged until the folder is opened again;
+* zeros that are written ahead (`write_ahead_bytes`), so that a sync of what goes over them need not
+  save the file's size too. They are written behind a sync, long before they are needed, and a
+  filler (`wal.filler`) behind the last block stands for them. Where they cannot be written the log
+  goes on without;
 * a full file (`max_bytes`, looked at before a batch): EOF marker, sync, and a new file whose
   `PrevVClock` is the old one's `VClock`. A new file is made as `….xlog.inprogress`, gets its
   header, is synced, renamed, and its folder synced, before any row in it may be acknowledged.
@@ -27,11 +31,17 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import ConfigError, UsedAfterFork, WriteFailed, WriterPoisoned
-from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES
+from logweir.limits import (
+    COMPRESS_THRESHOLD_BYTES,
+    WAL_MAX_SIZE_BYTES,
+    WRITE_AHEAD_BYTES,
+    WRITE_AHEAD_MAX_BYTES,
+)
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
 from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
+from logweir.wal.filler import FILLER_BYTES, encode_filler
 from logweir.wal.meta import SYNCED, Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.process import OfProcess
@@ -55,6 +65,10 @@ PROGRAM: Final = f"logweir {VERSION}"
 
 INPROGRESS: Final = ".inprogress"
 _UNSYNCED_MAX: Final = 2**32 - 1
+_FIRST_AHEAD_BYTES: Final = 16 * 1024  # a log has no more zeros than data, but for so many
+_PAGE_BYTES: Final = 4096
+"""A kill ends a write between two pages, not inside of one."""
+_ZEROS: Final = bytes(64 * 1024)
 _DENSE_BLOCKS: Final = 8
 """After so many blocks of pieces in a row that could not be made smaller only each of so many is
 looked at: trying takes as long as writing."""
@@ -75,18 +89,23 @@ class WriterOptions:
     """`is_synced`: each write is synced before it is acknowledged; the headers of new logs say so,
     and a log that says so is not gone on with where it is not; `max_bytes`: rotate from this size
     on; `compress_threshold_bytes`: zstd from this size of a
-    block on, None never; `compress_level`: of zstd, 1 … 22."""
+    block on, None never; `compress_level`: of zstd, 1 … 22; `write_ahead_bytes`: most zeros behind
+    the last block, 0 none; there are none in a log that is not synced."""
 
     is_synced: bool = False
     max_bytes: int = WAL_MAX_SIZE_BYTES
     compress_threshold_bytes: int | None = COMPRESS_THRESHOLD_BYTES
     compress_level: int = 1
+    write_ahead_bytes: int = WRITE_AHEAD_BYTES
 
     def __post_init__(self) -> None:
         if self.max_bytes < 2:
             raise ConfigError("wal_max_size", f"{self.max_bytes} is not over 1 byte")
         if not 1 <= self.compress_level <= 22:
             raise ConfigError("compress_level", f"{self.compress_level} is not in 1 … 22")
+        if not 0 <= self.write_ahead_bytes <= WRITE_AHEAD_MAX_BYTES:
+            text = f"{self.write_ahead_bytes} is not in 0 … {WRITE_AHEAD_MAX_BYTES} bytes"
+            raise ConfigError("write_ahead", text, hint="0 turns writing ahead off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +129,19 @@ class AppendPoint:
 @dataclass(slots=True)
 class _Current:
     """The file being written. `synced`: bytes known to be on stable storage; `size`: bytes in it;
-    `number`: in its name."""
+    `filled`: the same with what was written ahead, if anything was; `number`: in its name."""
 
     file: AppendFile
     path: Path
     start: VClock
     synced: int
     size: int = field(init=False)
+    filled: int = field(init=False)
+    takes_zeros: bool = True
     number: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size = self.file.size()
+        self.size = self.filled = self.file.size()
         self.number = int(self.path.stem)
 
 
@@ -160,7 +181,11 @@ class WalWriter(OfProcess):
         if at.path is not None:
             self._reopen(at, at.path)
             if at.meta is not None and at.meta.is_synced and not self.options.is_synced:
-                self._begin_weaker(at.meta)
+                try:
+                    self._begin_weaker(at.meta)
+                except BaseException:
+                    self.abandon()
+                    raise
         self._belong()
 
     @property
@@ -272,12 +297,16 @@ class WalWriter(OfProcess):
         assert current is not None
         failpoint("wal.before_write")
         before = current.size
+        size = before + sum(map(len, parts))
         try:
-            current.file.write(parts)
+            if current.filled > before:
+                _overwrite(current, parts, size)
+            else:
+                current.file.write(parts)
         except OSError as error:
             self._cut(current, before, error)
             raise self._failed(error, "cannot write to the log", before) from error
-        current.size = size = before + sum(map(len, parts))
+        current.size = size
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
         self._last_block = last = (current.path, size, before, parts[0])
@@ -306,6 +335,7 @@ class WalWriter(OfProcess):
             return
         self._sync(self._current)
         failpoint("wal.after_sync")
+        self._write_ahead(self._current)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -410,7 +440,29 @@ class WalWriter(OfProcess):
             current.file.sync()
         except OSError as error:
             raise self._poisoned(error, f"after a failed write ({cause}) the cut failed") from cause
-        current.synced = current.size = size
+        current.synced = current.size = current.filled = size
+
+    def _write_ahead(self, current: _Current) -> None:
+        """Have zeros behind what is synced, if there are not enough of them any more."""
+        options, size = self.options, current.size
+        step = min(options.write_ahead_bytes, max(size, _FIRST_AHEAD_BYTES))
+        filled = min(size + step, options.max_bytes)
+        few = not options.is_synced or filled - size <= 2 * FILLER_BYTES
+        if few or current.filled - size >= step // 2 or not current.takes_zeros:
+            return
+        before = max(current.filled, size + FILLER_BYTES)
+        if filled <= before:
+            return
+        current.filled = filled  # also where what follows is interrupted
+        whole, rest = divmod(filled - before, len(_ZEROS))
+        zeros = filled - size - FILLER_BYTES
+        try:
+            current.file.put([encode_filler(zeros + 1)], size)
+            current.file.put([_ZEROS] * whole + [_ZEROS[:rest]], before)
+            current.file.put([encode_filler(zeros)], size)
+        except OSError as error:
+            current.takes_zeros = False  # the disk may be full but for what is to be written
+            self._cut(current, size, error)
 
     def _sync(self, current: _Current) -> None:
         self.syncs += 1
@@ -457,14 +509,22 @@ class WalWriter(OfProcess):
         if current is None:
             return
         before = current.size
-        if current.synced != before:
-            self._sync(current)  # so that an EOF marker says: everything before it was synced
+        is_ahead = current.filled > before
+        if is_ahead:
+            try:
+                current.file.truncate(before)
+            except OSError as error:
+                raise self._failed(error, "cannot close the log file", before) from error
+            current.filled = before
+        if current.synced != before or is_ahead:
+            # So that an EOF marker says: everything before it was synced, and nothing follows.
+            self._sync(current)
         try:
             current.file.write([EOF_MARKER])
         except OSError as error:
             self._cut(current, before, error)
             raise self._failed(error, "cannot close the log file", before) from error
-        current.size = before + len(EOF_MARKER)
+        current.size = current.filled = before + len(EOF_MARKER)
         failpoint("wal.after_eof_before_sync")
         self._sync(current)
         self._prev_vclock = current.start
@@ -506,3 +566,34 @@ class WalWriter(OfProcess):
                 raise self._poisoned(error, "a new log file's name could not be synced") from error
             raise
         return _Current(file, path, self._vclock, file.size())
+
+
+def _overwrite(current: _Current, parts: Sequence[Buffer], size: int) -> None:
+    """Write over what was written ahead; the file's data ends at `size` then.
+
+    What a killed process leaves ends in a whole filler, or in one that is longer than the file:
+    where the write is not inside of one page, all but its first one is written before that.
+    """
+    before = current.size
+    current.filled = filled = max(current.filled, size + FILLER_BYTES)
+    parts = [*parts, encode_filler(filled - size - FILLER_BYTES)]
+    border = -(-(before + FILLER_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+    if size + FILLER_BYTES > border:
+        front, behind = _split(parts, border - before)
+        current.file.put([encode_filler(filled - before - FILLER_BYTES + 1)], before)
+        current.file.put(behind, border)
+        current.file.put(front, before)
+    else:
+        current.file.put(parts, before)
+
+
+def _split(parts: Sequence[Buffer], count: int) -> tuple[list[Buffer], list[Buffer]]:
+    """The first `count` bytes of `parts`, and the others."""
+    front: list[Buffer] = []
+    for number, part in enumerate(parts):
+        if len(part) > count:
+            view = memoryview(part)
+            return [*front, view[:count]], [view[count:], *parts[number + 1 :]]
+        front.append(part)
+        count -= len(part)
+    return front, []

@@ -109,7 +109,8 @@ def quick_check(
     also whether what is compressed can be unpacked. Raises `WalError` and its kinds for headers.
     """
     given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
-    wanted = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), **given)
+    locations = tuple(absolute(str(path)) for path in paths)
+    wanted = ScanOptions(paths=locations, settled=False, **given)
     with leased(*wanted.paths):
         return _quickly_checked(spark, plan(wanted), unpack, told)
 

@@ -43,6 +43,7 @@ from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Source, Split, plan
 from logweir.pipeline.storage import open_storage
+from logweir.store.definition import SystemSpace
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock
 
@@ -89,11 +90,17 @@ def prepare(
     """
     if isinstance(until, Mapping) and not isinstance(until, VClock):
         until = VClock(until)
-    options = ScanOptions(paths=tuple(absolute(str(path)) for path in paths), columns=SCAN_COLUMNS)
+    options = ScanOptions(
+        paths=tuple(absolute(str(path)) for path in paths), columns=SCAN_COLUMNS, settled=False
+    )
     if split_bytes is not None:
         options = replace(options, split_bytes=split_bytes)
     snaps = _snapshots(options, snapshot)
     base, splits, found, logs, judged = _based(look, options, snaps, until)
+    if _may_wait(found):
+        _check_folder(logs[0], options)
+        options = replace(options, settled=True)
+        base, splits, found, logs, judged = _based(look, options, snaps, until)
     check_reached(judged, until, snaps[0].vclock)
     paths_by_number = {0: base.path} | {one.number: one.path for one in logs[0]}
     files = tuple(paths_by_number.get(n, "") for n in range(max(paths_by_number) + 1))
@@ -101,8 +108,6 @@ def prepare(
     definitions += wanted_definitions(found, judged)
     draft = FoldPlan(files, tuple(definitions), judged.known, judged.end)
     keyer = Keyer(draft)
-    if not base.vclock.covers(judged.vclock):
-        _check_decided(keyer.history, options)
     every = [*splits, *logs[1]]
     wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
     decided = replace(draft, cuts=cuts_of(found, keyer, wanted))
@@ -119,15 +124,23 @@ def prepare(
     )
 
 
-def _check_decided(history: History, options: ScanOptions) -> None:
-    """Refuse logs of synchronous spaces: which of their rows hold is decided by rows behind them
-    (`store.synchro`), and here every part is folded by itself."""
-    if history.schema.has_synchronous:
+def _may_wait(found: Found) -> bool:
+    """Whether a definition says that a space is synchronous: which of the rows behind it hold is
+    decided by rows behind them (`store.settling`)."""
+    return any(
+        row.space_id == SystemSpace.SPACE and b"is_sync" in (row.tuple or b"") + (row.ops or b"")
+        for row in found.definitions
+    )
+
+
+def _check_folder(logs: Sequence[Source], options: ScanOptions) -> None:
+    """Refuse logs of synchronous spaces in several folders: each is judged by itself."""
+    if len({Path(log.path).parent for log in logs}) > 1:
         raise WalError(
-            "there are synchronous spaces: rows of the log may wait, or be undone.",
+            "there are synchronous spaces, and rows that decide about them may be in another "
+            "folder.",
             path=", ".join(options.paths),
-            hint="make a snapshot with `logweir snapshot DIR`, which holds what is confirmed, and "
-            "take the state at its position",
+            hint="put the logs and a snapshot before them into one folder",
         )
 
 
@@ -214,7 +227,7 @@ def _behind(logs: list[Source], vclock: VClock) -> list[Source]:
 
 def _logs(options: ScanOptions, start: VClock) -> tuple[list[Source], list[Split]]:
     """The logs behind `start`, numbered from 1 in their order, and their splits."""
-    planned = plan(replace(options, kinds=("xlog",)))
+    planned = plan(replace(options, kinds=("xlog",)), waits=options.settled)
     ordered = sorted(planned.sources, key=lambda one: one.vclock.signature)
     wanted = _behind(ordered, start)
     numbers = {one.path: number for number, one in enumerate(wanted, 1)}

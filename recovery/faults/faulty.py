@@ -188,14 +188,23 @@ class _FaultyAppendFile:
         return self._inner.size()
 
     def write(self, parts: Sequence[Buffer]) -> None:
+        self._inner.write(self._parts(parts, self._inner.write))
+
+    def put(self, parts: Sequence[Buffer], offset: int) -> None:
+        self._inner.put(self._parts(parts, lambda some: self._inner.put(some, offset)), offset)
+
+    def _parts(
+        self, parts: Sequence[Buffer], write: Callable[[Sequence[Buffer]], None]
+    ) -> Sequence[Buffer]:
+        """What is to be written. Where that is to fail, `write` a part of it and raise."""
         try:
             self._filesystem.call("write", self.path)
         except OSError:
             assert self._filesystem.fault is not None
             data = b"".join(parts)
-            self._inner.write([data[: int(len(data) * self._filesystem.fault.part)]])
+            write([data[: int(len(data) * self._filesystem.fault.part)]])
             raise
-        self._inner.write(parts)
+        return parts
 
     def truncate(self, size: int) -> None:
         self._filesystem.call("truncate", self.path)

@@ -6,11 +6,12 @@ Two states are kept of everything: what programs see, and what is on stable stor
 * `create`, `rename`, `remove`, `make_directory` and `remove_directory` change the names that
   programs see; they become stable by `sync_directory` of the folder that the name is in. A folder
   whose name is lost is lost with all that is in it, however well that was synced.
-* `crash` gives a new disk as it is after a power cut. Each 512-byte sector of a file holds what it
-  held at the last sync or after any later change of the file, whatever the other sectors hold: the
-  system writes sectors back whenever it likes, in any order, a whole one at a time. The size is one
-  that the file had at the last sync or since; what was never written is zero. Every name that was
-  changed since the last sync of its folder is the old or the new one.
+* `crash` gives a new disk as it is after a power cut. Each sector of a file (of 512 bytes, or of
+  4096, one of the two for all of the file) holds what it held at the last sync or after any later
+  change of the file, whatever the other sectors hold: the system writes sectors back whenever it
+  likes, in any order, a whole one at a time, also over what was there. The size is one that the
+  file had at the last sync or since; what was never written is zero. Every name that was changed
+  since the last sync of its folder is the old or the new one.
 * After a sync that failed (`fail_sync`) what was to be synced is doubtful for ever: programs go on
   seeing it, but no later sync makes it stable. That is what Linux does (pages are marked clean).
 
@@ -38,6 +39,7 @@ from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, ReadFile
 __all__ = ["SimFileSystem"]
 
 SECTOR_BYTES: Final = 512
+LARGE_SECTOR_BYTES: Final = 4096
 
 Buffer = bytes | bytearray | memoryview
 
@@ -70,6 +72,7 @@ class _Inode:
         if not changes:
             return self.stable
         latest = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        grain = rng.choice((SECTOR_BYTES, SECTOR_BYTES, LARGE_SECTOR_BYTES))
         image = bytearray(self.stable)
         sizes = [len(image)]
         sectors: dict[int, tuple[int, bytes]] = {}  # start: (when it was written, what it held)
@@ -79,15 +82,15 @@ class _Inode:
             _apply(image, offset, piece)
             sizes.append(len(image))
             end = before if piece is None else offset + len(piece)
-            for start in _sectors(offset, end):
+            for start in _sectors(offset, end, grain):
                 if start not in wanted:
                     last = len(changes)
                     wanted[start] = last if rng.random() < latest else rng.randint(0, last)
                 if now <= wanted[start]:
-                    sectors[start] = now, bytes(image[start : start + SECTOR_BYTES])
+                    sectors[start] = now, bytes(image[start : start + grain])
         data = bytearray(self.stable)
         for start, (_, held) in sorted(sectors.items()):
-            _apply(data, start, held.ljust(min(SECTOR_BYTES, max(sizes) - start), b"\0"))
+            _apply(data, start, held.ljust(min(grain, max(sizes) - start), b"\0"))
         size = rng.choice((rng.choice(sizes), sizes[-1], max(sizes)))
         return bytes(data[:size].ljust(size, b"\0"))
 
@@ -123,13 +126,13 @@ def _apply(data: bytearray, offset: int, piece: bytes | None) -> None:
     data[offset : offset + len(piece)] = piece
 
 
-def _sectors(start: int, end: int) -> range:
-    """Where the sectors begin that hold the bytes start … end - 1."""
-    return range(start // SECTOR_BYTES * SECTOR_BYTES, end, SECTOR_BYTES)
+def _sectors(start: int, end: int, size: int = SECTOR_BYTES) -> range:
+    """Where the sectors of `size` bytes begin that hold the bytes start … end - 1."""
+    return range(start // size * size, end, size)
 
 
 class SimFile:
-    """A file of a `SimFileSystem`, open for reading or for writing at its end."""
+    """A file of a `SimFileSystem`, open for reading."""
 
     def __init__(self, shared: _Shared, path: Path, inode: _Inode) -> None:
         self.path = path
@@ -151,26 +154,6 @@ class SimFile:
         """As `ReadFile.read`."""
         return bytes(self._data()[offset : offset + count])
 
-    def write(self, parts: Sequence[Buffer]) -> None:
-        """As `AppendFile.write`; one pending change for all parts."""
-        data = self._data()
-        piece = b"".join(parts)
-        with self._shared.mutex:
-            taken = self._take_room(len(piece))
-            if taken:
-                self._inode.pending.append((len(data), piece[:taken]))
-                data += piece[:taken]
-            if taken < len(piece):
-                raise _error(errno.ENOSPC, self.path)
-
-    def truncate(self, size: int) -> None:
-        """As `AppendFile.truncate`."""
-        data = self._data()
-        with self._shared.mutex:
-            self._take_room(size - len(data))
-            self._inode.pending.append((size, None))
-            del data[size:]
-
     def sync(self) -> None:
         """As `AppendFile.sync`."""
         self._data()
@@ -189,6 +172,45 @@ class SimFile:
         if self._is_open:
             self._is_open = False
             self._shared.open_files -= 1
+
+
+class SimAppendFile(SimFile):
+    """A file of a `SimFileSystem`, open for writing."""
+
+    def __init__(self, shared: _Shared, path: Path, inode: _Inode) -> None:
+        super().__init__(shared, path, inode)
+        self._size = len(inode.seen)
+
+    def size(self) -> int:
+        """As `AppendFile.size`."""
+        return self._size
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """As `AppendFile.write`; one pending change for all parts."""
+        self.put(parts, self._size)
+        self._size += sum(map(len, parts))
+
+    def put(self, parts: Sequence[Buffer], offset: int) -> None:
+        """As `AppendFile.put`; one pending change for all parts."""
+        data = self._data()
+        piece = b"".join(parts)
+        with self._shared.mutex:
+            more = max(offset + len(piece) - len(data), 0)
+            written = len(piece) - more + self._take_room(more)
+            if written:
+                self._inode.pending.append((offset, piece[:written]))
+                _apply(data, offset, piece[:written])
+            if written < len(piece):
+                raise _error(errno.ENOSPC, self.path)
+
+    def truncate(self, size: int) -> None:
+        """As `AppendFile.truncate`."""
+        data = self._data()
+        with self._shared.mutex:
+            self._take_room(size - len(data))
+            self._inode.pending.append((size, None))
+            del data[size:]
+            self._size = size
 
     def _take_room(self, wanted: int) -> int:
         """How many of `wanted` bytes the disk takes; fewer than none are given back."""
@@ -235,11 +257,11 @@ class SimFileSystem:
             if path.name in folder.seen:
                 raise _error(errno.EEXIST, path)
             inode = folder.seen[path.name] = _Inode()
-        return SimFile(self._shared, path, inode)
+        return SimAppendFile(self._shared, path, inode)
 
     def open_append(self, path: Path) -> AppendFile:
         """As `FileSystem.open_append`."""
-        return SimFile(self._shared, path, self._file(path))
+        return SimAppendFile(self._shared, path, self._file(path))
 
     def rename(self, old: Path, new: Path) -> None:
         """As `FileSystem.rename`."""

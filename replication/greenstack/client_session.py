@@ -34,8 +34,8 @@ from logweir.replication.greenstack.messages import (
     encode_bucket,
     encode_sasl,
 )
+from logweir.replication.sasl import Login
 from logweir.replication.session import Outbox
-from logweir.replication.tap.sasl import Login
 from logweir.wal.writer import VERSION
 
 __all__ = ["Answered", "ClientEvent", "ClientSession", "Pushed", "Ready", "Refused"]

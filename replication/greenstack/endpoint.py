@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, RequestError
 from logweir.limits import (
@@ -26,23 +24,29 @@ from logweir.limits import (
     GREENSTACK_STREAMS,
     TAP_SWEEP_SECONDS,
 )
+from logweir.replication.bucket import DEFAULT_BUCKET
 from logweir.replication.bucketfeed import Changes
-from logweir.replication.bucketstore import STATES_SPACE, Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucketstore import (
+    Bucket,
+    Buckets,
+    GroupItems,
+    ViewItems,
+)
 from logweir.replication.bucketsweep import Sweeper, removal
+from logweir.replication.credentials import StoreCredentials
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.commands import Executor
+from logweir.replication.greenstack.definitions import Definitions
 from logweir.replication.greenstack.lanes import Batch, BatchKind, Lanes, Pending
 from logweir.replication.greenstack.messages import (
     Feature,
     NoticeCode,
     StreamOpen,
     decode_bucket,
-    decode_create,
-    decode_delete,
     encode_buckets,
     encode_opened,
 )
-from logweir.replication.greenstack.runs import RUN_MIN, MutationRun, Puts, execute_run
+from logweir.replication.greenstack.runs import MutationRun, execute_run
 from logweir.replication.greenstack.session import (
     Acknowledged,
     Authenticated,
@@ -54,12 +58,17 @@ from logweir.replication.greenstack.session import (
     Settings,
     Starved,
 )
+from logweir.replication.greenstack.statements import (
+    Answer,
+    answer_one,
+    execute_alone,
+    execute_together,
+)
 from logweir.replication.greenstack.streaming import Streaming
-from logweir.replication.iproto.access import ALL_BITS, GUEST_ID, Privilege
+from logweir.replication.iproto.access import GUEST_ID, Privilege
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET, StoreCredentials
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.vclock import VClock
@@ -69,10 +78,7 @@ __all__ = ["Conversation", "GreenstackService"]
 
 _log = get_logger("logweir.replication.greenstack")
 
-_BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_\-.%]{1,100}", re.ASCII)
-_TYPES: Final = range(3)
 
-Answer = tuple[Status, bytes]
 RunAnswer = tuple[bytes, int]
 """The answers to a run, and how many have failed."""
 
@@ -93,6 +99,7 @@ class GreenstackService:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
         self.buckets.make(DEFAULT_BUCKET)
+        self.definitions = Definitions(shared, self.buckets)
         self.changes = Changes()
         self.credentials = StoreCredentials(shared)
         self.uuid = int.from_bytes(shared.log.instance.bytes[:8], "big")
@@ -213,7 +220,6 @@ class Conversation:
             stream.close()
         self.streams.clear()
         self.service.conversations.discard(self)
-        self.service.shared.gone(self)
 
     def shutting_down(self) -> None:
         """The server stops."""
@@ -327,11 +333,17 @@ class Conversation:
         return judged
 
     def _refusal(self, bucket: Bucket, user_id: int, *, writes: bool) -> Status | None:
-        if not self.may(user_id, bucket, Privilege.WRITE if writes else Privilege.READ):
+        if not self.service.definitions.may(
+            user_id, bucket, Privilege.WRITE if writes else Privilege.READ
+        ):
             return Status.NO_ACCESS
         if writes and self.service.shared.options.read_only:
-            return Status.READ_ONLY if self.session.features else Status.NO_ACCESS
+            return self._read_only_status
         return None
+
+    @property
+    def _read_only_status(self) -> Status:
+        return Status.READ_ONLY if self.session.features else Status.NO_ACCESS
 
     def _read(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
@@ -339,7 +351,7 @@ class Conversation:
         with service.shared.log.read_view() as view:
             items = ViewItems(bucket, view, now)
             executor = Executor(items, now, uuid=service.uuid)
-            answers = [_answer(executor, one, now) for one in requests]
+            answers = [answer_one(executor, one, now) for one in requests]
         if items.expired:
             service.shared.submit(removal(bucket, items.expired, service.now), _report)
         self._finish(batch, answers)
@@ -347,11 +359,8 @@ class Conversation:
     def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
         binds = batch.kind == BatchKind.TRANSACTION
-        puts = None if binds else _puts(requests, bucket)
 
         def apply(group: Group) -> Sequence[Answer | RunAnswer]:
-            if puts is not None:
-                puts.are_made = False
             now = service.now()
             items = GroupItems(bucket, group, now)
             items.divides = not binds
@@ -363,19 +372,17 @@ class Conversation:
                 new_cas=bucket.cas.after,
             )
             if binds:
-                return _together(group, executor, requests, now)
+                return execute_together(group, executor, requests, now)
             return [
                 self._run(group, executor, items, one, now)
                 if isinstance(one.frame, MutationRun) and one.refusal is None
-                else _alone(group, executor, one, now)
+                else execute_alone(group, executor, one, now)
                 for one in requests
             ]
 
         def done(job: Job) -> None:
             answers: Sequence[Answer | RunAnswer]
-            if job.error is None and puts is not None and puts.are_made:
-                answers = puts.answers(service.uuid)
-            elif job.error is None:
+            if job.error is None:
                 answers = job.result
             else:
                 _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(job.error))
@@ -386,10 +393,8 @@ class Conversation:
 
         try:
             has_runs = any(isinstance(one.frame, MutationRun) for one in requests)
-            more = bool(batch.lane.queue)
-            job = Job(apply, batch.size_bytes, sees_batch=has_runs, run=puts, more=more)
-            more_comes = more or self.session.is_inside_frame
-            service.shared.submit(job, done, self, more_comes=more_comes)
+            job = Job(apply, batch.size_bytes, sees_batch=has_runs)
+            service.shared.submit(job, done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
@@ -402,16 +407,8 @@ class Conversation:
         assert isinstance(one.frame, MutationRun)
 
         def ordinary(frame: Frame) -> Answer:
-            return _alone(group, executor, replace(one, frame=frame), now)
+            return execute_alone(group, executor, replace(one, frame=frame), now)
 
-        if one.frame.count < RUN_MIN:
-            said, failed = b"", 0
-            for frame in one.frame.frames():
-                status, payload = ordinary(frame)
-                failed += status != Status.SUCCESS
-                if status != Status.SUCCESS or not frame.is_quiet:
-                    said += self.session.encode(frame, status, payload)
-            return said, failed
         return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
 
     def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:
@@ -449,42 +446,18 @@ class Conversation:
         elif frame.opcode == Opcode.SELECT_BUCKET:
             self._finish(batch, [self._select(batch)])
         elif frame.opcode == Opcode.LIST_BUCKETS:
-            names = tuple(self._visible(pending.user_id))
+            names = tuple(self.service.definitions.visible(pending.user_id))
             self._finish(batch, [(Status.SUCCESS, encode_buckets(names))])
         else:
             self._finish(batch, [(Status.NOT_IMPLEMENTED, b"")])
 
-    def may(self, user_id: int, bucket: Bucket, wanted: Privilege) -> bool:
-        """Whether a user has a privilege on a bucket."""
-        shared = self.service.shared
-        space = shared.log.schema.get(bucket.space_id)
-        if space is None:
-            return False
-        try:
-            access = shared.access(user_id)
-            is_guest = user_id == GUEST_ID and access.universe != ALL_BITS
-            if is_guest and bucket.name != DEFAULT_BUCKET:
-                return False
-            access.check(wanted, "space", space.id, space.owner, space.name)
-        except RequestError:
-            return False
-        return True
-
     def may_read(self, bucket: Bucket) -> bool:
         """Whether this client may read a bucket."""
-        return self.may(self.user_id, bucket, Privilege.READ)
+        return self.service.definitions.may(self.user_id, bucket, Privilege.READ)
 
     def readable(self) -> Sequence[Bucket]:
         """All buckets that this client may read."""
         return [bucket for bucket in self.service.buckets.all() if self.may_read(bucket)]
-
-    def _visible(self, user_id: int) -> list[str]:
-        wanted = (Privilege.READ, Privilege.WRITE)
-        return sorted(
-            bucket.name
-            for bucket in self.service.buckets.all()
-            if any(self.may(user_id, bucket, one) for one in wanted)
-        )
 
     def _select(self, batch: Batch[str]) -> Answer:
         pending = batch.requests[0]
@@ -496,7 +469,7 @@ class Conversation:
         bucket = self.service.buckets.find(name)
         if bucket is None:
             return Status.NOT_FOUND, b""
-        if name not in self._visible(pending.user_id):
+        if name not in self.service.definitions.visible(pending.user_id):
             return Status.NO_ACCESS, b""
         batch.lane.selected = name
         return Status.SUCCESS, b""
@@ -504,54 +477,13 @@ class Conversation:
     async def _define(self, batch: Batch[str]) -> None:
         pending = batch.requests[0]
         try:
-            status = await self._defined(pending)
+            status = await self.service.definitions.define(pending, self._read_only_status)
         except (ConfigError, RequestError) as error:
             _log.warning("greenstack.define_failed", peer=self.link.peer, error=str(error))
             status = Status.INTERNAL_ERROR
         self._finish(batch, [(status, b"")])
         self._pump()
         self.link.flush()
-
-    async def _defined(self, pending: Pending) -> Status:
-        """Make or remove a bucket."""
-        assert isinstance(pending.frame, Frame)
-        makes = pending.frame.opcode == Opcode.CREATE_BUCKET
-        try:
-            payload = pending.frame.payload
-            name = decode_create(payload)[0] if makes else decode_delete(payload)[0]
-        except LogweirError:
-            return Status.INVALID_ARGUMENTS
-        if makes and not (_BUCKET_NAME.fullmatch(name) and decode_create(payload)[2] in _TYPES):
-            return Status.INVALID_ARGUMENTS
-        service = self.service
-        found = service.buckets.find(name)
-        if not self._may_define(pending.user_id, found, makes=makes):
-            return Status.NO_ACCESS
-        if service.shared.options.read_only:
-            return Status.READ_ONLY if self.session.features else Status.NO_ACCESS
-        log = service.shared.log
-        if makes:
-            if log.schema.get(name) is not None:
-                return Status.ALREADY_EXISTS
-            await asyncio.to_thread(service.buckets.make, name)
-        else:
-            if found is None:
-                return Status.NOT_FOUND
-            await asyncio.to_thread(_drop, service, found)
-        return Status.SUCCESS
-
-    def _may_define(self, user_id: int, found: Bucket | None, *, makes: bool) -> bool:
-        shared = self.service.shared
-        wanted = Privilege.CREATE if makes else Privilege.DROP
-        space = None if found is None else shared.log.schema.get(found.space_id)
-        owner = -1 if space is None or makes else space.owner
-        try:
-            shared.access(user_id).check(
-                wanted, "space", -1 if space is None else space.id, owner, ""
-            )
-        except RequestError:
-            return False
-        return True
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -569,7 +501,7 @@ class Conversation:
             self._finish(batch, [(status, b"")])
             return
         instance = str(self.service.shared.log.instance)
-        position = self.service.shared.log.vclock.without_local()
+        position = self.service.shared.log.applied.without_local()
         loud = replace(frame, flags=frame.flags & ~Flag.QUIET)
         self.session.answer(loud, payload=encode_opened(position, instance))
         self._done(batch)
@@ -595,7 +527,7 @@ class Conversation:
 
     def _has_position(self, start: VClock) -> Status:
         log = self.service.shared.log
-        if not log.vclock.covers(start):
+        if not log.applied.covers(start):
             return Status.ROLLBACK
         if not start.covers(log.oldest_position.without_local()):
             return Status.POSITION_GONE
@@ -621,76 +553,6 @@ class Conversation:
             stream.close()
 
 
-def _drop(service: GreenstackService, bucket: Bucket) -> None:
-    """Remove a bucket and what is kept of its vbuckets."""
-    log = service.shared.log
-    with log.transaction() as tx:
-        for row in tx.select(STATES_SPACE, [bucket.name], iterator="EQ"):
-            tx.delete(STATES_SPACE, (row[0], row[1]))
-        tx.drop_space(bucket.space_id)
-
-
 def _frames(pending: Pending) -> Sequence[Frame]:
     frame = pending.frame
     return frame.frames() if isinstance(frame, MutationRun) else (frame,)
-
-
-def _puts(requests: Sequence[Pending], bucket: Bucket) -> Puts | None:
-    """A batch as a run of the store, where it is nothing else."""
-    runs = [one.frame for one in requests if isinstance(one.frame, MutationRun)]
-    vbucket = runs[0].vbucket if runs else None
-    if vbucket is None or len(runs) < len(requests):
-        return None
-    if any(one.refusal is not None for one in requests):
-        return None
-    if any(run.vbucket != vbucket for run in runs):
-        return None
-    return Puts(bucket, runs, vbucket)
-
-
-def _answer(executor: Executor, one: Pending, now: float) -> Answer:
-    if one.refusal is not None:
-        return one.refusal, b""
-    assert isinstance(one.frame, Frame)
-    limit_ms = one.frame.number(FlexKey.EXPIRES_MS) if one.frame.flex else None
-    if limit_ms and now - one.received_at > limit_ms / 1000:
-        return Status.TMP_FAILURE, b""
-    return executor.execute(one.frame)
-
-
-def _alone(group: Group, executor: Executor, one: Pending, now: float) -> Answer:
-    """One request as a transaction of its own."""
-    group.run_deferred()
-    mark = group.mark()
-    try:
-        answer = _answer(executor, one, now)
-    except RequestError as error:
-        _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
-        answer = Status.INTERNAL_ERROR, b""
-    if answer[0] != Status.SUCCESS and answer[0] != Status.NOT_FOUND:
-        group.rollback(mark)
-    else:
-        group.end_transaction()
-    return answer
-
-
-def _together(
-    group: Group, executor: Executor, requests: Sequence[Pending], now: float
-) -> list[Answer]:
-    """All requests as one transaction, or none."""
-    mark = group.mark()
-    answers: list[Answer] = []
-    for number, one in enumerate(requests):
-        try:
-            answer = _answer(executor, one, now)
-        except RequestError as error:
-            _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
-            answer = Status.INTERNAL_ERROR, b""
-        answers.append(answer)
-        if answer[0] != Status.SUCCESS:
-            group.rollback(mark)
-            return [
-                answer if i == number else (other.refusal or Status.INVALID_STATE, b"")
-                for i, other in enumerate(requests)
-            ]
-    return answers

@@ -1,7 +1,5 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
-cimport logweir.replication.tap.kernel as items
-cimport logweir.store.kernel as keys
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
@@ -9,7 +7,7 @@ ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
 cdef Py_ssize_t _RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE, _RUN_LOUD
-cdef Py_ssize_t _RUN_VBUCKET, _MIXED, _SET_BYTES, _TUPLE_BYTES
+cdef Py_ssize_t _SET_BYTES
 cdef Py_ssize_t _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT
 cdef Py_ssize_t _REQ_VALUE_BYTES
 cdef Py_ssize_t _LANE_MAX, _HEADER, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
@@ -74,10 +72,10 @@ cdef int read_set(
     Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t value_max, u64* fields) noexcept
 
 @cython.locals(raw=Source, fields="unsigned long long[6]", end=Py_ssize_t, count=Py_ssize_t,
-               all_keys=u64, all_values=u64, loud=Py_ssize_t, all_in=Py_ssize_t, lane_at=Py_ssize_t,
+               all_keys=u64, all_values=u64, loud=Py_ssize_t, lane_at=Py_ssize_t,
                lane_bytes=Py_ssize_t, has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
                flags=Py_ssize_t, entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t,
-               own=Py_ssize_t, own_bytes=Py_ssize_t, i=Py_ssize_t, vbucket=Py_ssize_t, traits=u64,
+               own=Py_ssize_t, own_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64,
                row=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, how=int)
 cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, Py_ssize_t count_max, Py_ssize_t value_max, u64[::1] found,
@@ -87,19 +85,6 @@ cpdef Py_ssize_t take_run(
                i=Py_ssize_t, row=Py_ssize_t, traits=u64, key_at=Py_ssize_t, key_bytes=Py_ssize_t,
                value_at=Py_ssize_t, value_bytes=Py_ssize_t)
 cpdef Py_ssize_t sets(bytes data, u64[::1] table, Py_ssize_t count, bytearray out) except? -2
-
-@cython.locals(raw=Source, to=Target, to_entries=Target, end=Py_ssize_t, room=Py_ssize_t,
-               entries_room=Py_ssize_t, used=Py_ssize_t, entry=Py_ssize_t, i=Py_ssize_t,
-               row=Py_ssize_t, traits=u64, key_at=Py_ssize_t, key_bytes=Py_ssize_t, value_at=Py_ssize_t,
-               value_bytes=Py_ssize_t)
-cpdef Py_ssize_t tuples(
-    bytes data, u64[::1] table, Py_ssize_t count, u64 cas, bytearray out, u64[::1] bounds,
-    bytearray entries, u64[::1] entry_bounds, Py_ssize_t first) except? -2
-
-@cython.locals(to=Target, form=Source, size=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
-               i=Py_ssize_t, row=Py_ssize_t)
-cpdef Py_ssize_t successes(
-    u64[::1] table, Py_ssize_t count, bytes head, u64 lsn, u64 cas, bytearray out) except? -2
 
 @cython.locals(extra=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_head(

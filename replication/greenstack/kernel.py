@@ -10,10 +10,9 @@ in `flat` and `messages`, tuples in `replication.bucket`.
 A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set, no
 CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but flex and quiet, and with
 no entries but perhaps the lane and, behind it, the vbucket. What is not of that form, or is wrong
-in any way, ends the run and goes the ordinary way. `tuples` makes of a run what is stored where
-nothing has to be looked at, and `successes` the answers. Else each becomes a SET of memcached's
-binary protocol (`sets`), a quiet one a SETQ, whose opaque is its number in the run, and what is
-answered to those `answers` translates.
+in any way, ends the run and goes the ordinary way. Each becomes a SET of memcached's binary
+protocol (`sets`), a quiet one a SETQ, whose opaque is its number in the run, and what is answered
+to those `answers` translates.
 
 A client's requests are often alike: they differ in their opaque, and in what the key and the value
 hold, but not in length. Then reading one again gives what reading the one before it gave, as long
@@ -28,8 +27,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import logweir.replication.tap.kernel as items
-import logweir.store.kernel as keys
 import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
@@ -40,26 +37,22 @@ if TYPE_CHECKING:
 COMPILED = not __file__.endswith(".py")
 
 # What `take_run` writes: where the run stops, bytes of its keys and of its values, where the lane's
-# id stands, how many requests are not quiet, the vbucket of all, or `MIXED`.
+# id stands, how many requests are not quiet.
 (RUN_STOP, RUN_KEYS, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE) = range(6)
-RUN_LOUD, RUN_VBUCKET, RUN_NUMBERS = 6, 7, 8
-MIXED = 1 << 16
+RUN_LOUD, RUN_NUMBERS = 6, 7
 
 # What is kept of each request. Traits: bit 0 quiet, 8 … 15 datatype, 16 … 31 vbucket, 32 … flags.
 OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, WIDTH = range(7)
 SET_BYTES = 32  # of a SET, without its key and value
-TUPLE_BYTES = 32  # of a tuple, without them
-ANSWER_HEAD = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
+_answer_head = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
 """MutationResponse with all its slots: what stands before the first number."""
 
 ANSWER_BYTES = 77  # of an answer, without the lane's id
 (_RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(6)
-_RUN_LOUD, _RUN_VBUCKET = 6, 7
-_MIXED = MIXED
+_RUN_LOUD = 6
 _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
 _ANSWER_BYTES = ANSWER_BYTES
 _SET_BYTES = SET_BYTES
-_TUPLE_BYTES = TUPLE_BYTES
 _HEADER = 24
 _FRAME_MIN = 21  # a request whose entries are a vbucket, without payload
 _ID_MAX = 250  # limits.GREENSTACK_ID_BYTES
@@ -71,7 +64,6 @@ _WIDTH = WIDTH
 _PAYLOAD_BYTES = 56
 _END = 2**64 - 1  # of marks
 
-_answer_head = ANSWER_HEAD
 HEAD = _answer_head
 
 
@@ -290,10 +282,10 @@ def take_run(
     raw = data
     fields = [0] * 6
     end = len(data)
-    if at < 0 or len(found) <= _RUN_VBUCKET:
+    if at < 0 or len(found) <= _RUN_LOUD:
         raise IndexError("take_run: no room for what is found")
     count_max = min(count_max, len(table) // _WIDTH)
-    count = loud = all_in = all_keys = all_values = 0
+    count = loud = all_keys = all_values = 0
     lane_at = lane_bytes = has_lane = 0
     before = before_size = how = 0
     while count < count_max and end - at >= _FRAME_MIN:
@@ -345,12 +337,7 @@ def take_run(
         how = read_set(raw, payload, stop, value_max, fields)
         if how == 0:
             break
-        vbucket = big2(raw, place + 4)
-        if count == 0:
-            all_in = vbucket
-        elif vbucket != all_in:
-            all_in = _MIXED
-        traits = fields[_REQ_TRAITS] | vbucket << 16
+        traits = fields[_REQ_TRAITS] | big2(raw, place + 4) << 16
         if flags & 16:
             traits |= 1
         else:
@@ -371,7 +358,6 @@ def take_run(
     found[_RUN_LANE_BYTES] = lane_bytes
     found[_RUN_HAS_LANE] = has_lane
     found[_RUN_LOUD] = loud
-    found[_RUN_VBUCKET] = all_in
     return count
 
 
@@ -409,100 +395,6 @@ def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
         used = put4(to, put4(to, used, traits >> 32), 0)
         used = rows.copy(raw, key_at, key_at + key_bytes, to, used)
         used = rows.copy(raw, value_at, value_at + value_bytes, to, used)
-    return used
-
-
-def tuples(
-    data: bytes,
-    table: Table,
-    count: int,
-    cas: int,
-    out: bytearray,
-    bounds: Table,
-    entries: bytearray,
-    entry_bounds: Table,
-    first: int,
-) -> int:
-    """Write what a run in `data` stores, as `replication.bucket` packs it, and its entries in the
-    first index.
-
-    The CAS values begin with `cas`. Tuple i is written to `out` from bounds[first + i] to
-    bounds[first + i + 1], which is set; its entry likewise. Returns where the last tuple ends, -1
-    where something does not fit.
-    """
-    raw, to, to_entries = data, out, entries
-    end = len(data)
-    room = len(out)
-    entries_room = len(entries)
-    if count > len(table) // _WIDTH:
-        raise IndexError("tuples: more requests than the table has")
-    if first < 0 or first + count >= min(len(bounds), len(entry_bounds)):
-        return _BAD
-    used = bounds[first]
-    entry = entry_bounds[first]
-    if used < 0 or entry < 0:
-        return _BAD
-    for i in range(count):
-        row = i * _WIDTH
-        traits = table[row + _REQ_TRAITS]
-        key_at = table[row + _REQ_KEY_AT]
-        key_bytes = table[row + _REQ_KEY_BYTES]
-        value_at = table[row + _REQ_VALUE_AT]
-        value_bytes = table[row + _REQ_VALUE_BYTES]
-        if key_bytes > end or value_bytes > end:
-            return _BAD
-        if key_at > end - key_bytes or value_at > end - value_bytes:
-            return _BAD
-        if _TUPLE_BYTES + key_bytes + value_bytes > room - used:
-            return _BAD
-        if 2 * key_bytes + 3 > entries_room - entry:
-            return _BAD
-        to[used] = 0x9A
-        used = items.put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
-        used = rows.put_uint(to, used, traits >> 16 & 0xFFFF)
-        used = items.put_bin(raw, value_at, value_at + value_bytes, to, used)
-        used = rows.put_uint(to, used, traits >> 32)
-        to[used] = 0x00  # expiry
-        used = rows.put_uint(to, used + 1, cas + i)
-        to[used] = traits >> 8 & 0x01
-        to[used + 1] = 0x00
-        to[used + 2] = 0xA0
-        to[used + 3] = 0xC4
-        to[used + 4] = 0x00
-        used += 5
-        bounds[first + i + 1] = used
-        to_entries[entry] = keys.KEY_BINARY
-        entry = keys.put_raw(raw, key_at, key_bytes, to_entries, entry + 1)
-        entry_bounds[first + i + 1] = entry
-    return used
-
-
-def successes(table: Table, count: int, head: bytes, lsn: int, cas: int, out: bytearray) -> int:
-    """Write the answers to a run that went well, those to quiet requests left out.
-
-    `head`: an answer whose opaque, lsn, size and CAS are to be written; `lsn`, `cas`: of the first
-    request, quiet or not. Returns the bytes used of `out`, -1 where they do not fit.
-    """
-    to, form = out, head
-    size = len(head)
-    room = len(out)
-    used = 0
-    if count > len(table) // _WIDTH:
-        raise IndexError("successes: more requests than the table has")
-    if size < _PAYLOAD_BYTES + 8:
-        return _BAD
-    for i in range(count):
-        row = i * _WIDTH
-        if table[row + _REQ_TRAITS] & 1:
-            continue
-        if room - used < size:
-            return _BAD
-        rows.copy(form, 0, size, to, used)
-        put4(to, used + 4, table[row])
-        used += size
-        put_little(to, used - 24, lsn + i, 8)
-        put_little(to, used - 12, table[row + _REQ_VALUE_BYTES], 4)
-        put_little(to, used - 8, cas + i, 8)
     return used
 
 

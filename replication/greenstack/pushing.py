@@ -32,11 +32,7 @@ __all__ = [
 
 def interpreted_kernel() -> ModuleType:
     """The kernel as plain Python, and the others that it calls."""
-    plain, others = interpreted(pushkernel), runs.interpreted_kernel()
-    packets = interpreted(iproto_kernel)
-    vars(packets)["rows"] = others.rows
-    vars(plain).update(packets=packets, items=others.items, rows=others.rows)
-    return plain
+    return interpreted(pushkernel)
 
 
 _is_mixed: Final = not pushkernel.COMPILED and (runs.ANY_COMPILED or iproto_kernel.COMPILED)

@@ -26,8 +26,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import logweir.replication.bucketkernel as items
 import logweir.replication.iproto.kernel as packets
-import logweir.replication.tap.kernel as items
 import logweir.wal.kernel as rows
 from logweir.replication.greenstack.messages import DOCUMENT_HEAD, REMOVE_HEAD
 
@@ -64,7 +64,7 @@ _REMOVE_BYTES = len(REMOVE_HEAD)
 DOCUMENT = _document_head
 REMOVE = _remove_head
 
-# Fields of `wal.kernel`, and what `tap.kernel.item_end` finds.
+# Fields of `wal.kernel`, and what `bucketkernel.item_end` finds.
 (_TYPE, _REPLICA_ID, _GROUP_ID, _LSN, _TIMESTAMP, _TSN, _FLAGS) = range(7)
 (_SPACE_ID, _INDEX_BASE, _ROW_OFFSET, _BODY_OFFSET, _KEY, _TUPLE) = range(7, 13)
 (_VBUCKET, _ITEM_FLAGS, _EXPIRY, _CAS, _DATATYPE) = range(5)

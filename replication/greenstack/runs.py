@@ -1,10 +1,8 @@
 """Runs of MUTATIONs, handled as bytes instead of objects.
 
-`take_run` finds the run that comes first; its form is in `kernel`. `Puts` are the runs of a batch
-as one run of the store (`store.run`), where nothing has to be looked at: of a quiet run nothing is
-kept then but how many requests it has. `execute_run` stores a run inside a group, through the same
-kernel as memcached's runs. A request that needs more than that knows goes the ordinary way,
-everything before it being done. All ways give the same answers and rows.
+`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` stores a run in a
+group, through the same kernel as memcached's runs. A request that needs more than that knows goes
+the ordinary way, everything before it being done. Both ways give the same answers and rows.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucketstore import Bucket, GroupItems, place_of_puts
+from logweir.replication.bucketstore import GroupItems
 from logweir.replication.greenstack import kernel as compiled
 from logweir.replication.greenstack.codec import (
     FlexKey,
@@ -26,29 +24,23 @@ from logweir.replication.greenstack.codec import (
     Status,
     decode_frames,
 )
-from logweir.replication.greenstack.codec import encode_answer as encode_greenstack_answer
 from logweir.replication.greenstack.messages import MutationAnswer
-from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
-from logweir.store import kernel as keys_kernel
-from logweir.store.bulk import Keys, interpreted
+from logweir.store.bulk import interpreted
 from logweir.store.group import Group
-from logweir.store.run import Run, Sight
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "ANY_COMPILED",
-    "RUN_MIN",
     "MutationRun",
-    "Puts",
     "execute_run",
     "interpreted_kernel",
     "take_run",
 ]
 
 RUN_MIN: Final = 3
-"""Shorter runs are worth it only if the state gets them late."""
+"""Shorter runs are left to the ordinary way."""
 
 RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
@@ -60,15 +52,11 @@ _END: Final = (1 << 64) - 1
 
 
 def interpreted_kernel() -> ModuleType:
-    """The kernel as plain Python, and the others that it calls."""
-    plain, items, keys, rows = map(interpreted, (compiled, tap_kernel, keys_kernel, rows_kernel))
-    vars(keys)["rows"] = rows
-    vars(items).update(rows=rows, keys=keys)
-    vars(plain).update(rows=rows, items=items, keys=keys)
-    return plain
+    """The kernel as plain Python, and the other that it calls."""
+    return interpreted(compiled)
 
 
-ANY_COMPILED: Final = any(one.COMPILED for one in (compiled, tap_kernel, keys_kernel, rows_kernel))
+ANY_COMPILED: Final = compiled.COMPILED or rows_kernel.COMPILED
 """The C functions of a compiled kernel can only be called by another."""
 
 _is_mixed: Final = not compiled.COMPILED and ANY_COMPILED
@@ -78,8 +66,7 @@ kernel: Final = interpreted_kernel() if _is_mixed else compiled
 @dataclass(frozen=True, slots=True)
 class MutationRun:
     """Requests in `data` from `start` to `stop`. `loud`: how many of them are not quiet;
-    `key_bytes`, `value_bytes`: of all; `vbucket`: of all, None if there are several; `flex`: the
-    lane, if any."""
+    `key_bytes`, `value_bytes`: of all; `flex`: the lane, if any."""
 
     data: bytes
     start: int
@@ -88,7 +75,6 @@ class MutationRun:
     loud: int
     key_bytes: int
     value_bytes: int
-    vbucket: int | None
     flex: Mapping[int, bytes]
     table: array[int]
     opcode: int = Opcode.MUTATION
@@ -104,12 +90,6 @@ class MutationRun:
         """About what it takes in memory until it is answered."""
         return self.stop - self.start + 64 * self.count
 
-    @property
-    def tuple_bytes(self) -> int:
-        """No less than its tuples take."""
-        extra: int = kernel.TUPLE_BYTES * self.count
-        return self.key_bytes + self.value_bytes + extra
-
     def frames(self) -> Sequence[Frame]:
         """The same as objects."""
         found, _, _, problem = decode_frames(self.data[self.start : self.stop])
@@ -123,35 +103,22 @@ class MutationRun:
         assert used == len(out)
         return bytes(out)
 
-    def successes(self, uuid: int, lsn: int, cas: int) -> bytes:
-        """The answers where all went well; `lsn`, `cas`: of the first request."""
-        if not self.loud:
-            return b""
-        request = Frame(Opcode.MUTATION, flex=self.flex)
-        payload = kernel.ANSWER_HEAD + uuid.to_bytes(8, "little") + bytes(24)
-        head = encode_greenstack_answer(request, Status.SUCCESS, payload)
-        out = bytearray(len(head) * self.loud)
-        used = kernel.successes(self.table, self.count, head, lsn, cas, out)
-        assert used == len(out)
-        return bytes(out)
 
-
-def take_run(data: bytes, at: int = 0, least: int = RUN_MIN) -> MutationRun | None:
-    """The run that begins at `at`; None where there is none of `least` requests."""
+def take_run(data: bytes, at: int = 0) -> MutationRun | None:
+    """The run that begins at `at`; None where there is none of at least `RUN_MIN` requests."""
     left = len(data) - at
     most = min(left // _FRAME_MIN + 1, RUN_MAX)
-    if not left or most < least:
+    if not left or most < RUN_MIN:
         return None
     found = _ZERO * kernel.RUN_NUMBERS
     scratch = _scratch.numbers(kernel.WIDTH * most)
     count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, scratch)
-    if count < least:
+    if count < RUN_MIN:
         return None
     flex: dict[int, bytes] = {}
     if found[kernel.RUN_HAS_LANE]:
         lane_at = found[kernel.RUN_LANE_AT]
         flex[FlexKey.LANE] = data[lane_at : lane_at + found[kernel.RUN_LANE_BYTES]]
-    vbucket = found[kernel.RUN_VBUCKET]
     return MutationRun(
         data,
         at,
@@ -160,19 +127,17 @@ def take_run(data: bytes, at: int = 0, least: int = RUN_MIN) -> MutationRun | No
         found[kernel.RUN_LOUD],
         found[kernel.RUN_KEYS],
         found[kernel.RUN_VALUES],
-        None if vbucket == kernel.MIXED else vbucket,
         flex,
         scratch[: kernel.WIDTH * count],
     )
 
 
 class _Scratch(threading.local):
-    """Room for what kernels write, of each thread: to make it anew, all zeros, costs more than to
-    copy what was used of it. It is as large as the largest was, at most `_SCRATCH_BYTES`."""
+    """Room for what the kernel writes, of each thread: to make it anew, all zeros, costs more than
+    to copy what was used of it. It is as large as the largest was, at most `_SCRATCH_BYTES`."""
 
     def __init__(self) -> None:
         self._numbers = _ZERO
-        self._buffers = (bytearray(), bytearray())
 
     def numbers(self, count: int) -> array[int]:
         """So many numbers at least."""
@@ -183,67 +148,8 @@ class _Scratch(threading.local):
             self._numbers = made
         return made
 
-    def buffers(self, first: int, second: int) -> tuple[bytearray, bytearray]:
-        """Two buffers of so many bytes at least."""
-        if len(self._buffers[0]) >= first and len(self._buffers[1]) >= second:
-            return self._buffers
-        made = bytearray(first), bytearray(second)
-        if max(first, second) <= _SCRATCH_BYTES:
-            self._buffers = made
-        return made
-
 
 _scratch: Final = _Scratch()
-
-
-class Puts:
-    """The runs of one batch, all of one vbucket: see `store.run.RunMaker`. `are_made`: whether
-    `make` has made them, so that they are stored once the group is."""
-
-    def __init__(self, bucket: Bucket, runs: Sequence[MutationRun], vbucket: int) -> None:
-        self.space_id = bucket.space_id
-        self.reads = (bucket.states_id,)
-        self.size_bytes = sum(run.tuple_bytes for run in runs)
-        self.are_made = False
-        self._bucket = bucket
-        self._runs = runs
-        self._vbucket = vbucket
-        self._lsn = 0
-        self._cas = 0
-
-    def make(self, sight: Sight, first_lsn: int) -> Run | None:
-        """See `store.run.RunMaker`."""
-        prefix = place_of_puts(self._bucket, sight, self._vbucket)
-        if prefix is None:
-            return None
-        clock = self._bucket.cas
-        self._lsn, self._cas = first_lsn, clock.next()
-        count = sum(run.count for run in self._runs)
-        clock.reach(self._cas + count)
-        entry_bytes = sum(2 * run.key_bytes + 3 * run.count for run in self._runs)
-        out, entries = _scratch.buffers(self.size_bytes, entry_bytes)
-        bounds, entry_bounds = _ZERO * (count + 1), _ZERO * (count + 1)
-        row = 0
-        for run in self._runs:
-            cas = self._cas + row
-            used = kernel.tuples(
-                run.data, run.table, run.count, cas, out, bounds, entries, entry_bounds, row
-            )
-            assert used >= 0
-            row += run.count
-        self.are_made = True
-        packed = bytes(memoryview(out)[: bounds[count]])
-        keys = Keys(bytes(memoryview(entries)[: entry_bounds[count]]), entry_bounds)
-        return Run(self.space_id, packed, bounds, prefix, keys)
-
-    def answers(self, uuid: int) -> list[tuple[bytes, int]]:
-        """As `execute_run`, of each run."""
-        row = 0
-        found = []
-        for run in self._runs:
-            found.append((run.successes(uuid, self._lsn + row, self._cas + row), 0))
-            row += run.count
-        return found
 
 
 def execute_run(

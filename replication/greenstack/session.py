@@ -42,7 +42,6 @@ from logweir.limits import (
     GREENSTACK_CREDIT_SECONDS,
     GREENSTACK_LANE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
-    LATE_AFTER,
 )
 from logweir.replication.greenstack.codec import (
     Flag,
@@ -67,10 +66,10 @@ from logweir.replication.greenstack.messages import (
     encode_notice,
     encode_sasl_answer,
 )
-from logweir.replication.greenstack.runs import RUN_MIN, take_run
+from logweir.replication.greenstack.runs import take_run
 from logweir.replication.greenstack.stream import Outgoing
+from logweir.replication.sasl import Authentication, Credentials
 from logweir.replication.session import Outbox
-from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -220,7 +219,6 @@ class ServerSession:
         self._ranges: OrderedDict[int, bytes] = OrderedDict()
         self._pushing: bytes | None = None
         self._now = now
-        self._sets_in_a_row = 0  # MUTATIONs: the state gets runs late where nothing is read between
 
     # --- the contract of sessions -----------------------------------------------------------------
 
@@ -231,11 +229,9 @@ class ServerSession:
         events: list[Event] = []
         data = self._frames.join(data)
         at = 0
-        least = 1 if self._sets_in_a_row >= LATE_AFTER else RUN_MIN
-        while self.is_open and (run := take_run(data, at, least)) is not None:
+        while self.is_open and (run := take_run(data, at)) is not None:
             events.append(Pending(run))
             at = run.stop
-            self._sets_in_a_row += run.count
         frames, problem = self._frames.decode(data, at) if data else ((), None)
         self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in frames:
@@ -367,7 +363,6 @@ class ServerSession:
 
     def _take_request(self, frame: Frame, events: list[Event]) -> None:
         opcode = frame.opcode
-        self._sets_in_a_row = self._sets_in_a_row + 1 if opcode == Opcode.MUTATION else 0
         feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
         if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
             self._answered(frame, Status.UNKNOWN_COMMAND, b"", events)

@@ -23,7 +23,7 @@ from typing import Final
 from logweir.errors import PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication import positions
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.codec import Status
 from logweir.replication.greenstack.connection import Connection, Stream, status_of
@@ -40,9 +40,8 @@ from logweir.replication.greenstack.incoming import (
 from logweir.replication.greenstack.messages import Feature, StreamOpen
 from logweir.replication.iproto.service import Shared
 from logweir.replication.logs import get_logger
-from logweir.replication.names import Names, local_name
+from logweir.replication.names import local_name
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET
 from logweir.replication.tap.source import SeenKeys
 from logweir.replication.urls import Url
 from logweir.store.commit import Job
@@ -63,12 +62,11 @@ _ANEW: Final = frozenset((Status.ROLLBACK, Status.POSITION_GONE))
 class GreenstackSource:
     """One server, for a `Runner`. `shared`: our own server's state."""
 
-    def __init__(self, shared: Shared, url: Url, *, names: Names | None = None) -> None:
+    def __init__(self, shared: Shared, url: Url) -> None:
         self._shared = shared
         self._url = url
         self._theirs = url.path[0] if url.path else DEFAULT_BUCKET
         self._local = local_name(url.option("name"), self._theirs)
-        (names or Names()).claim(self._local, str(url))
         self._buckets = Buckets(shared.log, shared.options.clock)
         self.name = f"logweir-{shared.log.instance}".encode()
 

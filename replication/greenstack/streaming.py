@@ -143,15 +143,17 @@ class Streaming:
             while await self._snapshot():
                 pass
         else:
-            self._read_from(self.asked.start)
+            await self._read_from(self.asked.start)
             self.outgoing.position = self.asked.start
         await self._follow()
 
-    def _read_from(self, position: VClock) -> None:
+    async def _read_from(self, position: VClock) -> None:
         if self._reader is not None:
             self._reader.close()
-        start = position.with_lsn(0, self._log.vclock.lsn(0))
-        self._reader = self._service.shared.hub.reader(start, step_bytes=STEP_BYTES)
+        start = position.with_lsn(0, self._log.applied.lsn(0))
+        self._reader = self._service.shared.settled.reader(start, step_bytes=STEP_BYTES)
+        if not self._log.knows_settled(start):
+            await self._reader.skip_aside()
 
     def _buckets(self) -> Sequence[Bucket]:
         """The buckets of this stream. A named one that is gone ends it."""
@@ -173,9 +175,9 @@ class Streaming:
 
     async def _snapshot(self) -> bool:
         """Give what exists. Returns whether it has to begin anew: a bucket was emptied."""
-        start = self._log.vclock
+        start = self._log.applied
         self._mark(MarkKind.SNAPSHOT_BEGINS, start.without_local())
-        self._read_from(start)
+        await self._read_from(start)
         self._pin = self._pin or f"greenstack:{id(self):x}"
         self._log.retain(self._pin, start)
         fills: dict[int, Backfill] = {}

@@ -37,7 +37,7 @@ import base64
 import binascii
 import struct
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -45,32 +45,37 @@ from typing import Final
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
 from logweir.limits import IPROTO_FRAME_BYTES, VCLOCK_COMPONENTS
 from logweir.wal import kernel
-from logweir.wal.mp import Value, decode_uint, encode_uint, pack, unpack, unpack_at
+from logweir.wal.mp import Value, decode_uint, encode_uint, pack, unpack_at
 from logweir.wal.vclock import VClock
 
 __all__ = [
+    "FIT",
     "GREETING_BYTES",
+    "HEADER_KEY_END",
+    "U32_MAX",
     "Answer",
     "Ballot",
     "Greeting",
     "Header",
     "IprotoKey",
-    "Request",
     "RequestType",
     "Splitter",
     "data_body",
     "decode_answer",
     "decode_ballot",
     "decode_greeting",
-    "decode_request",
+    "decode_header",
     "encode_ack",
     "encode_answer",
     "encode_error",
     "encode_greeting",
     "encode_heartbeat",
-    "encode_request",
     "encode_row_frame",
     "encode_vclock_answer",
+    "frame",
+    "malformed",
+    "map_start",
+    "read_vclock",
 ]
 
 GREETING_BYTES: Final = 128
@@ -79,7 +84,7 @@ VERSION: Final = (2, 6, 0)
 VERSION_ID: Final = VERSION[0] << 16 | VERSION[1] << 8 | VERSION[2]
 ERROR_BIT: Final = 0x8000
 HEADER_KEY_END: Final = 0x53
-_U32: Final = 0xFFFFFFFF
+U32_MAX: Final = 0xFFFFFFFF
 
 
 class RequestType(IntEnum):
@@ -185,7 +190,8 @@ def decode_greeting(data: bytes) -> Greeting:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def _bad(where: str, code: ErrorCode = ErrorCode.INVALID_MSGPACK) -> RequestError:
+def malformed(where: str, code: ErrorCode = ErrorCode.INVALID_MSGPACK) -> RequestError:
+    """The error for MsgPack at `where` that cannot be taken."""
     return RequestError(code, f"Invalid MsgPack - {where}")
 
 
@@ -221,11 +227,11 @@ class Splitter:
                     return spans, at, start - at
                 length = int.from_bytes(data[at + 1 : start], "big")
             else:
-                raise BrokenStream(_bad("packet length"), spans)
+                raise BrokenStream(malformed("packet length"), spans)
             end = start + length
             if length > self._limit_bytes:
                 what = f"too big packet size in the header: {length}"
-                raise BrokenStream(_bad(what), spans)
+                raise BrokenStream(malformed(what), spans)
             if end > size:
                 return spans, at, end - at
             spans.append((start, end))
@@ -287,10 +293,10 @@ _FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
     "array": frozenset((*range(0x90, 0xA0), 0xDC, 0xDD)),
     "map": frozenset((*range(0x80, 0x90), 0xDE, 0xDF)),
 }
-_FIT: Final = tuple(_FIRST_BYTES[kind] for kind in _KIND_OF_KEY)
+FIT: Final = tuple(_FIRST_BYTES[kind] for kind in _KIND_OF_KEY)
 
 
-def _map_start(data: bytes, at: int) -> tuple[int, int] | None:
+def map_start(data: bytes, at: int) -> tuple[int, int] | None:
     """How many items the map at `at`, which is whole, has, and where they begin."""
     first = data[at]
     if 0x80 <= first < 0x90:
@@ -305,14 +311,14 @@ def decode_header(data: bytes, start: int, end: int, header: Header) -> None:
     """Read the header at `start` into `header`, as far as it goes, and check that one value at
     most follows. Raises `RequestError` 20."""
     stop = kernel.skip(data, start) if start < end else -1
-    opened = _map_start(data, start) if 0 < stop <= end else None
+    opened = map_start(data, start) if 0 < stop <= end else None
     if opened is None:
-        raise _bad("packet header")
+        raise malformed("packet header")
     count, at = opened
     for _ in range(count):
         key = decode_uint(data, at)
-        if key is None or key[0] >= HEADER_KEY_END or data[key[1]] not in _FIT[key[0]]:
-            raise _bad("packet header")
+        if key is None or key[0] >= HEADER_KEY_END or data[key[1]] not in FIT[key[0]]:
+            raise malformed("packet header")
         code, at = key
         if code == 0x04:
             (header.timestamp,) = _FLOAT64.unpack_from(data, at + 1)
@@ -326,225 +332,23 @@ def decode_header(data: bytes, start: int, end: int, header: Header) -> None:
             at = kernel.skip(data, at)
     header.body_at = stop
     if stop < end and (header.type == RequestType.NOP or kernel.skip(data, stop) != end):
-        raise _bad("packet body")
+        raise malformed("packet body")
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Request:
-    """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
-
-    `size_bytes`: of its frame; `name`: function, user or expression; `vclock` … `id_filter`: of
-    JOIN, SUBSCRIBE and REGISTER.
-    """
-
-    type: int
-    sync: int = 0
-    schema_version: int = 0
-    size_bytes: int = 0
-    space_id: int = 0
-    index_id: int = 0
-    limit: int = _U32
-    offset: int = 0
-    iterator: int = 0
-    index_base: int = 0
-    key: bytes | None = None
-    tuple: bytes | None = None
-    ops: bytes | None = None
-    name: str = ""
-    instance: uuid.UUID | None = None
-    replicaset: uuid.UUID | None = None
-    vclock: VClock | None = None
-    server_version: int = 0
-    anonymous: bool = False
-    id_filter: Sequence[int] = ()
-
-
-_UINT_FIELDS: Final = {
-    0x10: "space_id",
-    0x11: "index_id",
-    0x12: "limit",
-    0x13: "offset",
-    0x14: "iterator",
-    0x15: "index_base",
-}
-_ARRAY_FIELDS: Final = {0x20: "key", 0x21: "tuple", 0x28: "ops"}
-_DML_KEYS: Final = frozenset((*_UINT_FIELDS, *_ARRAY_FIELDS, 0x2A))
-"""Keys that DML and SELECT look at. 2.6.0 looks at the low six bits of a key below 53, and refuses
-those that then look like one of these."""
-
-# What a request must have, in the order in which a missing one is noticed: (key, its name).
-_SPACE: Final = (0x10, "space id")
-_LIMIT: Final = (0x12, "limit")
-_KEY: Final = (0x20, "key")
-_TUPLE: Final = (0x21, "tuple")
-_OPS: Final = (0x28, "operations")
-_MANDATORY: Final[Mapping[int, Sequence[tuple[int, str]]]] = {
-    RequestType.SELECT: (_SPACE, _LIMIT, _KEY),
-    RequestType.INSERT: (_SPACE, _TUPLE),
-    RequestType.REPLACE: (_SPACE, _TUPLE),
-    RequestType.UPDATE: (_SPACE, _KEY, _TUPLE),
-    RequestType.DELETE: (_SPACE, _KEY),
-    RequestType.UPSERT: (_SPACE, _TUPLE, _OPS),
-    RequestType.CALL: ((0x22, "function name"),),
-    RequestType.CALL_16: ((0x22, "function name"),),
-    RequestType.EVAL: ((0x27, "expression"),),
-    RequestType.AUTH: ((0x23, "user name"), _TUPLE),
-}
-_NAME_KEYS: Final = {
-    RequestType.CALL: 0x22,
-    RequestType.CALL_16: 0x22,
-    RequestType.EVAL: 0x27,
-    RequestType.AUTH: 0x23,
-}
-DML_TYPES: Final = frozenset((1, 2, 3, 4, 5, 9))
-STREAM_TYPES: Final = frozenset(
-    (RequestType.JOIN, RequestType.SUBSCRIBE, RequestType.FETCH_SNAPSHOT, RequestType.REGISTER)
-)
-
-
-def _body_items(data: bytes, start: int) -> Iterable[tuple[int | None, int, int]]:
-    """Keys of a body map with start and end of their values; None for a key that is no uint."""
-    opened = _map_start(data, start)
-    if opened is None:
-        raise _bad("packet body")
-    count, at = opened
-    for _ in range(count):
-        key = decode_uint(data, at)
-        value_at = kernel.skip(data, at) if key is None else key[1]
-        at = kernel.skip(data, value_at)
-        yield (None if key is None else key[0]), value_at, at
-
-
-def _dml_body(request: Request, data: bytes, start: int) -> set[int]:
-    seen: set[int] = set()
-    for key, at, stop in _body_items(data, start):
-        if key is None or key >= HEADER_KEY_END or key & 63 not in _DML_KEYS:
-            continue
-        if key > 63 or data[at] not in _FIT[key]:
-            raise _bad("packet body")
-        if (name := _UINT_FIELDS.get(key)) is not None:
-            number = decode_uint(data, at)
-            assert number is not None
-            setattr(request, name, number[0])
-        elif (name := _ARRAY_FIELDS.get(key)) is not None:
-            setattr(request, name, data[at:stop])
-        seen.add(key)
-    request.limit &= _U32
-    request.offset &= _U32
-    return seen
-
-
-def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
-    name_key = _NAME_KEYS[RequestType(request.type)]
-    seen: set[int] = set()
-    if start == end:
-        raise _bad("missing request body")
-    for key, at, stop in _body_items(data, start):
-        if key is None or (key in (name_key, 0x21) and data[at] not in _FIT[key]):
-            raise _bad("packet body")
-        if key == name_key:
-            request.name = unpack(data[at:stop])
-        elif key == 0x21:
-            request.tuple = data[at:stop]
-        seen.add(key)
-    return seen
-
-
-def _read_uuid(value: Value, what: str) -> uuid.UUID:
-    try:
-        if isinstance(value, str) and len(value) == 36:
-            return uuid.UUID(value)
-    except ValueError:
-        pass
-    raise _bad(f"invalid {what}")
-
-
-def _read_vclock(value: Value) -> VClock:
+def read_vclock(value: Value) -> VClock:
     """A vclock from the wire; ids that cannot be are passed over, as 2.6.0 does."""
     if not isinstance(value, dict):
-        raise _bad("invalid VCLOCK")
+        raise malformed("invalid VCLOCK")
     if not all(type(key) is int and type(lsn) is int for key, lsn in value.items()):
-        raise _bad("invalid VCLOCK")
+        raise malformed("invalid VCLOCK")
     known = {key: lsn for key, lsn in value.items() if key < VCLOCK_COMPONENTS}
     try:
         return VClock(known).without_local()
     except ValueError as error:
-        raise _bad("invalid VCLOCK") from error
-
-
-def _stream_body(request: Request, data: bytes, start: int, end: int) -> None:
-    if start == end:
-        if request.type != RequestType.FETCH_SNAPSHOT:
-            raise _bad("request body")
-        return
-    try:
-        for key, at, stop in _body_items(data, start):
-            if key not in (0x06, 0x24, 0x25, 0x26, 0x50, 0x51):
-                continue
-            value = unpack(data[at:stop])
-            if key == 0x24:
-                request.instance = _read_uuid(value, "UUID")
-            elif key == 0x25:
-                request.replicaset = _read_uuid(value, "UUID")
-            elif key == 0x26:
-                request.vclock = _read_vclock(value)
-            elif key == 0x06:
-                if type(value) is not int or value < 0:
-                    raise _bad("invalid VERSION")
-                request.server_version = value
-            elif key == 0x50:
-                if type(value) is not bool:
-                    raise _bad("invalid REPLICA_ANON flag")
-                request.anonymous = value
-            else:
-                if not isinstance(value, list) or not all(
-                    type(one) is int and 0 <= one < VCLOCK_COMPONENTS for one in value
-                ):
-                    raise _bad("invalid ID_FILTER")
-                request.id_filter = value
-    except (DecodeError, LimitExceeded) as error:
-        raise _bad("request body") from error
-
-
-def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
-    """Read one frame (without its length) into `request`.
-
-    What was read before an error is in `request`, so that the answer can carry its sync. Raises
-    `RequestError`: 20 malformed, 48 unknown type, 69 a mandatory key is missing.
-    """
-    header = Header()
-    request.size_bytes = end - start
-    try:
-        decode_header(data, start, end, header)
-    finally:
-        request.type, request.sync = header.type, header.sync
-        request.schema_version = header.schema_version
-    kind, at = header.type, header.body_at
-    if kind in DML_TYPES:
-        seen = _dml_body(request, data, at) if at < end else set()
-    elif kind in _NAME_KEYS:
-        seen = _named_body(request, data, at, end)
-    elif kind in STREAM_TYPES:
-        _stream_body(request, data, at, end)
-        return
-    elif kind in (RequestType.PING, RequestType.VOTE):
-        return
-    else:
-        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
-    for key, name in _MANDATORY[kind]:
-        if key not in seen:
-            raise RequestError(
-                ErrorCode.MISSING_REQUEST_FIELD, f"Missing mandatory field '{name}' in request"
-            )
-
-
-def encode_request(kind: int, sync: int, body: Mapping[int, Value] | None = None) -> bytes:
-    """A request frame, as a client or a replica sends it; sync 0 is left out."""
-    head = {0: kind, 1: sync} if sync else {0: kind}
-    return frame(pack(head) + (b"" if body is None else pack(dict(body))))
+        raise malformed("invalid VCLOCK") from error
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -575,7 +379,7 @@ def encode_answer(sync: int, schema_version: int, body: bytes, code: int = 0) ->
             sync,
             0x05,
             0xCE,
-            schema_version & _U32,
+            schema_version & U32_MAX,
         )
         + body
     )
@@ -621,8 +425,8 @@ def decode_ballot(body: Mapping[int, Value]) -> Ballot:
         return Ballot()
     return Ballot(
         bool(inner.get(1, False)),
-        _read_vclock(inner.get(2, {})),
-        _read_vclock(inner.get(3, {})),
+        read_vclock(inner.get(2, {})),
+        read_vclock(inner.get(3, {})),
         bool(inner.get(4, False)),
     )
 

@@ -17,17 +17,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import (
-    IPROTO_ANSWER_BYTES,
     IPROTO_PIPELINE_BYTES,
-    OUTPUT_HIGH_BYTES,
     OUTPUT_LOW_BYTES,
 )
 from logweir.replication.iproto import auth, relay
@@ -38,28 +34,33 @@ from logweir.replication.iproto.access import (
     denied,
 )
 from logweir.replication.iproto.codec import (
-    DML_TYPES,
     EMPTY_BODY,
-    Request,
     RequestType,
     data_body,
     encode_answer,
     encode_error,
 )
-from logweir.replication.iproto.rights import execute_checked
-from logweir.replication.iproto.runs import StoreRun, answer_lone
+from logweir.replication.iproto.requests import DML_TYPES, Request
+from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
-from logweir.replication.iproto.sysview import VIEWS, row_filter
+from logweir.replication.iproto.statements import (
+    NO_TUPLE,
+    SYSTEM_END,
+    apply_each,
+    execute,
+    one_by_one,
+    ordinary,
+    run_select,
+    some,
+)
+from logweir.replication.iproto.sysview import VIEWS
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.store.append import store_run
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine
 from logweir.store.group import Group
-from logweir.store.request import Request as Change
-from logweir.store.select import Select, select
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
 
@@ -67,10 +68,6 @@ __all__ = ["Conversation", "IprotoService"]
 
 _log = get_logger("logweir.replication.iproto")
 
-_SYSTEM_END: Final = 512
-_REPLACE: Final = int(RowType.REPLACE)
-_NO_DATA: Final = data_body(())
-_NO_TUPLE: Final = b"\x90"
 _FUNC_ID: Final = 296
 
 
@@ -122,41 +119,17 @@ class Conversation:
     # --- events -----------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> Sequence[Event]:
-        """See `Receives` of `logweir.replication.link`.
-
-        One REPLACE of who asked for all of the last changes is stored and answered here, where that
-        can be done: with few calls, since each of them finds the processor's caches cold.
-        """
-        if (
-            self.shared.alone is self
-            and not self._unanswered_bytes
-            and not self._postponed
-            and (lone := self.session.take_lone(data)) is not None
-            and self._store_lone(*lone)
-        ):
-            return ()
+        """See `Receives` of `logweir.replication.link`."""
         return self.session.receive_data(data, now)
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        if (
-            not self._unanswered_bytes
-            and not self._postponed
-            and len(events) == 1
-            and isinstance(run := events[0], StoreRun)
-            and run.type == _REPLACE
-            and run.count > 1  # of a single one `receive` has tried it
-            and run.space_id >= _SYSTEM_END
-            and self.link.writable
-            and self._store_now(run)
-        ):
-            return
         for event in events:
             if isinstance(event, Ack):
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
-            for one in _ordinary(event):
+            for one in ordinary(event):
                 self._begin(one.size_bytes)
                 self._postponed.append(one)
         self._go_on()
@@ -193,7 +166,6 @@ class Conversation:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        self.shared.gone(self)
         if self.session.malformed:
             _log.warning(
                 "iproto.malformed",
@@ -235,12 +207,12 @@ class Conversation:
         space = self._check_space(request.space_id, access, wanted)
         if is_select and not self._batch.requests and not self._unfinished:
             with self.shared.log.read_view() as view:
-                body = data_body(list(_select(view.engine, request, access)))
+                body = data_body(list(run_select(view.engine, request, access)))
             self._answer(request, body)
             return
         self._batch.requests.append(request)
         self._batch.size_bytes += request.size_bytes
-        if not is_select and space.id < _SYSTEM_END:
+        if not is_select and space.id < SYSTEM_END:
             self._submit()
 
     def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
@@ -271,52 +243,17 @@ class Conversation:
                     return
             except RequestError:
                 pass  # one of them is refused: the others are not
-            batch.requests = _one_by_one(run)
-            batch.results = list(_apply(group, batch.requests, access))
+            batch.requests = one_by_one(run)
+            batch.results = list(apply_each(group, batch.requests, access))
 
         def done(job: Job) -> None:
             if job.error is None and not batch.requests:
                 self._deliver_run(run)
                 return
-            batch.requests = batch.requests or _one_by_one(run)
+            batch.requests = batch.requests or one_by_one(run)
             self._deliver(batch, job)
 
-        columns = None
-        if run.type == RowType.REPLACE:
-            columns = run.columns()
-        self._put_in_line(Job(apply, run.size_bytes, run=columns), done)
-
-    def _store_now(self, run: StoreRun) -> bool:
-        """Take a run that is all there is to do, and make and answer it at once, if that can be
-        done; False, and nothing done, where it has to take its turn."""
-        shared = self.shared
-        try:
-            self._check_run(run.space_id)
-            answer = partial(self._answer_run, run)
-            if not shared.commit_now(run.space_id, run.packed, run.bounds, answer, self):
-                return False
-        except LogweirError as error:
-            self._refuse_run(run, as_request_error(error))
-        else:
-            shared.metrics.answered("tarantool", run.count, 0)
-        return True
-
-    def _store_lone(self, sync: int, space_id: int, packed: bytes) -> bool:
-        """`_store_now` of a single REPLACE with nothing to be sent before its answer."""
-        shared, link = self.shared, self.link
-        if space_id < _SYSTEM_END or not link.writable:
-            return False
-        answer = partial(link.send, answer_lone(sync, shared.schema_version(), packed))
-        try:
-            self._check_run(space_id)
-            if not shared.commit_now(space_id, packed, None, answer, self):
-                return False
-        except LogweirError as error:
-            shared.metrics.answered("tarantool", 0, 1)
-            self.session.put_error(sync, as_request_error(error))
-        else:
-            shared.metrics.answered("tarantool", 1, 0)
-        return True
+        self._put_in_line(Job(apply, run.size_bytes), done)
 
     def _answer_run(self, run: StoreRun) -> None:
         answers = run.answers(self.shared.schema_version())
@@ -365,9 +302,9 @@ class Conversation:
 
         def apply(group: Group) -> None:
             if len(batch.requests) == 1:
-                batch.results = [_execute(group, batch.requests[0], access)]
+                batch.results = [execute(group, batch.requests[0], access)]
             else:
-                batch.results = _some(_apply(group, batch.requests, access))
+                batch.results = some(apply_each(group, batch.requests, access))
 
         self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
 
@@ -378,7 +315,7 @@ class Conversation:
 
         self._unfinished += 1
         self._settled.clear()
-        self.shared.submit(job, guarded, self)
+        self.shared.submit(job, guarded)
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1
@@ -421,7 +358,7 @@ class Conversation:
     # --- other requests ---------------------------------------------------------------------------
 
     def _authenticate(self, request: Request) -> None:
-        proof = auth.read_scramble(request.tuple or _NO_TUPLE)
+        proof = auth.read_scramble(request.tuple or NO_TUPLE)
         user = self.shared.user(request.name)
         is_guest = user.id == GUEST_ID and not proof
         if not is_guest and not auth.check(user.kept, self.session.salt, proof or bytes(20)):
@@ -491,117 +428,9 @@ def _joins_batch(event: Request | StoreRun) -> bool:
     """Whether a request may be one of several in a job: not so a change of definitions."""
     if isinstance(event, StoreRun) or event.type not in DML_TYPES:
         return False
-    return event.type == RowType.SELECT or event.space_id >= _SYSTEM_END
+    return event.type == RowType.SELECT or event.space_id >= SYSTEM_END
 
 
 def _is_private(space: SpaceDef) -> bool:
     """Whether a space may be written on a read-only instance."""
     return space.is_temporary or space.is_local
-
-
-def _ordinary(event: Request | StoreRun) -> Sequence[Request | StoreRun]:
-    """The event itself; of a run into a system space its requests."""
-    if isinstance(event, StoreRun) and event.space_id < _SYSTEM_END:
-        return _one_by_one(event)
-    return (event,)
-
-
-def _one_by_one(run: StoreRun) -> list[Request]:
-    return [
-        Request(
-            run.type,
-            run.sync(number),
-            space_id=run.space_id,
-            tuple=run.tuple_bytes(number),
-        )
-        for number in range(run.count)
-    ]
-
-
-def _apply(
-    group: Group, requests: Iterable[Request], access: Access
-) -> Iterator[bytes | RequestError]:
-    """Run requests in a group, each a transaction; one that fails is undone alone."""
-    for request in requests:
-        mark = group.mark()
-        try:
-            result = _execute(group, request, access)
-        except RequestError as error:
-            group.rollback(mark)
-            yield error
-        else:
-            group.divide()
-            yield result
-
-
-def _some(results: Iterator[bytes | RequestError]) -> list[bytes | RequestError]:
-    """Results up to `limits.OUTPUT_HIGH_BYTES`; those behind are not asked for."""
-    taken: list[bytes | RequestError] = []
-    size = 0
-    for result in results:
-        taken.append(result)
-        size += len(result) if isinstance(result, bytes) else 0
-        if size > OUTPUT_HIGH_BYTES:
-            break
-    return taken
-
-
-def _execute(group: Group, request: Request, access: Access) -> bytes:
-    """Run one request in a group. Returns the body of its answer. Raises `RequestError`."""
-    kind = request.type
-    if kind == RowType.SELECT:
-        return data_body(list(_select(group.engine, request, access)))
-    ops = request.tuple if kind == RowType.UPDATE else request.ops
-    change = Change(
-        RowType(kind),
-        request.space_id,
-        key=request.key,
-        tuple=None if kind == RowType.UPDATE else request.tuple,
-        ops=ops,
-        index_id=request.index_id,
-        index_base=request.index_base,
-    )
-    if request.space_id < _SYSTEM_END:
-        old, new = execute_checked(group, change, access)
-    else:
-        old, new = group.execute(change)
-    if kind == RowType.UPSERT:
-        return _NO_DATA
-    found = old if kind == RowType.DELETE else new
-    return _NO_DATA if found is None else data_body((found,))
-
-
-def _select(engine: Engine, request: Request, access: Access) -> Iterator[bytes]:
-    """The tuples that a SELECT gives; of a system view those that the user may know."""
-    view = VIEWS.get(request.space_id)
-    shown: Callable[[bytes], bool] | None = None
-    space_id = request.space_id
-    if view is not None:
-        space_id = view.source_id
-        shown = row_filter(request.space_id, access, engine.schema)
-    wanted = Select.packed(
-        engine.schema,
-        space_id,
-        request.key or _NO_TUPLE,
-        request.iterator,
-        index=request.index_id,
-        limit=None if shown else request.limit,
-        offset=0 if shown else request.offset,
-    )
-    found = _bounded(select(engine, wanted))
-    if shown is None:
-        return found
-    return islice(
-        (row for row in found if shown(row)), request.offset, request.offset + request.limit
-    )
-
-
-def _bounded(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """Raises error 2 where an answer would become larger than `limits.IPROTO_ANSWER_BYTES`."""
-    size = 0
-    for row in rows:
-        size += len(row)
-        if size > IPROTO_ANSWER_BYTES:
-            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
-            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
-        yield row

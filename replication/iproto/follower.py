@@ -45,8 +45,8 @@ from logweir.replication.iproto.codec import (
     decode_ballot,
     decode_greeting,
     encode_ack,
-    encode_request,
 )
+from logweir.replication.iproto.requests import encode_request
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock

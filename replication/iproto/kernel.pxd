@@ -26,13 +26,6 @@ cpdef Py_ssize_t answers(
     u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, bytes packed, u64 version,
     bytearray out) except? -2
 
-@cython.locals(raw="const unsigned char*", owed="Py_ssize_t[512]",
-               fields="unsigned long long[6]", end=Py_ssize_t, at=Py_ssize_t)
-cpdef take_lone(bytes data)
-
-@cython.locals(raw="const unsigned char*", to="unsigned char*", size=Py_ssize_t, out=bytearray)
-cpdef answer(u64 sync, u64 version, bytes stored)
-
 cdef Py_ssize_t put_answer(
     unsigned char* out, Py_ssize_t at, u64 sync, u64 version, const unsigned char* data,
     Py_ssize_t start, Py_ssize_t stop) noexcept

@@ -173,29 +173,6 @@ def take_run(data: bytes, at: int, table: Table, capacity: int, out: bytearray) 
     return count
 
 
-def take_lone(data: bytes) -> tuple[int, int, bytes] | None:
-    """Sync, space and tuple of the one REPLACE that `data` is; None where it is anything else."""
-    raw = data
-    owed = [0] * 512
-    fields = [0] * 6
-    end = len(data)
-    at = rows.uint_end(raw, 0, end)
-    if at < 0 or rows.uint(raw, 0, at) != end - at:
-        return None
-    if not read_store(raw, at, end, fields, owed) or fields[0] != 3 or fields[2]:
-        return None
-    return fields[1], fields[3], data[fields[4] : fields[5]]
-
-
-def answer(sync: int, version: int, stored: bytes) -> bytearray:
-    """The answer to one request that stored a tuple, as `answers` writes it."""
-    size = len(stored)
-    out: bytearray = rows.fresh(_ANSWER_BYTES + size)  # type: ignore[attr-defined]
-    to, raw = out, stored
-    put_answer(to, 0, sync, version, raw, 0, size)
-    return out
-
-
 def answers(
     table: Table, capacity: int, count: int, packed: bytes, version: int, out: bytearray
 ) -> int:

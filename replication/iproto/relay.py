@@ -37,13 +37,9 @@ from logweir.errors import (
 from logweir.limits import HUB_STEP_BYTES, JOIN_ROOM_BYTES, VCLOCK_COMPONENTS
 from logweir.replication.hub import Reader
 from logweir.replication.iproto.access import Privilege
-from logweir.replication.iproto.codec import (
-    Request,
-    RequestType,
-    encode_heartbeat,
-    encode_vclock_answer,
-)
+from logweir.replication.iproto.codec import RequestType, encode_heartbeat, encode_vclock_answer
 from logweir.replication.iproto.packets import Packets
+from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.service import FollowerStatus, as_request_error, follower_name
 from logweir.replication.logs import get_logger
 from logweir.store.commit import Job
@@ -456,22 +452,6 @@ def _beat(conversation: Conversation, sync: int) -> None:
     conversation.link.write(beat)
 
 
-async def _skip(reader: Reader) -> None:
-    """Let a thread pass over what the replica has; it is not cut short where the task is."""
-    work = asyncio.ensure_future(asyncio.to_thread(reader.skip))
-
-    def close(done: asyncio.Future[None]) -> None:
-        if not done.cancelled():
-            done.exception()  # nobody asks for it any more
-        reader.close()
-
-    try:
-        await asyncio.shield(work)
-    except BaseException:
-        work.add_done_callback(close)
-        raise
-
-
 def next_packets(reader: Reader, upto: dict[int, int], sync: int) -> bytes | bytearray | None:
     """What comes next, maybe nothing that this replica wants; None at the end of the log."""
     if reader.is_ahead:
@@ -488,7 +468,7 @@ async def _relay(
     shared, link = conversation.shared, conversation.link
     pause = shared.options.replication_timeout_seconds
     reader = shared.hub.reader(status.sent.with_lsn(0, shared.log.vclock.lsn(0)))
-    await _skip(reader)
+    await reader.skip_aside()
     sent_at = link.time()
     try:
         while link.is_open:

@@ -2,9 +2,7 @@
 
 `take_run` finds the run that comes first (its form is in `kernel`); its tuples stand
 one behind the other in `packed`, tuple i from bounds[i] to bounds[i + 1]. `answers` makes the bytes
-of all answers, which hold the tuples again. A short run between
-other requests is not worth it. `take_lone` and `answer_lone` are the short way of one request by
-itself.
+of all answers, which hold the tuples again. A short run between other requests is not worth it.
 """
 
 from __future__ import annotations
@@ -14,24 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.replication.iproto import kernel
-from logweir.store.run import Run
-from logweir.wal.xrow import RowType
 
-__all__ = ["ALONE_BYTES", "StoreRun", "answer_lone", "take_lone", "take_run"]
+__all__ = ["StoreRun", "take_run"]
 
 RUN_MIN: Final = 4
-"""Shorter runs are left to the ordinary way where something else came with them."""
-
-ALONE_BYTES: Final = 4096
-"""And where they are larger than this."""
+"""Shorter runs are left to the ordinary way."""
 
 _SMALLEST_BYTES: Final = 13  # of a request of a run: 1 length, 5 header, 5 body, 2 tuple
 _CAPACITY_MAX: Final = 65_536
-_REPLACE: Final = int(RowType.REPLACE)
 _ZERO: Final = array("Q", (0,))
-
-take_lone = kernel.take_lone
-answer_lone = kernel.answer
 
 
 @dataclass(slots=True)
@@ -58,10 +47,6 @@ class StoreRun:
         first = kernel.RUN_HEAD + self._capacity
         return self._table[first : first + self.count + 1]
 
-    def columns(self) -> Run:
-        """The same as the store takes it; of REPLACEs only."""
-        return Run(self.space_id, self.packed, self.bounds)
-
     def sync(self, number: int) -> int:
         """The sync of one request."""
         return self._table[kernel.RUN_HEAD + number]
@@ -82,10 +67,7 @@ class StoreRun:
 
 
 def take_run(data: bytes, at: int = 0) -> StoreRun | None:
-    """The run that begins at `at`, None where there is none of at least `RUN_MIN` requests.
-
-    Fewer REPLACEs are one too where they are all of `data`, and no more than `ALONE_BYTES`.
-    """
+    """The run that begins at `at`, None where there is none of at least `RUN_MIN` requests."""
     capacity = min((len(data) - at) // _SMALLEST_BYTES + 1, _CAPACITY_MAX)
     if capacity == 1:
         return None
@@ -94,8 +76,6 @@ def take_run(data: bytes, at: int = 0) -> StoreRun | None:
     count = kernel.take_run(data, at, table, capacity, out)
     kind, space_id, version, stop, size = table[: kernel.RUN_HEAD]
     if count < RUN_MIN:
-        is_all = at == 0 and count > 0 and stop == len(data) <= ALONE_BYTES
-        if not is_all or kind != _REPLACE:
-            return None
+        return None
     packed = bytes(memoryview(out)[:size])
     return StoreRun(kind, space_id, version, count, stop, packed, table, capacity)

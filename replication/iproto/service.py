@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import time
 import uuid
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +23,8 @@ from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
-from logweir.store.bulk import Bounds
-from logweir.store.commit import Job, runs_of
+from logweir.store.commit import Job
 from logweir.store.log import Log
-from logweir.store.run import Run
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -39,13 +36,11 @@ _SCHEMA_ID: Final = 272
 _FIRST_VERSION: Final = 80
 _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
-_QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread,
-_LONE_BYTES: Final = 256 * 1024  # one of runs that nobody else waits for only above this
+_QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
 _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
 _SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
 _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
 _ASIDE_SECONDS: Final = 0.05  # for so long
-_ALONE_AFTER: Final = 4  # so many changes in a row of one connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +75,24 @@ class FollowerStatus:
 
 
 class Shared:
-    """One server's common state. Belongs to the event loop's thread."""
+    """One server's common state. Belongs to the event loop's thread.
+
+    `hub`: gives the log as it is; `settled`: what of it is settled, to who shows its contents.
+    """
 
     def __init__(
-        self, log: Log, hub: Hub, *, metrics: Metrics, functions: Functions, options: Options
+        self,
+        log: Log,
+        hub: Hub,
+        settled: Hub,
+        *,
+        metrics: Metrics,
+        functions: Functions,
+        options: Options,
     ) -> None:
         self.log = log
         self.hub = hub
+        self.settled = settled
         self.metrics = metrics
         self.functions = functions
         self.options = options
@@ -111,15 +117,9 @@ class Shared:
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
-        self._more_comes = False  # behind those
         self._in_line = 0
-        self._is_begun = False  # whether that is a group which this thread began
         self._aside_until = 0.0
         self._slow = 0  # how slow the last groups were
-        self.alone: object = None
-        """Who asked for all of the last few changes, if it was one."""
-        self._last: object = None  # who asked for the last change
-        self._in_a_row = 0
 
     # --- definitions ------------------------------------------------------------------------------
 
@@ -221,71 +221,16 @@ class Shared:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        job: Job,
-        done: Callable[[Job], None],
-        who: object = None,
-        *,
-        more_comes: bool = True,
-    ) -> None:
+    def submit(self, job: Job, done: Callable[[Job], None]) -> None:
         """Put a change in line; `done` is called in the loop's thread once it is durable.
 
-        `who` asks for it, see `alone`; `more_comes`: and has more in line, or it is on its
-        way, as far as can be known. What was put in line in one turn of the loop goes together.
-        Where that is little, with none under way, it is made at once in this thread, as long as the
-        disk is quick: handing it to another thread and back would take longer than the loop stands
-        still. So it is where somebody asked for all of the last few changes, of whom nothing more
-        comes, and these are runs.
+        What was put in line in one turn of the loop goes together. Where that is little, with none
+        under way, it is made at once in this thread, as long as the disk is quick: handing it to
+        another thread and back would take longer than the loop stands still.
         """
-        self._note(who)
-        self._more_comes = self._more_comes or more_comes
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
-
-    def commit_now(
-        self,
-        space_id: int,
-        packed: bytes,
-        bounds: Bounds | None,
-        answer: Callable[[], None],
-        who: object,
-    ) -> bool:
-        """Make REPLACEs durable and have them answered before this returns, without a turn of the
-        loop; False, and nothing done, where they are to be submitted. Raises what the log raises.
-
-        `bounds`: of the tuples in `packed`, None of a single one. That is for somebody who is
-        `alone`: there is nobody whose changes could go together with these.
-        """
-        if (
-            self.alone is not who
-            or self._fresh
-            or self._in_line
-            or self.open_views
-            or len(packed) > _QUICK_BYTES
-        ):
-            return False
-        began = self._loop.time()
-        if self._slow >= _SLOW_LIMIT and began < self._aside_until:
-            return False
-        is_made = bounds is None and self.log.commit_one(space_id, packed, answer)
-        if not is_made:
-            run = Run(space_id, packed, bounds or array("Q", (0, len(packed))))
-            is_made = self.log.commit_runs((run,), answer)
-        if is_made:
-            self.metrics.committed(self._judge(began))
-        return is_made
-
-    def gone(self, who: object) -> None:
-        """Somebody who may have asked for changes is gone."""
-        if self._last is who:
-            self._last = self.alone = None
-
-    def _note(self, who: object) -> None:
-        self._in_a_row = self._in_a_row + 1 if self._last is who else 0
-        self._last = who
-        self.alone = who if self._in_a_row >= _ALONE_AFTER else None
 
     def _judge(self, began: float) -> float:
         """See how quick the disk was. Returns the seconds since `began`."""
@@ -298,60 +243,45 @@ class Shared:
         return now - began
 
     def _put_in_line(self) -> None:
-        if self._is_begun or not self._fresh:
-            return  # what comes while a group is being synced is the next one
         fresh, self._fresh = self._fresh, []
-        is_alone = self.alone is not None and not self._more_comes
-        self._more_comes = False
-        size = sum([job.size for job, _ in fresh])
+        jobs = [job for job, _ in fresh]
         began = self._loop.time()
         if (
             not self._in_line
+            and sum([job.size for job in jobs]) <= _QUICK_BYTES
             and not self.open_views
-            and size <= (_LONE_BYTES if is_alone else _QUICK_BYTES)
             and not self.log.is_busy
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
-            and self._make_at_once(fresh, size, began)
         ):
+            self._make_at_once(fresh, began)
             return
         self._in_line += len(fresh)
         for job, done in fresh:
             job.finished = self._finisher(done)
-        fresh[-1][0].finished = self._finisher(self._timed(fresh[-1][1], began))
-        jobs = [job for job, _ in fresh]
+        jobs[-1].finished = self._finisher(self._timed(fresh[-1][1], began))
         try:
-            self._is_begun = self._in_line == len(jobs) and self.log.begin_jobs(jobs)
-            if not self._is_begun:
-                self.log.submit_jobs(jobs)
+            self.log.submit_jobs(jobs)
         except LogweirError as error:
             for job in jobs:
                 job.error = error
                 job.finish()
 
-    def _make_at_once(
-        self, fresh: list[tuple[Job, Callable[[Job], None]]], size_bytes: int, began: float
-    ) -> bool:
-        """Make a group here. False, and nothing done, where it is not small and not runs that the
-        state gets late: then it takes its time."""
+    def _make_at_once(self, fresh: list[tuple[Job, Callable[[Job], None]]], began: float) -> None:
+        """Make a group here."""
         jobs = [job for job, _ in fresh]
         job = jobs[-1]
         try:
-            if not self.log.commit_runs(runs_of(jobs)):
-                if size_bytes > _QUICK_BYTES:
-                    return False
-                self.log.run_job(job, jobs[:-1])
+            self.log.run_job(job, jobs[:-1])
         except Exception as error:
             if job.error is not error and not isinstance(error, LogweirError):
                 raise
-            for one, _ in fresh:
+            for one in jobs:
                 if not one.done:
                     one.error = error
             job.error = error  # the change's own: who asked for it is told
         self.metrics.committed(self._judge(began))
         for job, done in fresh:
             done(job)
-        self._loop.call_soon(self._settle)  # behind what is sent now
-        return True
 
     def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
         """`done`, which also tells how long the changes of one turn took."""
@@ -378,16 +308,6 @@ class Shared:
             job, done = self._finished.popleft()
             self._in_line -= 1
             done(job)
-        if self._is_begun and not self._in_line:
-            self._is_begun = False
-            if self._fresh:
-                self._put_in_line()
-            else:
-                self._loop.call_soon(self._settle)  # behind what is sent now
-
-    def _settle(self) -> None:
-        if not (self._in_line or self._fresh):
-            self.log.settle()
 
     async def run(self, job: Job) -> object:
         """`submit`, and wait for the result. Raises what the job raised."""

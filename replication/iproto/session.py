@@ -33,19 +33,17 @@ from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
 from logweir.replication.iproto.codec import (
     EMPTY_BODY,
     SALT_BYTES,
-    STREAM_TYPES,
     BrokenStream,
     IprotoKey,
-    Request,
     RequestType,
     Splitter,
     decode_answer,
-    decode_request,
     encode_answer,
     encode_error,
     encode_greeting,
 )
-from logweir.replication.iproto.runs import ALONE_BYTES, StoreRun, take_lone, take_run
+from logweir.replication.iproto.requests import STREAM_TYPES, Request, decode_request
+from logweir.replication.iproto.runs import StoreRun, take_run
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.vclock import VClock
 
@@ -126,19 +124,6 @@ class ServerSession:
             whole = self._input.join(data)
             return self._read(whole, now) if whole else ()
         return self._read(data, now)
-
-    def take_lone(self, data: bytes) -> tuple[int, int, bytes] | None:
-        """Sync, space and tuple where `data` is one REPLACE and nothing else came or is to be sent
-        before its answer; else None, and `data` is still to be received."""
-        if (
-            len(data) > ALONE_BYTES
-            or self._input.size_bytes
-            or self._outbox.size_bytes
-            or self._state != State.REQUESTS
-            or self.close_reason
-        ):
-            return None
-        return take_lone(data)
 
     def receive_eof(self, now: float) -> Sequence[Event]:
         """See `Session`: a client that sends nothing more is gone, also for Tarantool."""

@@ -34,7 +34,6 @@ from logweir.replication.runner import Progress, SourceState
 from logweir.replication.urls import Url
 from logweir.store.commit import Job
 from logweir.store.group import Group
-from logweir.store.state import Spoiled
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
@@ -129,10 +128,7 @@ class TarantoolSource:
                     return number
             return len(spans)
 
-        try:
-            done = await self._shared.run(Job(apply, len(columns.data)))
-        except Spoiled:
-            return 0
+        done = await self._shared.run(Job(apply, len(columns.data)))
         assert isinstance(done, int)
         return done
 

@@ -32,7 +32,7 @@ from typing import Final
 from logweir.errors import ConfigError, DecodeError, LimitExceeded, SourceStopped
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_HTTP_BYTES
 from logweir.replication.synapse.codec import encode_value, read_json
-from logweir.replication.synapse.cursors import Fetch
+from logweir.replication.synapse.units import Fetch
 from logweir.replication.urls import Url
 
 __all__ = ["Page", "Refused", "Sources", "Updates", "read_secret"]

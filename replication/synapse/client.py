@@ -43,18 +43,18 @@ from logweir.replication.reconnecting import Closing
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.catchup import Sources
 from logweir.replication.synapse.codec import Dialect, decode_row_value
-from logweir.replication.synapse.cursors import (
+from logweir.replication.synapse.cursors import Tracker
+from logweir.replication.synapse.follower import Event, FollowerSession, Greeted
+from logweir.replication.synapse.units import (
     Change,
     Cursor,
     Fetch,
     Gap,
     Moved,
-    Tracker,
     Unit,
     Units,
     size_of,
 )
-from logweir.replication.synapse.follower import Event, FollowerSession, Greeted
 from logweir.replication.urls import Url, parse_url
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.newfile import replace_file

@@ -55,9 +55,8 @@ epochs and of streams that went back is ours.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
@@ -68,177 +67,26 @@ from logweir.limits import (
     SYNAPSE_STREAMS,
 )
 from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.rows import Batch, Run
+from logweir.replication.synapse.rows import Batch
+from logweir.replication.synapse.units import (
+    ROW_BYTES,
+    RUN_UNITS,
+    Ask,
+    Change,
+    Cursor,
+    Fetch,
+    Flow,
+    Gap,
+    Moved,
+    Place,
+    Unit,
+    Units,
+)
 
-__all__ = [
-    "Ask",
-    "Change",
-    "Cursor",
-    "Fetch",
-    "Gap",
-    "Moved",
-    "Tracker",
-    "Unit",
-    "Units",
-    "size_of",
-]
+__all__ = ["Tracker"]
 
 REFUSALS_MAX: Final = 2
 """Refused catch-ups in a row after which a stream goes on with a gap."""
-
-RUN_UNITS: Final = 16
-"""Units of one flow that arrive together from which on they are handled together."""
-
-_ROW_BYTES: Final = 100
-"""What a row that is held costs beside its bytes, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """How far one instance's rows of one stream are stored; see the module's text."""
-
-    last: int
-    resume: int
-    epoch: int = 1
-
-
-@dataclass(slots=True)
-class Unit:
-    """Rows of one token, to be stored in one transaction. `rows`: MsgPack.
-
-    `more`: behind the rows that the token has already; otherwise they replace what it has.
-    `cursor`: where the cursor is then; None: it stays.
-    """
-
-    stream: str
-    instance: str
-    epoch: int
-    token: int
-    rows: list[bytes]
-    more: bool = False
-    cursor: Cursor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Units:
-    """Many units of one flow with rising tokens, all new; each is to be one transaction.
-
-    `after`: the cursor's `last` before; `lags`: a cursor's `resume` is the token before its `last`.
-    `cursor`: where it is behind the last of them.
-    """
-
-    stream: str
-    instance: str
-    epoch: int
-    run: Run
-    after: int
-    lags: bool
-    cursor: Cursor
-
-    def each(self) -> Iterator[Unit]:
-        """The same, one by one."""
-        before = self.after
-        for token, rows in self.run.units():
-            cursor = Cursor(token, before if self.lags else token, self.epoch)
-            yield Unit(self.stream, self.instance, self.epoch, token, rows, False, cursor)
-            before = token
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The cursor is there now."""
-
-    stream: str
-    instance: str
-    cursor: Cursor
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Rows behind `after` up to `upto` are not here, or may not be."""
-
-    stream: str
-    instance: str
-    after: int
-    upto: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Rows behind `after` up to `upto` are to be fetched; then `Tracker.fetched`."""
-
-    stream: str
-    instance: str
-    after: int
-    upto: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """(D1) REPLICATE is to be sent."""
-
-    stream: str
-    token: int
-
-
-Change = Unit | Units | Moved | Gap | Fetch | Ask
-
-
-def size_of(change: Change) -> int:
-    """Bytes of the rows of a change."""
-    if isinstance(change, Unit):
-        return sum(map(len, change.rows))
-    return len(change.run.rows) if isinstance(change, Units) else 0
-
-
-class _Place(Enum):
-    UNSEEN = "unseen"
-    LIVE = "live"
-    WANTED = "wanted"
-    ASKED = "asked"
-    FETCHING = "fetching"
-
-
-_Queued = tuple[str, int | None, int, bytes]
-"""What waits: "row": token, 0, row; "torn": token, 0, reason; "position": previous, token."""
-
-
-class _Flow:
-    """One (stream, instance)."""
-
-    __slots__ = (
-        "began_anew",
-        "collected",
-        "cursor",
-        "instance",
-        "open_unit",
-        "pending",
-        "place",
-        "queue",
-        "stream",
-        "target",
-        "torn",
-        "written",
-    )
-
-    def __init__(self, stream: str, instance: str, cursor: Cursor | None) -> None:
-        self.stream = stream
-        self.instance = instance
-        self.cursor = cursor
-        self.open_unit: Unit | None = None
-        self.begin()
-
-    def begin(self) -> None:
-        """A new connection."""
-        self.place = _Place.UNSEEN
-        self.began_anew = False  # in D1 a server does so when it starts: once in a connection
-        self.pending: list[bytes] = []
-        self.torn = ""  # why the unit that is not finished lacks a row
-        self.collected: dict[int, dict[bytes, None]] = {}
-        self.written: set[int] = set()
-        self.queue: deque[_Queued] = deque()
-        self.target = 0
 
 
 class Tracker:
@@ -257,11 +105,11 @@ class Tracker:
     ) -> None:
         self._start_all = start_all
         self._limit_bytes = limit_bytes
-        self._flows = {key: _Flow(*key, cursor) for key, cursor in cursors.items()}
+        self._flows = {key: Flow(*key, cursor) for key, cursor in cursors.items()}
         self._dialect = Dialect.D1
         self._changes: list[Change] = []
-        self._asks: deque[_Flow] = deque()
-        self._asked: _Flow | None = None
+        self._asks: deque[Flow] = deque()
+        self._asked: Flow | None = None
         self._refusals: dict[str, tuple[int, int]] = {}
         self.held_bytes = 0
         """Of rows that are held back: unfinished units, a catch-up, what waits for a fetch."""
@@ -301,24 +149,24 @@ class Tracker:
     @property
     def is_settled(self) -> bool:
         """Whether a POSITION came and nothing that was missed is still on its way."""
-        unsettled = (_Place.WANTED, _Place.ASKED, _Place.FETCHING)
+        unsettled = (Place.WANTED, Place.ASKED, Place.FETCHING)
         places = [flow.place for flow in self._flows.values()]
-        return _Place.LIVE in places and not any(place in unsettled for place in places)
+        return Place.LIVE in places and not any(place in unsettled for place in places)
 
     @property
     def has_none(self) -> bool:
         """Whether no stream is followed, or about to be."""
-        return all(flow.place is _Place.UNSEEN for flow in self._flows.values())
+        return all(flow.place is Place.UNSEEN for flow in self._flows.values())
 
     @property
     def is_fetching(self) -> bool:
         """Whether rows wait for a fetch."""
-        return any(flow.place is _Place.FETCHING for flow in self._flows.values())
+        return any(flow.place is Place.FETCHING for flow in self._flows.values())
 
     @property
     def unseen(self) -> list[tuple[str, str]]:
         """Streams that are known here and had no POSITION on this connection."""
-        return [key for key, flow in self._flows.items() if flow.place is _Place.UNSEEN]
+        return [key for key, flow in self._flows.items() if flow.place is Place.UNSEEN]
 
     def take(self) -> Sequence[Change]:
         """What is to be done, in order."""
@@ -337,7 +185,7 @@ class Tracker:
             self.dropped_rows += 1
             return
         place = flow.place
-        if place is _Place.LIVE:
+        if place is Place.LIVE:
             if token is None:
                 self._hold(row)
                 flow.pending.append(row)
@@ -345,10 +193,10 @@ class Tracker:
                 self._end_unit(flow, token, [row])
             else:
                 self._unit(flow, token, [row])
-        elif place is _Place.FETCHING:
+        elif place is Place.FETCHING:
             self._hold(row)
             flow.queue.append(("row", token, 0, row))
-        elif place is _Place.UNSEEN:
+        elif place is Place.UNSEEN:
             self.dropped_rows += 1
         elif token is None:
             self._hold(row)
@@ -359,16 +207,16 @@ class Tracker:
     def unreadable(self, stream: str, instance: str, token: int | None, reason: str) -> None:
         """A row that cannot be stored: its unit is stored without it, and a gap tells so."""
         flow = self._flows.get((stream, instance))
-        if flow is None or flow.place is _Place.UNSEEN:
+        if flow is None or flow.place is Place.UNSEEN:
             self.dropped_rows += 1
-        elif flow.place is _Place.FETCHING:
+        elif flow.place is Place.FETCHING:
             self._hold(b"")
             flow.queue.append(("torn", token, 0, reason.encode()))
         else:
             flow.torn = reason
             if token is None:
                 return
-            if flow.place is _Place.LIVE:
+            if flow.place is Place.LIVE:
                 self._end_unit(flow, token, [])
             else:
                 self._collect(flow, token, [])
@@ -384,10 +232,10 @@ class Tracker:
                 for token, row in batch.each(number):
                     self.rdata(stream, instance, token, row)
 
-    def _take_run(self, flow: _Flow, batch: Batch, number: int) -> bool:
+    def _take_run(self, flow: Flow, batch: Batch, number: int) -> bool:
         """Take rows that are nothing but new units, if they are worth it."""
         cursor = flow.cursor
-        if flow.place is not _Place.LIVE or flow.pending or flow.torn or cursor is None:
+        if flow.place is not Place.LIVE or flow.pending or flow.torn or cursor is None:
             return False
         lags = self._dialect is Dialect.D1
         run = batch.run(number, cursor.last, joins=lags)
@@ -414,10 +262,10 @@ class Tracker:
             size = max(len(stream.encode()), len(instance.encode()))
             if size > SYNAPSE_NAME_BYTES:
                 raise LimitExceeded("SYNAPSE_NAME_BYTES", SYNAPSE_NAME_BYTES, size)
-            flow = self._flows[stream, instance] = _Flow(stream, instance, None)
+            flow = self._flows[stream, instance] = Flow(stream, instance, None)
         if self._dialect is Dialect.D1:
             self._position_d1(flow, token)
-        elif flow.place is _Place.FETCHING:
+        elif flow.place is Place.FETCHING:
             flow.queue.append(("position", previous, token, b""))
         else:
             self._position(flow, previous, token)
@@ -436,7 +284,7 @@ class Tracker:
         of rows that cannot be stored, and why."""
         flow = self._flows[stream, instance]
         cursor = flow.cursor
-        if flow.place is not _Place.FETCHING or cursor is None:
+        if flow.place is not Place.FETCHING or cursor is None:
             return
         if limited and upto <= cursor.last:
             reason = f"the rows after {cursor.last} were answered up to {upto} only"
@@ -462,7 +310,7 @@ class Tracker:
         """What a `Fetch` asked for cannot be had: go on with a gap."""
         flow = self._flows[stream, instance]
         cursor = flow.cursor
-        if flow.place is not _Place.FETCHING or cursor is None:
+        if flow.place is not Place.FETCHING or cursor is None:
             return
         self._changes.append(Gap(stream, instance, cursor.last, flow.target, reason))
         self._move(flow, flow.target)
@@ -471,23 +319,23 @@ class Tracker:
     # --- inside: both -----------------------------------------------------------------------------
 
     def _hold(self, row: bytes) -> None:
-        self.held_bytes += len(row) + _ROW_BYTES
+        self.held_bytes += len(row) + ROW_BYTES
         if self.held_bytes > 2 * self._limit_bytes:
             raise LimitExceeded("SYNAPSE_PENDING_BYTES", self._limit_bytes, self.held_bytes)
 
     def _release(self, rows: Iterable[bytes]) -> None:
         for row in rows:
-            self.held_bytes -= len(row) + _ROW_BYTES
+            self.held_bytes -= len(row) + ROW_BYTES
 
-    def _lacks(self, flow: _Flow, token: int, reason: str) -> None:
+    def _lacks(self, flow: Flow, token: int, reason: str) -> None:
         self._changes.append(Gap(flow.stream, flow.instance, token - 1, token, reason))
 
-    def _drop_unit(self, flow: _Flow) -> None:
+    def _drop_unit(self, flow: Flow) -> None:
         """Forget the unit that is not finished."""
         self._release(flow.pending)
         flow.pending, flow.torn = [], ""
 
-    def _end_unit(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
+    def _end_unit(self, flow: Flow, token: int, rows: list[bytes]) -> None:
         """The unit that was begun ends with `rows`; it may lack some, or all."""
         assert flow.cursor is not None
         rows, torn = flow.pending + rows, flow.torn
@@ -496,7 +344,7 @@ class Tracker:
             self._lacks(flow, token, torn)
         self._unit(flow, token, rows)
 
-    def _unit(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
+    def _unit(self, flow: Flow, token: int, rows: list[bytes]) -> None:
         cursor = flow.cursor
         assert cursor is not None
         made = Unit(flow.stream, flow.instance, cursor.epoch, token, rows)
@@ -520,19 +368,19 @@ class Tracker:
         flow.open_unit = made
         self._changes.append(made)
 
-    def _move(self, flow: _Flow, token: int) -> None:
+    def _move(self, flow: Flow, token: int) -> None:
         cursor = flow.cursor
         assert cursor is not None
         if cursor.last != token or cursor.resume != token:
             flow.cursor = Cursor(token, token, cursor.epoch)
             self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
 
-    def _begin_cursor(self, flow: _Flow, token: int) -> Cursor:
+    def _begin_cursor(self, flow: Flow, token: int) -> Cursor:
         flow.cursor = Cursor(token, token)
         self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
         return flow.cursor
 
-    def _behind(self, flow: _Flow, token: int) -> Cursor:
+    def _behind(self, flow: Flow, token: int) -> Cursor:
         """The tokens began anew: the cursor does so too, in the next epoch."""
         assert flow.cursor is not None
         self._drop_unit(flow)
@@ -549,13 +397,13 @@ class Tracker:
 
     # --- inside: D1 -------------------------------------------------------------------------------
 
-    def _position_d1(self, flow: _Flow, token: int) -> None:
+    def _position_d1(self, flow: Flow, token: int) -> None:
         cursor = flow.cursor
-        if flow.place is _Place.WANTED:
+        if flow.place is Place.WANTED:
             return  # what we are about to ask for ends with another one
         if cursor is None:
             cursor = self._begin_cursor(flow, 0 if self._start_all else token)
-        if flow.place is _Place.ASKED:
+        if flow.place is Place.ASKED:
             self._asked = None
         if token < cursor.last:
             self._drop_collected(flow)
@@ -564,15 +412,15 @@ class Tracker:
             flow.began_anew = True
             self._behind(flow, token)
             self._want(flow, token)
-        elif flow.place is _Place.ASKED:
+        elif flow.place is Place.ASKED:
             self._end_catch_up(flow, token)
         elif cursor.last == cursor.resume == token:
-            flow.place = _Place.LIVE
+            flow.place = Place.LIVE
         else:
             self._want(flow, token)
         self._ask_next()
 
-    def _want(self, flow: _Flow, token: int) -> None:
+    def _want(self, flow: Flow, token: int) -> None:
         """Ask for what was missed up to `token`, unless it was refused too often."""
         cursor = flow.cursor
         assert cursor is not None
@@ -582,21 +430,21 @@ class Tracker:
             reason = f"the upstream refused {times} times to send it"
             self._changes.append(Gap(flow.stream, flow.instance, cursor.resume, token, reason))
             self._move(flow, token)
-            flow.place = _Place.LIVE
+            flow.place = Place.LIVE
         elif token == cursor.resume:
-            flow.place = _Place.LIVE
+            flow.place = Place.LIVE
         else:
-            flow.place = _Place.WANTED
+            flow.place = Place.WANTED
             self._asks.append(flow)
 
     def _ask_next(self) -> None:
         if self._asked is None and self._asks:
             flow = self._asked = self._asks.popleft()
             assert flow.cursor is not None
-            flow.place = _Place.ASKED
+            flow.place = Place.ASKED
             self._changes.append(Ask(flow.stream, flow.cursor.resume))
 
-    def _collect(self, flow: _Flow, token: int, rows: list[bytes]) -> None:
+    def _collect(self, flow: Flow, token: int, rows: list[bytes]) -> None:
         if flow.torn:
             self._lacks(flow, token, flow.torn)
         for row in rows:
@@ -610,7 +458,7 @@ class Tracker:
         if self.held_bytes > self._limit_bytes:
             self._write_collected(flow)
 
-    def _write_collected(self, flow: _Flow) -> None:
+    def _write_collected(self, flow: Flow) -> None:
         """Store what was collected; the cursor stays."""
         cursor = flow.cursor
         assert cursor is not None
@@ -626,26 +474,26 @@ class Tracker:
         flow.written.update(flow.collected)
         flow.collected = {}
 
-    def _drop_collected(self, flow: _Flow) -> None:
+    def _drop_collected(self, flow: Flow) -> None:
         for rows in flow.collected.values():
             self._release(rows)
         flow.collected = {}
         flow.written = set()
 
-    def _end_catch_up(self, flow: _Flow, token: int) -> None:
+    def _end_catch_up(self, flow: Flow, token: int) -> None:
         self._refusals.pop(flow.stream, None)
         later = {one: flow.collected.pop(one) for one in sorted(flow.collected) if one > token}
         self._write_collected(flow)
         flow.written = set()
         self._move(flow, token)
-        flow.place = _Place.LIVE
+        flow.place = Place.LIVE
         for number, rows in later.items():
             self._release(rows)
             self._unit(flow, number, list(rows))
 
     # --- inside: D2 on ----------------------------------------------------------------------------
 
-    def _position(self, flow: _Flow, previous: int, token: int) -> None:
+    def _position(self, flow: Flow, previous: int, token: int) -> None:
         self._drop_unit(flow)
         cursor = flow.cursor
         if cursor is None:
@@ -655,17 +503,17 @@ class Tracker:
             previous = token
         if previous <= cursor.last <= token:
             self._move(flow, token)
-            flow.place = _Place.LIVE
+            flow.place = Place.LIVE
             return
-        flow.place = _Place.FETCHING
+        flow.place = Place.FETCHING
         flow.target = token
         self._changes.append(Fetch(flow.stream, flow.instance, cursor.last, token))
 
-    def _go_live(self, flow: _Flow) -> None:
+    def _go_live(self, flow: Flow) -> None:
         """What waited is taken, until it needs a fetch itself."""
-        flow.place = _Place.LIVE
+        flow.place = Place.LIVE
         queue = flow.queue
-        while queue and flow.place is _Place.LIVE:
+        while queue and flow.place is Place.LIVE:
             kind, first, second, row = queue.popleft()
             if kind == "row":
                 self._release((row,))

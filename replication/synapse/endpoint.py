@@ -40,12 +40,11 @@ pace and long rows are ours.
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
 from collections import OrderedDict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from logweir.errors import ConfigError, LimitExceeded, PositionUnavailable
+from logweir.errors import LimitExceeded, PositionUnavailable
 from logweir.limits import (
     SYNAPSE_ACKNOWLEDGERS,
     SYNAPSE_LINE_BYTES,
@@ -55,7 +54,6 @@ from logweir.limits import (
     SYNAPSE_QUEUED_COMMANDS,
     SYNAPSE_SHARED_BYTES,
     SYNAPSE_SHARED_WINDOWS,
-    SYNAPSE_STALL_SECONDS,
     SYNAPSE_STEP_BYTES,
     SYNAPSE_STREAMS,
     SYNAPSE_TURN_COMMANDS,
@@ -63,9 +61,9 @@ from logweir.limits import (
 from logweir.replication.hub import Hub, Reader, Window
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.replication.synapse.catchup import read_secret
 from logweir.replication.synapse.codec import ALL, Dialect, RemoteServerUp
 from logweir.replication.synapse.follower import error_line
+from logweir.replication.synapse.options import Options
 from logweir.replication.synapse.session import (
     Acknowledged,
     Event,
@@ -75,59 +73,14 @@ from logweir.replication.synapse.session import (
 )
 from logweir.replication.synapse.streams import OWN_INSTANCE, Delivery, Stream, Streams
 from logweir.replication.synapse.updates import UpdatesService
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 from logweir.store import Log
 from logweir.store.view import ReadView
 from logweir.wal.vclock import VClock
 
-__all__ = ["Conversation", "Options", "SynapseService", "read_options"]
+__all__ = ["Conversation", "SynapseService"]
 
 _log = get_logger("logweir.replication.synapse")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Settings of a listener. `server_name`: "" for that of the upstream that is relayed.
-
-    `skip_long_rows`, `keep`: see the module's text; `stall_seconds`: how long a follower may take
-    nothing of what it is sent; `relay_up`: pass REMOTE_SERVER_UP on to others;
-    `http`: where D3 followers fetch missed rows, with `secret` if that is not "".
-    """
-
-    dialect: Dialect = Dialect.D1
-    server_name: str = ""
-    skip_long_rows: bool = False
-    relay_up: bool = False
-    keep: bool = False
-    stall_seconds: float = SYNAPSE_STALL_SECONDS
-    http: Url | None = None
-    secret: str = ""
-
-
-def read_options(url: Url) -> Options:
-    """The options of a listener's address. Raises `ConfigError`."""
-    wanted = url.option("dialect") or "D1"
-    if wanted not in ("D1", "D3"):
-        raise ConfigError("dialect", f"{wanted!r} is not served", hint="D1 or D3")
-    long_row = url.option("on_long_row") or "error"
-    if long_row not in ("error", "skip"):
-        raise ConfigError("on_long_row", f"{long_row!r} is not known", hint="error or skip")
-    http = None
-    if address := url.option("http"):
-        if wanted != "D3":
-            raise ConfigError("http", "only D3 fetches missed rows", hint="add dialect=D3")
-        where = parse_listen_url(f"synapse://{address}", origin="http")
-        port = where.port if urllib.parse.urlsplit(f"//{address}").port is not None else 0
-        http = Url("synapse+http", where.host, port)
-    return Options(
-        Dialect(wanted),
-        url.option("server_name"),
-        long_row == "skip",
-        url.flag("relay_up"),
-        url.flag("keep"),
-        http=http,
-        secret=read_secret(url),
-    )
 
 
 class SynapseService:
@@ -169,7 +122,7 @@ class SynapseService:
             if label not in known and others >= SYNAPSE_ACKNOWLEDGERS:
                 _log.warning("synapse.not_kept", name=name, limit=SYNAPSE_ACKNOWLEDGERS)
                 return
-            position = self.streams.vclock_at(min(token, self.log.vclock.signature))
+            position = self.streams.vclock_at(min(token, self.log.applied.signature))
             if known.get(label) != dict(position):
                 await asyncio.to_thread(self.log.retain, label, position)
 
@@ -350,7 +303,7 @@ class Conversation:
     async def _run(self) -> None:
         self.link.limit_output(SYNAPSE_OUTPUT_HIGH_BYTES)
         log, hub = self.service.log, self.service.hub
-        reader = hub.reader(log.vclock, step_bytes=SYNAPSE_STEP_BYTES)
+        reader = hub.reader(log.applied, step_bytes=SYNAPSE_STEP_BYTES)
         try:
             while self.link.is_open:
                 await self._drained(reader)
@@ -536,7 +489,7 @@ class Conversation:
     async def _catch_up_space(self, stream: Stream, after: int | None) -> None:
         """The same of a space, from the log."""
         log, streams = self.service.log, self.service.streams
-        target = log.vclock.signature
+        target = log.applied.signature
         if after is not None and after > target:
             _log.info("synapse.ahead", peer=self.link.peer, stream=stream.name, token=after)
         elif after is not None and after < target:
@@ -555,8 +508,11 @@ class Conversation:
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
         streams = self.service.streams
         hub = self.service.hub
-        reader = hub.reader(streams.vclock_at(after), step_bytes=SYNAPSE_STEP_BYTES)
+        start = streams.vclock_at(after)
+        reader = hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
+            if not self.service.log.knows_settled(start):
+                await reader.skip_aside()
             while (window := reader.take()) is not None:
                 if window.end.signature <= after:
                     await asyncio.sleep(0)
@@ -588,7 +544,7 @@ class Conversation:
         It is read page by page; what changes meanwhile comes again behind it.
         """
         log, streams = self.service.log, self.service.streams
-        token = log.vclock.signature
+        token = log.applied.signature
         key: bytes | None = None
         held: str | None = None
         while True:

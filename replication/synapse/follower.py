@@ -72,8 +72,9 @@ from logweir.replication.synapse.codec import (
     parse_rdata,
     text_of,
 )
-from logweir.replication.synapse.cursors import Ask, Change, Fetch, Tracker
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.rows import Reader
+from logweir.replication.synapse.units import Ask, Change, Fetch
 
 __all__ = ["FollowerSession", "Greeted", "RedisSession", "error_line", "take_page"]
 

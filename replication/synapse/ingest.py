@@ -28,16 +28,8 @@ from logweir.errors import SourceStopped
 from logweir.replication import positions
 from logweir.replication.logs import get_logger
 from logweir.replication.synapse.codec import instance_label, stream_of_space
-from logweir.replication.synapse.cursors import (
-    RUN_UNITS,
-    Change,
-    Cursor,
-    Gap,
-    Moved,
-    Unit,
-    Units,
-)
 from logweir.replication.synapse.rows import Run, pack_tuples
+from logweir.replication.synapse.units import RUN_UNITS, Change, Cursor, Gap, Moved, Unit, Units
 from logweir.store import Log
 from logweir.store.append import append_units
 from logweir.store.commit import Job

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from logweir.errors import (
@@ -47,7 +47,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.catchup import Page, Refused, Sources
 from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.cursors import Change, Fetch, Tracker, size_of
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.follower import (
     Event,
     FollowerSession,
@@ -56,10 +56,11 @@ from logweir.replication.synapse.follower import (
     take_page,
 )
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Change, Fetch, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["SynapseRedisSource", "SynapseSource", "refuse_same_names"]
+__all__ = ["SynapseRedisSource", "SynapseSource"]
 
 _log = get_logger("logweir.replication.synapse")
 
@@ -71,20 +72,6 @@ _QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
 _PING_SECONDS: Final = 10.0
 _REDIS_MESSAGES: Final = 1000
-
-
-def refuse_same_names(urls: Iterable[Url]) -> None:
-    """Raises `ConfigError` where two of these homeservers would fill the same spaces."""
-    named: dict[str, Url] = {}
-    for url in urls:
-        if url.scheme.startswith("synapse"):
-            other = named.setdefault(url.option("name"), url)
-            if other is not url:
-                raise ConfigError(
-                    "name",
-                    f"{other} and {url} would fill the same spaces",
-                    hint="give one of them a name of its own: name=…",
-                )
 
 
 class _Upstream:

@@ -262,7 +262,7 @@ class UpdatesService:
 
     def _space(self, stream: Stream, after: int, upto: int) -> _Found:
         oldest = self.log.oldest_position.signature
-        present = self.log.vclock.signature
+        present = self.log.applied.signature
         if after >= present:
             return [], upto, False
         if after < oldest:
@@ -298,7 +298,7 @@ class UpdatesService:
                 if size > SYNAPSE_MESSAGE_BYTES:
                     oldest = self.log.oldest_position.signature
                     raise PositionUnavailable(
-                        0, oldest, self.log.vclock.signature, hint="the space is too large"
+                        0, oldest, self.log.applied.signature, hint="the space is too large"
                     )
                 if key is None:
                     return rows, upto, False

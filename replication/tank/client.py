@@ -22,8 +22,6 @@ ends, so "end" is looked up and then asked for by its number; a last bundle may 
 from __future__ import annotations
 
 import asyncio
-import time
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +32,6 @@ from logweir.errors import (
     ConfigError,
     DecodeError,
     LimitExceeded,
-    LogweirError,
-    PeerRefused,
     PositionUnavailable,
     Unreachable,
 )
@@ -46,7 +42,7 @@ from logweir.limits import (
 )
 from logweir.replication.reconnecting import Reconnecting
 from logweir.replication.tank.bundle import Message, encode_bundle
-from logweir.replication.tank.connection import Connection, fetches_of
+from logweir.replication.tank.connection import Connection, fetches_of, now_ms, refused
 from logweir.replication.tank.follow import Cursor, Reading
 from logweir.replication.tank.messages import (
     Create,
@@ -67,23 +63,23 @@ from logweir.replication.tank.messages import (
     Topics,
     TopicsAnswer,
 )
+from logweir.replication.tank.producer import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    BUFFER_BYTES,
+    LINGER_SECONDS,
+    Compression,
+    Producer,
+)
 from logweir.replication.urls import Url
 
-__all__ = ["Client", "Consumer", "Producer", "Record", "Start"]
+__all__ = ["Client", "Consumer", "Record", "Start"]
 
-BATCH_MESSAGES: Final = 255
-"""Most messages of a bundle by default: one client in the field counts them in 8 bits."""
 
-BATCH_BYTES: Final = 256 * 1024
-LINGER_SECONDS: Final = 0.005
-BUFFER_BYTES: Final = 32 * 1024 * 1024
 FETCH_BYTES: Final = 1024 * 1024
 WAIT_MS: Final = 5000
-IN_FLIGHT: Final = 8
 
 Start = Literal["begin", "end"] | int
-Compression = Literal["auto", "snappy", "none"]
-_COMPRESS: Final[Mapping[str, bool | None]] = {"auto": None, "snappy": True, "none": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +92,6 @@ class Record:
     time_ms: int
     key: bytes | None
     content: bytes
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _refused(what: str, result: PublishResult | CreateError | ReloadError) -> PeerRefused:
-    name = result.name.lower().replace("_", " ")
-    return PeerRefused(f"{what}: the broker says {name} ({result:#04x}).", result=result)
 
 
 class Client(Reconnecting[Connection]):
@@ -134,7 +121,7 @@ class Client(Reconnecting[Connection]):
         """
         answer = await (await self.connection()).partitions(topic)
         if not answer.partitions:
-            raise _refused(f"topic {topic!r}", PublishResult.UNKNOWN_TOPIC)
+            raise refused(f"topic {topic!r}", PublishResult.UNKNOWN_TOPIC)
         return answer.partitions
 
     async def create_topic(
@@ -146,14 +133,14 @@ class Client(Reconnecting[Connection]):
         answer = (await (await self.connection()).ask(request)).answer
         assert isinstance(answer, CreateAnswer)
         if answer.error is not CreateError.CREATED:
-            raise _refused(f"topic {topic!r}", answer.error)
+            raise refused(f"topic {topic!r}", answer.error)
 
     async def reload(self, topic: str, partition: int = 0) -> None:
         """Let the broker apply a changed configuration. Raises `PeerRefused`."""
         answer = (await (await self.connection()).ask(Reload(0, topic, partition))).answer
         assert isinstance(answer, ReloadAnswer)
         if answer.error is not ReloadError.DONE:
-            raise _refused(f"configuration of {topic}/{partition}", answer.error)
+            raise refused(f"configuration of {topic}/{partition}", answer.error)
 
     async def status(self) -> StatusAnswer:
         """How the broker is."""
@@ -229,176 +216,6 @@ class Client(Reconnecting[Connection]):
             min_bytes=min_bytes,
             wait_ms=wait_ms,
         )
-
-
-@dataclass(slots=True)
-class _Batch:
-    messages: list[Message]
-    futures: list[asyncio.Future[None]]
-    size_bytes: int = 0
-
-
-class Producer:
-    """Gathers messages into bundles, one per partition, and publishes them in order.
-
-    A bundle goes out when it has `batch_messages` or `batch_bytes`, or `linger_seconds` after its
-    first message. At most `buffer_bytes` wait; then `send` does. A message without a partition goes
-    to that of its key's CRC-32, without a key to each partition in turn, bundle by bundle.
-    `compression`: "auto" compresses above 1024 bytes or 512 messages.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        *,
-        batch_messages: int,
-        batch_bytes: int,
-        linger_seconds: float,
-        buffer_bytes: int,
-        compression: Compression,
-    ) -> None:
-        if compression not in _COMPRESS:
-            raise ConfigError("compression", f"{compression!r} is none of {', '.join(_COMPRESS)}")
-        self._client = client
-        self._batch_messages = batch_messages
-        self._batch_bytes = batch_bytes
-        self._linger_seconds = linger_seconds
-        self._buffer_bytes = buffer_bytes
-        self._compress = _COMPRESS[compression]
-        self._open: dict[tuple[str, int], _Batch] = {}
-        self._ready: deque[tuple[str, int, _Batch]] = deque()
-        self._waiting_bytes = 0
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._room = asyncio.Event()
-        self._room.set()
-        self._counts: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.flush()
-
-    async def send(
-        self,
-        topic: str,
-        content: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        time_ms: int | None = None,
-    ) -> asyncio.Future[None]:
-        """Add one message; waits only while the buffer is full.
-
-        Returns a future that is done once the broker has stored it, or fails with `PeerRefused`,
-        or with `Unreachable` where that is not known. `time_ms`: now unless given.
-        """
-        await self._room.wait()
-        place = (topic, await self._choose(topic, key) if partition is None else partition)
-        batch = self._open.setdefault(place, _Batch([], []))
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        batch.messages.append(Message(0, _now_ms() if time_ms is None else time_ms, key, content))
-        batch.futures.append(future)
-        size = len(content) + len(key or b"")
-        batch.size_bytes += size
-        self._waiting_bytes += size
-        if self._waiting_bytes > self._buffer_bytes:
-            self._room.clear()
-        if len(batch.messages) >= self._batch_messages or batch.size_bytes >= self._batch_bytes:
-            self._close_batch(place)
-            self._pump()
-        elif self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._linger_seconds, self._linger_over)
-        return future
-
-    async def send_and_wait(
-        self,
-        topic: str,
-        content: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        time_ms: int | None = None,
-    ) -> None:
-        """Add one message and wait until the broker has stored it."""
-        await (await self.send(topic, content, key=key, partition=partition, time_ms=time_ms))
-
-    async def flush(self) -> None:
-        """Publish everything and wait for the outcome of all; failures are in the futures."""
-        self._linger_over()
-        while self._in_flight:
-            await asyncio.wait(tuple(self._in_flight))
-
-    async def _choose(self, topic: str, key: bytes | None) -> int:
-        count = self._counts.get(topic)
-        if count is None:
-            count = self._counts[topic] = len(await self._client.partitions(topic))
-        if key:
-            return zlib.crc32(key) % count
-        return self._turns.get(topic, 0) % count
-
-    def _linger_over(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for place in tuple(self._open):
-            self._close_batch(place)
-        self._pump()
-
-    def _close_batch(self, place: tuple[str, int]) -> None:
-        topic, partition = place
-        self._ready.append((topic, partition, self._open.pop(place)))
-        self._turns[topic] = self._turns.get(topic, 0) + 1
-
-    def _pump(self) -> None:
-        while self._ready and len(self._in_flight) < IN_FLIGHT:
-            batches: list[tuple[str, int, _Batch]] = []
-            while self._ready and len(batches) < 0xFF:
-                batches.append(self._ready.popleft())
-            task = asyncio.get_running_loop().create_task(self._publish(batches))
-            self._in_flight.add(task)
-            task.add_done_callback(self._landed)
-
-    def _landed(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
-        if not task.cancelled():
-            task.result()
-        self._pump()
-
-    async def _publish(self, batches: Sequence[tuple[str, int, _Batch]]) -> None:
-        try:
-            parts = [
-                PublishPart(
-                    topic, partition, encode_bundle(batch.messages, compress=self._compress)
-                )
-                for topic, partition, batch in batches
-            ]
-            outcomes: Sequence[PublishResult | LogweirError] = await self._client.publish(parts)
-        except LogweirError as error:
-            outcomes = [error] * len(batches)
-        for (topic, partition, batch), outcome in zip(batches, outcomes, strict=True):
-            self._waiting_bytes -= batch.size_bytes
-            problem = outcome if isinstance(outcome, LogweirError) else None
-            if isinstance(outcome, PublishResult) and outcome is not PublishResult.STORED:
-                problem = _refused(f"publish to {topic}/{partition}", outcome)
-            for future in batch.futures:
-                if future.done():
-                    continue
-                if problem is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(problem)
-                    future.exception()  # who does not look at it has chosen not to
-        if self._waiting_bytes <= self._buffer_bytes:
-            self._room.set()
 
 
 class Consumer:
@@ -521,7 +338,7 @@ class Consumer:
         committed = await self.committed() if self._group else {}
         for partition in chosen:
             if partition >= len(states):
-                raise _refused(
+                raise refused(
                     f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION
                 )
             start = self._start
@@ -567,7 +384,7 @@ class Consumer:
         self._failures = 0
         for part in parts:
             if part.partition is None:
-                raise _refused(f"topic {self.topic!r}", PublishResult.UNKNOWN_TOPIC)
+                raise refused(f"topic {self.topic!r}", PublishResult.UNKNOWN_TOPIC)
             await self._take(self._cursors[part.partition].take(part))
 
     async def _pause(self) -> None:
@@ -589,7 +406,7 @@ class Consumer:
             await seek(partition)
             return
         if reading.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
-            raise _refused(f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION)
+            raise refused(f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION)
         taken = 0
         for bundle in reading.bundles:
             try:
@@ -614,11 +431,11 @@ class Consumer:
         parts = []
         for partition in self._cursors:
             number = self.position(partition)
-            mark = encode_bundle([Message(number, _now_ms(), None, b"")], sparse=True)
+            mark = encode_bundle([Message(number, now_ms(), None, b"")], sparse=True)
             parts.append(PublishPart(name, partition, mark, number))
         for result in await self._client.publish(parts, at_numbers=True):
             if result is not PublishResult.STORED:
-                raise _refused(f"commit of group {self._group!r}", result)
+                raise refused(f"commit of group {self._group!r}", result)
 
     async def committed(self) -> Mapping[int, int]:
         """The places that the group has committed: partition → next number."""

@@ -51,15 +51,23 @@ Source: Tank 4.0 (broker and tank-cli), the Java client 0.6 and a Go client, obs
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Sequence
-from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
 from logweir.replication.tank import kernel
-from logweir.replication.tank.bundle import encode_varint, read_varint
+from logweir.replication.tank.bundle import encode_varint
+from logweir.replication.tank.framing import (
+    ADDRESS,
+    FRAME,
+    U16,
+    U32,
+    U64,
+    VIEWED_BYTES,
+    Buffer,
+    Reader,
+)
 from logweir.replication.tank.messages import (
     FROM_END,
     Answer,
@@ -94,8 +102,6 @@ from logweir.replication.tank.messages import (
 
 __all__ = [
     "PING",
-    "VIEWED_BYTES",
-    "FrameBuffer",
     "decode_answer",
     "decode_request",
     "encode_answer",
@@ -105,272 +111,16 @@ __all__ = [
     "publish_results",
 ]
 
-_FRAME: Final = struct.Struct("<BI")
 _PUBLISH: Final = int(MessageType.PUBLISH)  # to look up members of an enumeration takes time
 _PUBLISH_AT: Final = int(MessageType.PUBLISH_AT)
 _PUBLISHED: Final = struct.Struct("<BII")
-_U16: Final = struct.Struct("<H")
-_U32: Final = struct.Struct("<I")
-_U64: Final = struct.Struct("<Q")
 _VERSION_ID: Final = struct.Struct("<HI")
 _ACKS: Final = struct.Struct("<BIB")
-_ADDRESS: Final = struct.Struct("<4sH")
 _FETCH_PART: Final = struct.Struct("<HQI")
 _STATUS: Final = struct.Struct("<BBIIIIII")
 _NO_TOPIC: Final = b"\xff\xff"
 _NO_CLUSTER: Final = 0xFFFF
 _VERSION_WITH_FLAGS: Final = 3
-VIEWED_BYTES: Final = 16 * 1024  # smaller bundles are copied: a view keeps all that came with it
-_SCRATCH_BYTES: Final = 64 * 1024  # what is received at a time where no large frame is under way
-_HEAD_BYTES: Final = 4 * 1024  # the same behind a large frame: another one may follow
-_OWN_BYTES: Final = 256 * 1024  # of a buffer that large frames stay in, twice as much for a client
-_OWN_MOST_BYTES: Final = 1024 * 1024  # that fills it, up to this
-_BUFFERS_KEPT_BYTES: Final = 8 * 1024 * 1024  # of each size
-_OWN_FRAME_BYTES: Final = 4 * 1024 * 1024  # larger frames are received in pieces
-_SMALL_BYTES: Final = 1024  # smaller parts of a frame are gathered: each would cost as much again
-Buffer = bytes | memoryview
-_Table = TypeVar("_Table", bound=IntEnum)
-
-
-class _Buffers(threading.local):
-    """Of one thread. `scratch`: what is received here is taken out before anything else is
-    received."""
-
-    def __init__(self) -> None:
-        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        # By size; the one that was taken last, of which the processor's caches may still have
-        # something, stands last.
-        self._used: dict[int, list[bytearray]] = {}
-
-    def take(self, least_bytes: int, usual_bytes: int) -> memoryview:
-        """A buffer of the usual size, or of `least_bytes` if that is more. One of a usual size that
-        nobody looks into any more is used again."""
-        if least_bytes > usual_bytes:
-            return memoryview(bytearray(least_bytes))
-        used = self._used.setdefault(usual_bytes, [])
-        for at in range(len(used) - 1, -1, -1):
-            buffer = used[at]
-            try:
-                buffer.pop()  # refused while there is a view
-            except BufferError:
-                continue
-            buffer.append(0)
-            used.append(used.pop(at))
-            return memoryview(buffer)
-        buffer = bytearray(usual_bytes)
-        if len(used) * usual_bytes < _BUFFERS_KEPT_BYTES:
-            used.append(buffer)
-        return memoryview(buffer)
-
-
-_buffers: Final = _Buffers()
-
-
-class FrameBuffer:
-    """Bytes as they arrive → frames. Keeps at most one frame that is not complete.
-
-    Two ways in: `feed` takes what has arrived; or `room` gives the place to receive into and
-    `received` is told how much came. With the second a large frame is received into a buffer of
-    its own, where it stays: frames behind it follow in the same buffer. A payload that lies whole
-    in one buffer is a view of it; another one is joined once, when its last byte is there.
-    """
-
-    def __init__(self, limit_bytes: int = TANK_FRAME_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self._parts: list[Buffer | bytearray] = []
-        self._size_bytes = 0
-        self._needed_bytes = 0
-        self._room: memoryview | None = None  # that was given out
-        self._own: memoryview | None = None  # where the frame under way stands whole
-        self._own_start = self._own_end = 0
-        self._own_bytes = _OWN_BYTES  # of the next one
-        self._after_large = False
-
-    def __len__(self) -> int:
-        return self._size_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that is kept for the frame under way."""
-        return self._size_bytes if self._own is None else len(self._own)
-
-    def feed(self, data: Buffer) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
-        """(type, payload) of each frame that is complete now, and what is wrong behind them.
-
-        `data` must not change any more. A frame that is too long is seen at its header, before its
-        bytes are kept.
-        """
-        frames: list[tuple[int, memoryview]] = []
-        view = memoryview(data)
-        position = 0
-        while self._parts:  # a frame under way
-            missing = self._needed_bytes - self._size_bytes
-            part = view[position : position + missing]
-            position += len(part)
-            self._add(part)
-            if len(part) < missing:
-                return frames, None
-            whole = memoryview(b"".join(self._parts))
-            problem = self._take(whole, 0, frames)
-            if problem is not None:
-                return frames, problem
-        return frames, self._split(view, position, frames)[1]
-
-    def room(self) -> memoryview:
-        """Where the next bytes are to be received. Nothing but `received` may be called next."""
-        missing = self._needed_bytes - self._size_bytes if self._parts else 0
-        if self._own is not None:
-            self._room = self._own[self._own_end :]
-        elif missing < VIEWED_BYTES:
-            self._room = _buffers.scratch[: _HEAD_BYTES if self._after_large else _SCRATCH_BYTES]
-        elif self._needed_bytes > _OWN_FRAME_BYTES:
-            self._room = memoryview(bytearray(min(missing, _OWN_BYTES)))
-        else:
-            self._own = _buffers.take(self._needed_bytes, self._own_bytes)
-            self._own_start = self._own_end = 0
-            for part in self._parts:
-                start, self._own_end = self._own_end, self._own_end + len(part)
-                self._own[start : self._own_end] = part
-            self._parts = []
-            self._room = self._own[self._own_end :]
-        return self._room
-
-    def received(self, count: int) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
-        """So many bytes stand in what `room` gave. Returns what `feed` does."""
-        room, self._room = self._room, None
-        assert room is not None
-        own = self._own
-        if own is None:
-            is_kept = 2 * count > len(room) and room.obj is not _buffers.scratch.obj
-            self._after_large = False
-            return self.feed(room[:count] if is_kept else bytes(room[:count]))
-        self._own_end += count
-        self._size_bytes = self._own_end - self._own_start
-        frames: list[tuple[int, memoryview]] = []
-        if self._size_bytes < self._needed_bytes:
-            return frames, None
-        rest, problem = self._split(own[: self._own_end], self._own_start, frames)
-        missing = self._needed_bytes - self._size_bytes if self._parts else 0
-        if missing >= VIEWED_BYTES and rest + self._needed_bytes <= len(own):
-            self._own_start = rest
-            self._parts = []
-            return frames, problem
-        self._own = None
-        self._own_bytes = (
-            min(2 * len(own), _OWN_MOST_BYTES) if 4 * self._own_end > 3 * len(own) else _OWN_BYTES
-        )
-        self._after_large = not self._parts
-        return frames, problem
-
-    def _split(
-        self, view: memoryview, position: int, frames: list[tuple[int, memoryview]]
-    ) -> tuple[int, LimitExceeded | None]:
-        """Take the frames from `position` on, keep the rest; returns where that begins."""
-        position = kernel.frames(view, position, self._limit_bytes, frames)
-        problem = None
-        self._parts, self._size_bytes = [], 0
-        if position < len(view):
-            problem = self._take(view, position, frames)
-        return position, problem
-
-    def _add(self, part: memoryview) -> None:
-        self._size_bytes += len(part)
-        if len(part) >= _SMALL_BYTES:
-            self._parts.append(part)
-        elif isinstance(self._parts[-1], bytearray):
-            self._parts[-1] += part
-        else:
-            self._parts.append(bytearray(part))
-
-    def _take(
-        self, view: memoryview, position: int, frames: list[tuple[int, memoryview]]
-    ) -> LimitExceeded | None:
-        """Take the frame that begins at `position`, or keep what there is of it."""
-        self._parts, self._size_bytes = [], 0
-        needed = _FRAME.size
-        if len(view) - position >= needed:
-            kind, size = _FRAME.unpack_from(view, position)
-            if size > self._limit_bytes:
-                return LimitExceeded("TANK_FRAME_BYTES", self._limit_bytes, size)
-            needed += size
-            if len(view) - position >= needed:
-                frames.append((kind, view[position + _FRAME.size : position + needed]))
-                return None
-        rest = view[position:]
-        # A view keeps all of what arrived alive: not worth it for a small end of it.
-        self._parts = [rest if 2 * len(rest) >= len(view) else bytes(rest)]
-        self._size_bytes = len(rest)
-        self._needed_bytes = needed
-        return None
-
-
-class _Reader:
-    """Fields of one payload, in order. Raises `DecodeError` where one is cut."""
-
-    __slots__ = ("data", "position")
-
-    def __init__(self, data: Buffer, position: int = 0) -> None:
-        self.data = data
-        self.position = position
-
-    def take(self, size: int) -> bytes:
-        return bytes(self.view(size))
-
-    def view(self, size: int) -> Buffer:
-        stop = self.position + size
-        if stop > len(self.data):
-            raise DecodeError("a field runs past the end of its frame", offset=self.position)
-        out = self.data[self.position : stop]
-        self.position = stop
-        return out
-
-    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
-        stop = self.position + form.size
-        if stop > len(self.data):
-            raise DecodeError("a field runs past the end of its frame", offset=self.position)
-        found = form.unpack_from(self.data, self.position)
-        self.position = stop
-        return found
-
-    def u8(self) -> int:
-        if self.position >= len(self.data):
-            raise DecodeError("a field runs past the end of its frame", offset=self.position)
-        self.position += 1
-        return self.data[self.position - 1]
-
-    def u16(self) -> int:
-        return int(self.unpack(_U16)[0])
-
-    def u32(self) -> int:
-        return int(self.unpack(_U32)[0])
-
-    def u64(self) -> int:
-        return int(self.unpack(_U64)[0])
-
-    def varint(self) -> int:
-        value, self.position = read_varint(self.data, self.position)
-        return value
-
-    def text(self) -> str:
-        return self.take(self.u8()).decode("utf-8", "surrogateescape")
-
-    def address(self) -> tuple[str, int]:
-        ip, port = _ADDRESS.unpack(self.take(_ADDRESS.size))
-        return ".".join(map(str, ip)), int(port)
-
-    def known(self, table: type[_Table], what: str) -> _Table:
-        value = self.u8()
-        try:
-            return table(value)
-        except ValueError:
-            raise DecodeError(f"{value:#04x} is no {what}", offset=self.position - 1) from None
-
-    def left(self) -> int:
-        return len(self.data) - self.position
-
-    def finish(self) -> None:
-        if self.left():
-            raise DecodeError(f"{self.left()} bytes too many in a frame", offset=self.position)
 
 
 def _text(value: str) -> bytes:
@@ -383,18 +133,18 @@ def _text(value: str) -> bytes:
 def _frame(kind: MessageType, payload: bytes) -> bytes:
     if len(payload) > TANK_FRAME_BYTES:
         raise LimitExceeded("TANK_FRAME_BYTES", TANK_FRAME_BYTES, len(payload))
-    return _FRAME.pack(kind, len(payload)) + payload
+    return FRAME.pack(kind, len(payload)) + payload
 
 
 def _address(value: tuple[str, int] | None) -> bytes:
     ip, port = value or ("0.0.0.0", 0)  # noqa: S104 - four bytes in a frame, nothing is bound
-    return _ADDRESS.pack(bytes(map(int, ip.split("."))), port)
+    return ADDRESS.pack(bytes(map(int, ip.split("."))), port)
 
 
 PING: Final = _frame(MessageType.PING, b"")
 
 
-def _decode_publish(reader: _Reader, at_numbers: bool) -> Publish:
+def _decode_publish(reader: Reader, at_numbers: bool) -> Publish:
     version, request_id = reader.unpack(_VERSION_ID)
     client = reader.text()
     acks, timeout_ms, topic_count = reader.unpack(_ACKS)
@@ -403,7 +153,7 @@ def _decode_publish(reader: _Reader, at_numbers: bool) -> Publish:
         name = reader.text()
         parts = []
         for _ in range(reader.u8()):
-            (partition,) = reader.unpack(_U16)
+            (partition,) = reader.unpack(U16)
             size = reader.varint()
             first = reader.u64() if at_numbers else None
             bundle = reader.view(size) if size >= VIEWED_BYTES else reader.take(size)
@@ -425,7 +175,7 @@ def _one_bundle(payload: Buffer, at_numbers: bool, fields: tuple[int, ...]) -> P
     return Publish(request_id, topics, at_numbers, version, client, acks, timeout_ms)
 
 
-def _decode_fetch(reader: _Reader) -> Fetch:
+def _decode_fetch(reader: Reader) -> Fetch:
     version, request_id, client = reader.u16(), reader.u32(), reader.text()
     max_wait_ms, min_bytes = reader.u64(), reader.u32()
     flags = reader.u8() if version >= _VERSION_WITH_FLAGS else 0
@@ -442,13 +192,13 @@ def _decode_fetch(reader: _Reader) -> Fetch:
     return Fetch(request_id, tuple(topics), max_wait_ms, min_bytes, flags, version, client)
 
 
-def _decode_partitions(reader: _Reader) -> Partitions:
+def _decode_partitions(reader: Reader) -> Partitions:
     request_id, topic = reader.u32(), reader.text()
     data = reader.take(reader.left() // 2 * 2)
-    return Partitions(request_id, topic, tuple(item[0] for item in _U16.iter_unpack(data)))
+    return Partitions(request_id, topic, tuple(item[0] for item in U16.iter_unpack(data)))
 
 
-def _decode_create(reader: _Reader) -> Create:
+def _decode_create(reader: Reader) -> Create:
     request_id, topic, partitions = reader.u32(), reader.text(), reader.u16()
     return Create(request_id, topic, partitions, reader.take(reader.varint()))
 
@@ -459,7 +209,7 @@ def decode_request(kind: int, payload: Buffer) -> Request:
         found := kernel.one_bundle(payload, kind == _PUBLISH_AT)
     ):
         return _one_bundle(payload, kind == _PUBLISH_AT, found)
-    reader = _Reader(payload)
+    reader = Reader(payload)
     request: Request
     match kind:
         case MessageType.PUBLISH:
@@ -491,27 +241,27 @@ def decode_request(kind: int, payload: Buffer) -> Request:
 
 
 def _encode_publish(request: Publish) -> bytes:
-    out = bytearray(_U16.pack(request.version) + _U32.pack(request.request_id))
+    out = bytearray(U16.pack(request.version) + U32.pack(request.request_id))
     out += _text(request.client)
     out.append(request.acks)
-    out += _U32.pack(request.ack_timeout_ms)
+    out += U32.pack(request.ack_timeout_ms)
     out.append(len(request.topics))
     for name, parts in request.topics:
         out += _text(name)
         out.append(len(parts))
         for part in parts:
-            out += _U16.pack(part.partition)
+            out += U16.pack(part.partition)
             out += encode_varint(len(part.bundle))
             if request.at_numbers:
-                out += _U64.pack(part.first or 0)
+                out += U64.pack(part.first or 0)
             out += part.bundle
     return bytes(out)
 
 
 def _encode_fetch(request: Fetch) -> bytes:
-    out = bytearray(_U16.pack(request.version) + _U32.pack(request.request_id))
+    out = bytearray(U16.pack(request.version) + U32.pack(request.request_id))
     out += _text(request.client)
-    out += _U64.pack(request.max_wait_ms) + _U32.pack(request.min_bytes)
+    out += U64.pack(request.max_wait_ms) + U32.pack(request.min_bytes)
     if request.version >= _VERSION_WITH_FLAGS:
         out.append(request.flags)
     out.append(len(request.topics))
@@ -533,17 +283,17 @@ def encode_request(request: Request) -> bytes:
             return _frame(MessageType.FETCH, _encode_fetch(request))
         case Ping():
             return PING
-    head = _U32.pack(request.request_id)
+    head = U32.pack(request.request_id)
     match request:
         case Partitions():
-            chosen = b"".join(map(_U16.pack, request.chosen))
+            chosen = b"".join(map(U16.pack, request.chosen))
             return _frame(MessageType.PARTITIONS, head + _text(request.topic) + chosen)
         case Create():
-            body = _text(request.topic) + _U16.pack(request.partitions)
+            body = _text(request.topic) + U16.pack(request.partitions)
             body += encode_varint(len(request.config)) + request.config
             return _frame(MessageType.CREATE, head + body)
         case Reload():
-            body = _text(request.topic) + _U16.pack(request.partition)
+            body = _text(request.topic) + U16.pack(request.partition)
             return _frame(MessageType.RELOAD, head + body)
         case Status():
             return _frame(MessageType.STATUS, head)
@@ -556,15 +306,15 @@ def encode_request(request: Request) -> bytes:
 def _encode_fetched(part: FetchedPart, chunk_bytes: int) -> bytes:
     if part.status is None or part.partition is None:
         return _NO_TOPIC
-    head = _U16.pack(part.partition) + bytes((part.status,))
-    mark = _U64.pack(part.high_water_mark)
+    head = U16.pack(part.partition) + bytes((part.status,))
+    mark = U64.pack(part.high_water_mark)
     match part.status:
         case FetchStatus.FINE:
-            return head + _U64.pack(part.base) + mark + _U32.pack(chunk_bytes)
+            return head + U64.pack(part.base) + mark + U32.pack(chunk_bytes)
         case FetchStatus.SPARSE:
-            return head + mark + _U32.pack(chunk_bytes)
+            return head + mark + U32.pack(chunk_bytes)
         case FetchStatus.BOUNDARY:
-            return head + bytes(8) + mark + bytes(4) + _U64.pack(part.first_available)
+            return head + bytes(8) + mark + bytes(4) + U64.pack(part.first_available)
         case FetchStatus.OTHER_LEADER:
             return head + _address(part.leader)
         case _:
@@ -579,7 +329,7 @@ def encode_fetch_header(
     `parts`: one per partition asked, in order, a topic that is unknown being one part for all of
     them; `chunk_bytes`: the length of the chunk of each, 0 where it has none.
     """
-    body = bytearray(_U32.pack(request.request_id))
+    body = bytearray(U32.pack(request.request_id))
     body.append(len(request.topics))
     index = 0
     for name, asked in request.topics:
@@ -592,28 +342,28 @@ def encode_fetch_header(
         for _ in asked:
             body += _encode_fetched(parts[index], chunk_bytes[index])
             index += 1
-    size = _U32.size + len(body) + sum(chunk_bytes)
+    size = U32.size + len(body) + sum(chunk_bytes)
     if size > TANK_FRAME_BYTES:
         raise LimitExceeded("TANK_FRAME_BYTES", TANK_FRAME_BYTES, size)
-    return _FRAME.pack(MessageType.FETCH, size) + _U32.pack(len(body)) + bytes(body)
+    return FRAME.pack(MessageType.FETCH, size) + U32.pack(len(body)) + bytes(body)
 
 
 def encode_published(request_id: int, raw: bytes) -> bytes:
     """The frame of a `PublishAnswer` of at most 255 * 255 results."""
-    return _PUBLISHED.pack(_PUBLISH, _U32.size + len(raw), request_id) + raw
+    return _PUBLISHED.pack(_PUBLISH, U32.size + len(raw), request_id) + raw
 
 
 def encode_answer(answer: Answer) -> bytes:
     """The frame of an answer that is not a `FetchAnswer` (see `encode_fetch_header`)."""
-    head = _U32.pack(answer.request_id)
+    head = U32.pack(answer.request_id)
     match answer:
         case PublishAnswer():
             return encode_published(answer.request_id, answer.raw)
         case PartitionsAnswer():
-            body = bytearray(_text(answer.topic) + _U16.pack(len(answer.partitions)))
+            body = bytearray(_text(answer.topic) + U16.pack(len(answer.partitions)))
             for state in answer.partitions:
                 if state.reason is None:
-                    body += _U64.pack(state.first) + _U64.pack(state.last)
+                    body += U64.pack(state.first) + U64.pack(state.last)
                     continue
                 body += b"\xff" * 16
                 body.append(state.reason)
@@ -623,7 +373,7 @@ def encode_answer(answer: Answer) -> bytes:
         case CreateAnswer():
             return _frame(MessageType.CREATE, head + _text(answer.topic) + bytes((answer.error,)))
         case ReloadAnswer():
-            payload = head + _text(answer.topic) + _U16.pack(answer.partition)
+            payload = head + _text(answer.topic) + U16.pack(answer.partition)
             return _frame(MessageType.RELOAD, payload + bytes((answer.error,)))
         case StatusAnswer():
             fields = _STATUS.pack(
@@ -638,17 +388,17 @@ def encode_answer(answer: Answer) -> bytes:
             )
             return _frame(MessageType.STATUS, head + fields)
         case TopicsAnswer():
-            body = bytearray(_U32.pack(len(answer.topics)) + b"\0")
+            body = bytearray(U32.pack(len(answer.topics)) + b"\0")
             for name, enabled, partitions in answer.topics:
-                body += _text(name) + bytes((enabled,)) + _U16.pack(partitions)
+                body += _text(name) + bytes((enabled,)) + U16.pack(partitions)
             return _frame(MessageType.TOPICS, head + bytes(body))
         case TopologyAnswer():
-            return _frame(MessageType.TOPOLOGY, head + _U16.pack(_NO_CLUSTER))
+            return _frame(MessageType.TOPOLOGY, head + U16.pack(_NO_CLUSTER))
         case FetchAnswer():
             raise TypeError("a fetch answer is written by encode_fetch_header and its chunks")
 
 
-def _decode_fetched(reader: _Reader, topic: str) -> tuple[FetchedPart, int]:
+def _decode_fetched(reader: Reader, topic: str) -> tuple[FetchedPart, int]:
     """One partition of a fetch answer and the length of its chunk."""
     partition = reader.u16()
     status = reader.known(FetchStatus, "fetch status")
@@ -670,10 +420,10 @@ def _decode_fetched(reader: _Reader, topic: str) -> tuple[FetchedPart, int]:
 
 
 def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
-    header_bytes = _Reader(payload).u32()
-    if _U32.size + header_bytes > len(payload):
+    header_bytes = Reader(payload).u32()
+    if U32.size + header_bytes > len(payload):
         raise DecodeError("the header of a fetch answer runs past its frame")
-    reader = _Reader(payload[: _U32.size + header_bytes], _U32.size)
+    reader = Reader(payload[: U32.size + header_bytes], U32.size)
     request_id = reader.u32()
     found: list[tuple[FetchedPart, int]] = []
     for _ in range(reader.u8()):
@@ -684,7 +434,7 @@ def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
             continue
         found += [_decode_fetched(reader, topic) for _ in range(count)]
     reader.finish()
-    chunks = _Reader(payload, _U32.size + header_bytes)
+    chunks = Reader(payload, U32.size + header_bytes)
     parts = []
     for part, size in found:
         if size:
@@ -695,7 +445,7 @@ def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
     return FetchAnswer(request_id, tuple(parts))
 
 
-def _decode_state(reader: _Reader) -> PartitionState:
+def _decode_state(reader: Reader) -> PartitionState:
     first, last = reader.u64(), reader.u64()
     if first != FROM_END or last != FROM_END:
         return PartitionState(first, last)
@@ -704,7 +454,7 @@ def _decode_state(reader: _Reader) -> PartitionState:
     return PartitionState(0, 0, reason, leader)
 
 
-def _decode_status_answer(reader: _Reader, request_id: int) -> StatusAnswer:
+def _decode_status_answer(reader: Reader, request_id: int) -> StatusAnswer:
     flags, cluster, topics, partitions = reader.u8(), reader.u8(), reader.u32(), reader.u32()
     if cluster:
         reader.u8()
@@ -716,7 +466,7 @@ def _decode_status_answer(reader: _Reader, request_id: int) -> StatusAnswer:
     )
 
 
-def _decode_topics_answer(reader: _Reader, request_id: int) -> TopicsAnswer:
+def _decode_topics_answer(reader: Reader, request_id: int) -> TopicsAnswer:
     count, cluster = reader.u32(), reader.u8()
     topics = []
     for _ in range(count):
@@ -732,12 +482,12 @@ def decode_answer(kind: int, payload: Buffer) -> Answer | Ping:
         return _decode_fetch_answer(payload)
     if kind == MessageType.PING:
         return Ping()
-    reader = _Reader(payload)
+    reader = Reader(payload)
     answer: Answer
     request_id = reader.u32()
     match kind:
         case MessageType.PUBLISH:
-            return PublishAnswer(request_id, bytes(payload[_U32.size :]))
+            return PublishAnswer(request_id, bytes(payload[U32.size :]))
         case MessageType.PARTITIONS:
             topic = reader.text()
             states = tuple(_decode_state(reader) for _ in range(reader.u16()))
@@ -772,7 +522,7 @@ def publish_results(
     A result that stands for a whole topic is repeated for each of its partitions. Raises
     `DecodeError` where the bytes do not fit.
     """
-    reader = _Reader(answer.raw)
+    reader = Reader(answer.raw)
     out: list[tuple[PublishResult, ...]] = []
     for count in topics:
         results: list[PublishResult] = []

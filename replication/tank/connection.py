@@ -6,15 +6,21 @@ Requests are pipelined; any number of callers may wait at a time.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from logweir.errors import RemoteProtocolError, Unreachable
+from logweir.errors import (
+    PeerRefused,
+    RemoteProtocolError,
+    Unreachable,
+)
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.link import Link, dial
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
 from logweir.replication.tank.messages import (
+    CreateError,
     Fetch,
     FetchAnswer,
     FetchedPart,
@@ -22,10 +28,12 @@ from logweir.replication.tank.messages import (
     FetchStatus,
     Partitions,
     PartitionsAnswer,
+    PublishResult,
+    ReloadError,
 )
 from logweir.replication.urls import Url
 
-__all__ = ["Connection", "fetches_of"]
+__all__ = ["Connection", "fetches_of", "now_ms", "refused"]
 
 ANSWER_SECONDS = 32.0
 """How long an answer may take that waits for nothing. Source: Tank's own client, publish."""
@@ -161,3 +169,14 @@ class Connection:
         """Wait until the connection is gone."""
         if self._link is not None:
             await asyncio.shield(self._link.gone)
+
+
+def now_ms() -> int:
+    """Unix time in ms."""
+    return time.time_ns() // 1_000_000
+
+
+def refused(what: str, result: PublishResult | CreateError | ReloadError) -> PeerRefused:
+    """The error for a broker's refusal of `what`."""
+    name = result.name.lower().replace("_", " ")
+    return PeerRefused(f"{what}: the broker says {name} ({result:#04x}).", result=result)

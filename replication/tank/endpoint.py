@@ -20,14 +20,8 @@ from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.tank import kernel
 from logweir.replication.tank.messages import Create, CreateError, Publish, PublishResult, Request
-from logweir.replication.tank.session import (
-    Append,
-    Event,
-    InputBudget,
-    ServerSession,
-    TopicReader,
-    Waiting,
-)
+from logweir.replication.tank.partition import Append, TopicReader
+from logweir.replication.tank.session import Event, InputBudget, ServerSession, Waiting
 from logweir.replication.tank.waiting import WaitIndex
 
 __all__ = ["TankService", "TopicStore"]

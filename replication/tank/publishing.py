@@ -20,13 +20,11 @@ from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
 from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import encode_varint, read_head
 from logweir.replication.tank.messages import PublishResult
-from logweir.replication.tank.session import Append, Chunk
+from logweir.replication.tank.partition import Append, Chunk
 from logweir.replication.tank.topicspaces import TopicDef, bundle_tuple, last_bundle, place_bundle
 from logweir.store import Log
 from logweir.store.group import Group
-from logweir.store.largerun import LargeRun
 from logweir.store.references import LargeTuple
-from logweir.store.schema import Schema
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -39,8 +37,6 @@ __all__ = [
     "Writing",
     "are_large",
     "framed_bytes",
-    "holds_large",
-    "number",
 ]
 
 
@@ -156,40 +152,6 @@ class Batch:
             return self._publishes
 
 
-def number(
-    publishes: Sequence[Publication], writing: Writing, schema: Schema
-) -> tuple[list[LargeRun], list[list[Outcome]]] | None:
-    """Give numbers to what is published, where that needs no look at the state: runs of the bundles
-    of each partition, and the outcomes of each publication. None: it goes the ordinary way, as what
-    is no bundle of a topic does, and small ones, which are cheaper to store joined."""
-    writing.begin_late()
-    runs: dict[tuple[int, int], Run] = {}
-    outcomes: list[list[Outcome]] = []
-    for appends, spans, _ in publishes:
-        mine: list[Outcome] = []
-        outcomes.append(mine)
-        for end, topic in spans:
-            if topic is None or schema.get(topic.space_id) is None:
-                return None
-            key = topic.space_id, appends[len(mine)].partition
-            last = writing.known(*key)
-            if last is None:
-                return None
-            run = runs.get(key)
-            if run is None:
-                run = runs[key] = Run([], [])
-            before = len(run.tuples)
-            last = run.add(topic.name, appends, end, last, mine)
-            writing.wrote(*key, last, len(run.tuples) - before)
-    found = [LargeRun(space_id, run.tuples) for (space_id, _), run in runs.items() if run.tuples]
-    return (found, outcomes) if all([are_large(run.tuples) for run in found]) else None
-
-
-def holds_large(publishes: Sequence[Publication], size_bytes: int) -> bool:
-    """Whether most of so many bytes may be those of large bundles: worth a closer look."""
-    return size_bytes >= _LARGE_BYTES * sum([len(each.appends) for each in publishes])
-
-
 def are_large(tuples: Sequence[LargeTuple]) -> bool:
     """Whether it is cheaper to store these one by one than joined."""
     return sum([len(data) for _, data in tuples]) >= _LARGE_BYTES * len(tuples)
@@ -210,10 +172,6 @@ class Writing:
         if group is not self._group:
             self._group, self._pending, self._rows = group, {}, 0
         return dict(self._pending), self._rows
-
-    def begin_late(self) -> None:
-        """Bundles of ours go into the log without a group."""
-        self._group, self._pending, self._rows = None, {}, 0
 
     def known(self, space_id: int, partition: int) -> int | None:
         """The last number of a partition; None: the state has to be asked."""

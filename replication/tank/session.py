@@ -41,7 +41,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from logweir.errors import ConfigError, DecodeError, LimitExceeded
 from logweir.limits import (
@@ -61,14 +61,13 @@ from logweir.replication.tank import kernel
 from logweir.replication.tank.bundle import NUMBER_MAX, BundleHead, check_bundle
 from logweir.replication.tank.codec import (
     PING,
-    VIEWED_BYTES,
-    FrameBuffer,
     decode_request,
     encode_answer,
     encode_fetch_header,
     encode_published,
 )
 from logweir.replication.tank.config import parse_config
+from logweir.replication.tank.framing import VIEWED_BYTES, FrameBuffer
 from logweir.replication.tank.messages import (
     FROM_END,
     Create,
@@ -96,49 +95,14 @@ from logweir.replication.tank.messages import (
     Topology,
     TopologyAnswer,
 )
+from logweir.replication.tank.partition import Append, Chunk, Extent, TopicReader
 from logweir.replication.tank.waiting import WaitIndex
 
-__all__ = [
-    "Append",
-    "Chunk",
-    "Event",
-    "Extent",
-    "InputBudget",
-    "ServerSession",
-    "TopicReader",
-    "Waiting",
-]
+__all__ = ["Event", "InputBudget", "ServerSession", "Waiting"]
 
 Event = Request | list["Append"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What a partition holds: first and last number, both 0 if it was never written.
-
-    `written_bytes`: bytes of bundles, each with its length varint, that were ever added, counted
-    from any fixed start; only differences mean something.
-    """
-
-    first: int
-    last: int
-    written_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Whole bundles that follow one another, each behind its length varint.
-
-    `base`: number of the first message, 0 for an empty chunk; `sparse`: whether the first bundle
-    is sparse; `pieces`: the bytes, one behind the other, `size_bytes` in all.
-    """
-
-    base: int
-    sparse: bool
-    pieces: Sequence[bytes | memoryview] = ()
-    size_bytes: int = 0
 
 
 _NOTHING: Final = Chunk(0, False)
@@ -150,63 +114,6 @@ class _Fetched:
 
     part: FetchedPart
     chunk: Chunk = _NOTHING
-
-
-class TopicReader(Protocol):
-    """What a session asks of the topics. All calls return at once."""
-
-    @property
-    def read_only(self) -> bool:
-        """Whether nothing may be published."""
-        ...
-
-    def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has; None: there is no such topic."""
-        ...
-
-    def writable(self, topic: str) -> bool:
-        """Whether a topic takes bundles (a view of another space does not)."""
-        ...
-
-    def extent(self, topic: str, partition: int) -> Extent | None:
-        """What a partition holds; None: it cannot be read."""
-        ...
-
-    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk | None:
-        """The bundle that holds `start`, or the next one, and those behind it; None: damaged.
-
-        The first bundle is given whatever its size, others while all stay within `limit_bytes`.
-        """
-        ...
-
-    def topics(self) -> Sequence[tuple[str, bool, int]]:
-        """(name, enabled, partitions) of every topic."""
-        ...
-
-    def reload(self, topic: str, partition: int) -> ReloadError:
-        """Apply the configuration of a partition, which exists."""
-        ...
-
-    def opening(self) -> tuple[int, int, int]:
-        """Partitions in use, ms that opening the topics took, Unix time of the start."""
-        ...
-
-
-class Append(NamedTuple):
-    """One sound bundle to be stored. `first`: the number asked for (message 05), or None.
-
-    `time_ms`: of its first message; `ticket` and `slot` name the place of its result: slot -1 is
-    for the only bundle of its request, whose id is the ticket.
-    """
-
-    ticket: int
-    slot: int
-    topic: str
-    partition: int
-    bundle: bytes | memoryview
-    head: BundleHead
-    time_ms: int
-    first: int | None
 
 
 class InputBudget:

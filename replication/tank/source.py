@@ -87,8 +87,6 @@ class TankSource:
                     f"address {url}", f"{url.path[1]!r} is no partition", hint="give its number"
                 )
             self._partition = int(url.path[1])
-        if self._topic:
-            self._claim(self._topic, "*" if self._partition is None else self._partition)
         self._only = _patterns(url, "topics") or ["*"]
         self._skip = _patterns(url, "skip")
         if self._topic and (url.option("topics") or (self._partition is not None and self._skip)):
@@ -162,7 +160,8 @@ class TankSource:
             chosen = [partition for partition in chosen if not self._skips(f"{name}/{partition}")]
             try:
                 for partition in chosen:
-                    self._claim(name, partition)
+                    local = local_name(self._name, name)
+                    self._claims.claim("topic", local, str(partition), self.url)
                 await asyncio.to_thread(self._begin, name, len(states), chosen)
             except (ConfigError, SourceStopped) as error:
                 for partition in chosen:
@@ -191,12 +190,6 @@ class TankSource:
         self._stopped[key] = reason
         self._cursors.pop(key, None)
         progress.part_stopped(f"{key[0]}/{key[1]}", reason)
-
-    def _claim(self, topic: str, partition: int | str) -> None:
-        """Tank sources may share a topic, but no partition. Raises `ConfigError`."""
-        local = local_name(self._name, topic)
-        self._claims.claim(local, "a Tank broker")
-        self._claims.claim(f"{local}/{partition}", self.url)
 
     def _begin(self, topic: str, partitions: int, chosen: Sequence[int]) -> None:
         assert self._intake is not None

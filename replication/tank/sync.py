@@ -27,6 +27,7 @@ from logweir.limits import CONNECT_SECONDS
 from logweir.replication.tank import client as aio
 from logweir.replication.tank.client import Record, Start
 from logweir.replication.tank.messages import PartitionState, StatusAnswer
+from logweir.replication.tank.producer import Producer as AsyncProducer
 from logweir.replication.urls import Url
 
 __all__ = ["Client", "Consumer", "Producer"]
@@ -144,7 +145,7 @@ class Client:
 class Producer:
     """See `client.Producer`. Leaving its block waits until everything is published."""
 
-    def __init__(self, loop: _Loop, producer: aio.Producer) -> None:
+    def __init__(self, loop: _Loop, producer: AsyncProducer) -> None:
         self._loop = loop
         self._producer = producer
 

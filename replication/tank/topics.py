@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import threading
 import time
 from collections import deque
@@ -29,13 +28,16 @@ import structlog
 from logweir.errors import LogweirError, RequestError
 from logweir.limits import (
     GROUP_BYTES,
-    TANK_READ_AHEAD_BYTES,
     TANK_UNSTORED_BYTES,
     TANK_UNSTORED_HERE_BYTES,
 )
 from logweir.replication.tank import kernel
-from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint, read_head
-from logweir.replication.tank.config import TopicConfig
+from logweir.replication.tank.consumerplaces import (
+    CONSUMER_PREFIX,
+    ConsumerPlaces,
+    is_group,
+    topic_of,
+)
 from logweir.replication.tank.messages import (
     Create,
     CreateError,
@@ -45,6 +47,8 @@ from logweir.replication.tank.messages import (
     ReloadError,
 )
 from logweir.replication.tank.messages import Request as WireRequest
+from logweir.replication.tank.openviews import OpenViews
+from logweir.replication.tank.partition import Append, Chunk, Extent
 from logweir.replication.tank.publishing import (
     FAILED,
     Batch,
@@ -55,37 +59,26 @@ from logweir.replication.tank.publishing import (
     Writing,
     are_large,
     framed_bytes,
-    holds_large,
-    number,
 )
-from logweir.replication.tank.retention import compact, partition_bytes, retain
-from logweir.replication.tank.session import Append, Chunk, Extent
+from logweir.replication.tank.readahead import ReadAhead, ReadKey
 from logweir.replication.tank.topicspaces import (
-    CONSUMER_FIELDS,
-    CONSUMER_SPACE,
     TopicDef,
     bundles_from,
     create_topic,
     last_bundle,
     topics_of,
     view_config,
-    views_from,
 )
-from logweir.replication.tank.views import LOG_VIEW, SPACE_PREFIX, View, is_view
+from logweir.replication.tank.upkeep import Upkeep
+from logweir.replication.tank.views import is_view
 from logweir.store import Log
 from logweir.store.append import append_job, append_tuples
 from logweir.store.commit import Job
 from logweir.store.group import Group
-from logweir.store.largerun import LargeRun
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
 
-__all__ = ["CONSUMER_PREFIX", "StoredTopics"]
+__all__ = ["StoredTopics"]
 
-CONSUMER_PREFIX: Final = "consumer:"
 UPKEEP_SECONDS: Final = 1.0
 """How often limits of topics that have some are looked at."""
 
@@ -108,36 +101,6 @@ class _Tail:
     last: int
     written_bytes: int
     generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Bundles that were read. `next`: first number of the bundle behind them that did not fit, 0
-    where there was none; `last`: last number of the partition then."""
-
-    chunk: Chunk
-    next: int
-    last: int
-
-    @property
-    def is_full(self) -> bool:
-        """Whether later bundles would not change it."""
-        return self.next > 0
-
-    @property
-    def kept_bytes(self) -> int:
-        """What keeping it costs, about."""
-        return self.chunk.size_bytes + 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """How a partition was when its limits were applied last."""
-
-    config: TopicConfig
-    last: int
-    written_bytes: int
-    size_bytes: int
 
 
 class StoredTopics:
@@ -164,8 +127,7 @@ class StoredTopics:
         self._tails: dict[PartitionKey, _Tail] = {}
         self._entries: dict[int, int] = {}
         self._generation = 0
-        self._ahead: dict[tuple[str, int, int, int], _Read] = {}  # the oldest first
-        self._ahead_bytes = 0
+        self._reads = ReadAhead(log)
         self._news: dict[PartitionKey, News] = {}  # while those that wait are told
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
         self._guard = threading.Lock()
@@ -179,14 +141,12 @@ class StoredTopics:
         self._called = False
         self._in_turn = self._arrived_here = False
         self._writing = Writing(log)
+        self._consumers = ConsumerPlaces(log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._views: dict[str, View] = {}
-        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._views = OpenViews(log)
         self._forget_commits = log.on_commit(self._on_commit)
-        self._upkeep_seconds = upkeep_seconds
-        self._kept_up: dict[PartitionKey, _Kept] = {}
-        self._upkeep = self._loop.create_task(self._keep_up())
+        self._upkeep = Upkeep(log, upkeep_seconds, self._topics_now, self.extent, self._shortened)
 
     async def close(self) -> None:
         """Take no more notice of the log, finish upkeep that runs."""
@@ -194,20 +154,13 @@ class StoredTopics:
         self._forget_commits()
         if self._look_timer is not None:
             self._look_timer.cancel()
-        self._upkeep.cancel()
-        for view in self._views.values():
-            view.close()
-        ending = (self._upkeep, *self._tasks, *self._opening.values())
+        upkeep = self._upkeep.close()
+        ending = (upkeep, *self._tasks, *self._views.close())
         await asyncio.gather(*ending, return_exceptions=True)
 
     def status(self) -> list[dict[str, object]]:
         """Each partition in use: what it holds, and how far groups of consumers are behind."""
-        places: dict[PartitionKey, dict[str, int]] = {}
-        if self._log.schema.get(CONSUMER_SPACE) is not None:
-            for group, topic, partition, number, _ in self._log.select(CONSUMER_SPACE):
-                places.setdefault((str(topic), int(str(partition))), {})[str(group)] = int(
-                    str(number)
-                )
+        places = self._consumers.all()
         out: list[dict[str, object]] = []
         for name, partition in sorted({*self._tails, *places}):
             is_topic = name in self._topics
@@ -233,51 +186,14 @@ class StoredTopics:
                 )
         return out
 
-    # --- retention and compaction -----------------------------------------------------------------
+    def _topics_now(self) -> Iterable[TopicDef]:
+        return tuple(self._topics.values())
 
-    async def _keep_up(self) -> None:
-        """Keep every topic within its limits, as long as the topics are open."""
-        while True:
-            await asyncio.sleep(self._upkeep_seconds)
-            for topic in tuple(self._topics.values()):
-                if topic.config.keeps_everything:
-                    continue
-                for partition in range(topic.partitions):
-                    try:
-                        await self._keep_up_one(topic, partition)
-                    except LogweirError as error:
-                        _log.error("topic.upkeep_failed", topic=topic.name, error=str(error))
-
-    async def _keep_up_one(self, topic: TopicDef, partition: int) -> None:
-        """Apply the limits to a partition that has grown, or may have aged."""
-        extent = self.extent(topic.name, partition)
-        if extent is None or not extent.last:
-            return
-        key = (topic.name, partition)
-        before = self._kept_up.get(key)
-        grown = before is None or before.config != topic.config or before.last != extent.last
-        if topic.config.compact:
-            if before is not None and before.config == topic.config:
-                new_bytes = extent.written_bytes - before.written_bytes
-                share = topic.config.cleanable_ratio
-                grown = new_bytes > 0 and new_bytes >= share * (before.size_bytes + new_bytes)
-            if not grown:
-                return
-            gone = await asyncio.to_thread(compact, self._log, topic, partition)
-        elif grown or topic.config.retention_seconds:
-            now_ms = int(self._log.now() * 1000)
-            gone = await asyncio.to_thread(retain, self._log, topic, partition, now_ms)
-        else:
-            return
-        size = 0
-        if topic.config.compact:
-            size = await asyncio.to_thread(partition_bytes, self._log, topic, partition)
-        self._kept_up[key] = _Kept(topic.config, extent.last, extent.written_bytes, size)
-        if gone:
-            changed = self._look_around()
-            for listener in self._listeners:
-                listener(changed)
-            _log.info("topic.kept_up", topic=topic.name, partition=partition, gone=gone)
+    def _shortened(self) -> None:
+        """Upkeep has removed bundles."""
+        changed = self._look_around()
+        for listener in self._listeners:
+            listener(changed)
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
         self._listeners.append(callback)
@@ -296,30 +212,16 @@ class StoredTopics:
         found = self._topics.get(topic)
         if found is not None and not topic.startswith(CONSUMER_PREFIX):
             return found.partitions
-        if topic.startswith(CONSUMER_PREFIX) and not _is_group(topic):
+        if topic.startswith(CONSUMER_PREFIX) and not is_group(topic):
             return None
-        name = _topic_of(topic)
+        name = topic_of(topic)
         if is_view(name) and name not in self._topics:
-            return 1 if self._view(name) is not None else None
+            return 1 if self._views.find(name) is not None else None
         found = self._topics.get(name)
         return None if found is None else found.partitions
 
     def writable(self, topic: str) -> bool:
         return topic in self._topics or topic.startswith(CONSUMER_PREFIX)
-
-    def _view(self, topic: str) -> View | None:
-        """The view of that name, made when it is first asked for; None: no such space."""
-        space = topic.removeprefix(SPACE_PREFIX) if topic != LOG_VIEW else ""
-        if space and self._log.schema.get(space) is None:
-            view = self._views.pop(topic, None)
-            if view is not None:
-                view.close()
-            return None
-        view = self._views.get(topic)
-        if view is None:
-            _, config = view_config(self._log, topic)
-            view = self._views[topic] = View(self._log, space, config.content)
-        return view
 
     def prepare(self, request: WireRequest) -> Awaitable[object] | None:
         """Open the views that `request` is about, in threads: the log may be long."""
@@ -334,17 +236,7 @@ class StoredTopics:
 
     def _prepare_view(self, name: str) -> asyncio.Task[None] | None:
         """What opens that view; None where nothing has to be opened."""
-        view = self._view(name) if name not in self._topics else None
-        if view is None or view.is_ready:
-            return None
-        task = self._opening.get(name)
-        if task is None:
-            task = self._opening[name] = self._loop.create_task(asyncio.to_thread(view.open))
-            task.add_done_callback(functools.partial(self._opened, name))
-        return task
-
-    def _opened(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._opening[name], task
+        return None if name in self._topics else self._views.open(name)
 
     def topics(self) -> Sequence[tuple[str, bool, int]]:
         return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
@@ -357,19 +249,17 @@ class StoredTopics:
         self._topics = topics_of(self._log)
         found = self._topics.get(topic)
         if found is None:
-            view = self._views.pop(topic, None)
-            if view is not None:
-                view.close()
+            self._views.drop(topic)
             text, _ = view_config(self._log, topic)
             return ReloadError.DONE if text.strip() else ReloadError.NO_CONFIG
         return ReloadError.DONE if found.config_text.strip() else ReloadError.NO_CONFIG
 
     def extent(self, topic: str, partition: int) -> Extent | None:
         if topic.startswith(CONSUMER_PREFIX):
-            return self._place(topic, partition)
+            return self._consumers.place(topic, partition)
         try:
             if topic not in self._topics:
-                view = self._view(topic)
+                view = self._views.find(topic)
                 return None if view is None else view.extent()
             tail = self._tail(topic, partition)
         except LogweirError as error:
@@ -386,74 +276,28 @@ class StoredTopics:
 
     def _chunk(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
         if topic.startswith(CONSUMER_PREFIX):
-            return self._place_chunk(topic, partition)
+            return self._consumers.chunk(topic, partition)
         if topic not in self._topics:
-            view = self._view(topic)
+            view = self._views.find(topic)
             return _EMPTY if view is None else view.read(start, limit_bytes)
         tail = self._tail(topic, partition)
         news = self._news.get((topic, partition))
         if news is not None and news.before < start <= news.bundles[0].last:
             return news.chunk(limit_bytes)
-        key = (topic, partition, start, limit_bytes)
-        found = self._ahead.pop(key, None)
-        if found is not None:
-            self._ahead_bytes -= found.kept_bytes
-        if found is None or not (found.is_full or found.last == tail.last):
-            found = self._read(self._topics[topic], partition, start, limit_bytes, tail.last)
-        self._keep(key, found)
-        if found.is_full and found.chunk.size_bytes <= TANK_READ_AHEAD_BYTES // 2:
+        found = self._reads.take(self._topics[topic], partition, start, limit_bytes, tail.last)
+        if found.next_is_wanted:
             self._loop.call_soon(self._read_ahead, (topic, partition, found.next, limit_bytes))
         return found.chunk
 
-    def _keep(self, key: tuple[str, int, int, int], found: _Read) -> None:
-        """Keep what was read, and of what was read before only so much as the limit allows."""
-        self._ahead[key] = found
-        self._ahead_bytes += found.kept_bytes
-        while self._ahead_bytes > TANK_READ_AHEAD_BYTES:
-            self._ahead_bytes -= self._ahead.pop(next(iter(self._ahead))).kept_bytes
-
-    def _forget_read(self) -> None:
-        self._ahead.clear()
-        self._ahead_bytes = 0
-
-    def _read_ahead(self, key: tuple[str, int, int, int]) -> None:
+    def _read_ahead(self, key: ReadKey) -> None:
         """Read what whoever reads in order asks for next, while the network takes the last."""
         topic, partition, start, limit_bytes = key
-        if self._closed or key in self._ahead or topic not in self._topics:
+        if self._closed or key in self._reads or topic not in self._topics:
             return
         with contextlib.suppress(LogweirError):  # who asks for it is told
             tail = self._tail(topic, partition)
             if tail.first <= start <= tail.last:
-                found = self._read(self._topics[topic], partition, start, limit_bytes, tail.last)
-                self._keep(key, found)
-
-    def _read(
-        self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
-    ) -> _Read:
-        out: list[bytes | memoryview] = []
-        size = 0
-        base = 0
-        following = 0
-        with self._log.read_view() as view:
-            found = views_from(view.engine, topic.space_id, partition, start)
-            while True:
-                try:
-                    first, data = next(found)
-                except StopIteration:
-                    break
-                except LogweirError:
-                    if out:
-                        break  # who asks for what is behind is told
-                    raise
-                length = encode_varint(len(data))
-                if out and size + len(length) + len(data) > limit_bytes:
-                    following = first
-                    break
-                base = base or first
-                out += (length, data)
-                size += len(length) + len(data)
-        chunk = Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
-        return _Read(chunk, following, last)
+                self._reads.read(self._topics[topic], partition, start, limit_bytes, tail.last)
 
     def _tail(self, topic: str, partition: int) -> _Tail:
         tail = self._tails.get((topic, partition))
@@ -475,36 +319,6 @@ class StoredTopics:
         tail.generation = self._generation
         return tail
 
-    # --- places of consumers ----------------------------------------------------------------------
-
-    def _place(self, topic: str, partition: int) -> Extent:
-        group, _, name = topic.removeprefix(CONSUMER_PREFIX).partition("/")
-        number = 0
-        if self._log.schema.get(CONSUMER_SPACE) is not None:
-            row = self._log.get(CONSUMER_SPACE, (group, name, partition))
-            if row is not None and isinstance(row[3], int):
-                number = row[3]
-        return Extent(number, number, 0)
-
-    def _place_chunk(self, topic: str, partition: int) -> Chunk:
-        place = self._place(topic, partition)
-        data = encode_bundle([Message(place.last, 0, None, b"")], sparse=True)
-        framed = encode_varint(len(data)) + data
-        return Chunk(place.first, True, (framed,), len(framed))
-
-    def _store_place(self, group: Group, append: Append) -> Outcome:
-        consumers, _, name = append.topic.removeprefix(CONSUMER_PREFIX).partition("/")
-        space = group.schema.get(CONSUMER_SPACE)
-        if space is None:
-            return FAILED
-        number = append.first or append.head.first
-        if not number:
-            return Outcome(PublishResult.BAD_NUMBERS)
-        row = [consumers, name, append.partition, number, append.time_ms]
-        group.execute(Request(RowType.REPLACE, space.id, tuple=pack(row)))
-        self._writing.wrote(space.id, append.partition, number, 1)
-        return Outcome(PublishResult.STORED)
-
     # --- changes ----------------------------------------------------------------------------------
 
     def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
@@ -512,7 +326,7 @@ class StoredTopics:
         for end in kernel.spans(appends):
             name = appends[end - 1].topic
             if name.startswith(CONSUMER_PREFIX):
-                self._need_consumer_space()
+                self._consumers.need_space()
             topic = self._topics.get(name)
             if topic is not None and topic.config.by_arrival:
                 now_ms, start = int(self._log.now() * 1000), spans[-1][0] if spans else 0
@@ -537,7 +351,6 @@ class StoredTopics:
         if self._arrived_here:
             self._arrived_here = False
             self._take_arrived()
-        self._log.settle()
 
     def _submit(self) -> None:
         """Give the log what all connections have brought in this turn of the loop.
@@ -547,8 +360,6 @@ class StoredTopics:
         publishes, size = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_bytes = [], 0
         if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
-            return
-        if holds_large(publishes, size) and self._write_now(publishes):
             return
         batch = self._batch = Batch(publishes, size)
 
@@ -565,26 +376,6 @@ class StoredTopics:
                 self._log.submit_jobs([job])
         except LogweirError as error:
             self._arrive_failed(batch.take(), error)
-
-    def _write_now(self, publishes: list[Publication]) -> bool:
-        """Have them stored while nobody waits, if they are such that the state may lag behind."""
-        outcomes: list[list[Outcome]] = []
-
-        def make(schema: Schema) -> list[LargeRun] | None:
-            found = number(publishes, self._writing, schema)
-            if found is None:
-                return None
-            outcomes.extend(found[1])
-            return found[0]
-
-        try:
-            if not self._log.commit_large(make):
-                return False
-        except LogweirError as error:
-            self._arrive_failed(publishes, error)
-        else:
-            self._arrive(zip(publishes, outcomes, strict=True))
-        return True
 
     def _apply(self, group: Group, publishes: Sequence[Publication]) -> list[list[Outcome]]:
         """Give every bundle its numbers and add them as one run per space; in the log's thread."""
@@ -634,7 +425,8 @@ class StoredTopics:
         at = len(outcomes)
         name, partition = appends[at].topic, appends[at].partition
         if name.startswith(CONSUMER_PREFIX):
-            outcomes += [self._store_place(group, append) for append in appends[at:end]]
+            store = self._consumers.store
+            outcomes += [store(group, append, self._writing) for append in appends[at:end]]
             return
         if topic is None or group.schema.get(topic.space_id) is None:
             outcomes += [FAILED] * (end - at)
@@ -645,15 +437,6 @@ class StoredTopics:
         last = self._writing.last(group, space_id, partition)
         last = run.add(name, appends, end, last, outcomes)
         self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
-
-    def _need_consumer_space(self) -> None:
-        if self._log.schema.get(CONSUMER_SPACE) is None:
-            self._log.create_space(
-                CONSUMER_SPACE,
-                CONSUMER_FIELDS,
-                primary=["group", "topic", "partition"],
-                if_not_exists=True,
-            )
 
     def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
         def make() -> CreateError:
@@ -735,9 +518,7 @@ class StoredTopics:
                 grown |= self._look_around()
             elif self._look_timer is None:
                 self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
-        for name, view in self._views.items():
-            if view.is_ready and view.grow():
-                grown.add((name, 0))
+        grown |= {(name, 0) for name in self._views.grow()}
         try:
             if grown:
                 for listener in self._listeners:
@@ -777,21 +558,8 @@ class StoredTopics:
         keys = {key for key in self._tails if key[0] in changed}
         if keys:
             self._generation += 1
-            self._forget_read()
+            self._reads.forget()
             for key in keys:
                 if key[0] not in self._topics:
                     del self._tails[key]
         return keys
-
-
-def _topic_of(name: str) -> str:
-    """The topic that a name is about: itself, or that of a group's places."""
-    if name.startswith(CONSUMER_PREFIX):
-        return name.removeprefix(CONSUMER_PREFIX).partition("/")[2]
-    return name
-
-
-def _is_group(name: str) -> bool:
-    """Whether a name of a group's places has a group, in text that can be stored."""
-    group, slash, _ = name.removeprefix(CONSUMER_PREFIX).partition("/")
-    return bool(group and slash) and name.isprintable()

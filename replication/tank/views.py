@@ -1,6 +1,7 @@
 """Any space as a topic: `space:NAME`, and `log` for the whole log. Synchronous.
 
-A view has one partition, 0, and takes no bundles. Each row of the log that changes the space is a
+A view has one partition, 0, and takes no bundles. Each row of the log that changes the space, and
+does not wait for its CONFIRM any more, is a
 message: its number is the log's signature behind the row (the sum of the vclock), its time that of
 the row, its key the primary key in MsgPack (none where it has more than 255 bytes), its content the
 row: as JSON, a line of `logweir cat`, or with `logweir.content=msgpack` as the row's header map and
@@ -23,9 +24,10 @@ from typing import Final, Literal
 
 from logweir.errors import LogweirError, PositionUnavailable
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
-from logweir.replication.tank.session import Chunk, Extent
+from logweir.replication.tank.partition import Chunk, Extent
 from logweir.store import Log
 from logweir.store.engine import key_of
+from logweir.store.synchro import APPLIED
 from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
@@ -160,7 +162,13 @@ class View:
 
     def _follow(self, after: VClock) -> Follower:
         log = self._log
-        return Follower(log.path, after, filesystem=log.filesystem, durable=lambda: log.durable_end)
+        return Follower(
+            log.path,
+            after,
+            filesystem=log.filesystem,
+            durable=lambda: log.durable_end,
+            settled=log.settled,
+        )
 
     def _blocks(self, follower: Follower) -> Iterator[tuple[Block, VClock, list[tuple[int, int]]]]:
         """Each block with the position before it and its rows in the view: (index, number)."""
@@ -176,12 +184,13 @@ class View:
                 columns.replica_id.tolist(),
                 columns.lsn.tolist(),
                 columns.space_id.tolist(),
+                columns.type.tolist(),
                 strict=True,
             )
-            for index, (replica_id, lsn, space_id) in enumerate(rows):
+            for index, (replica_id, lsn, space_id, kind) in enumerate(rows):
                 signature += lsn - lsns.get(replica_id, 0)
                 lsns[replica_id] = lsn
-                if not self._space or space_id == wanted:
+                if kind in APPLIED and (not self._space or space_id == wanted):
                     found.append((index, signature))
             yield block, start, found
 

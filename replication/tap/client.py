@@ -23,8 +23,8 @@ from typing import Self
 from logweir.errors import SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.link import client_tls
-from logweir.replication.tap.codec import Connect, TapMessage
 from logweir.replication.tap.consumer import ConsumerSession, Refused, StreamEvent
+from logweir.replication.tap.messages import Connect, TapMessage
 from logweir.replication.urls import Url, parse_url
 
 __all__ = ["TapStream"]

@@ -60,45 +60,34 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any, Final
 
-from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError
+from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
 from logweir.replication.session import InputBuffer
 
 __all__ = [
+    "HEADER",
     "HEADER_BYTES",
-    "Connect",
-    "Opaque",
+    "REQUEST",
+    "U16",
+    "U32",
     "Opcode",
-    "Option",
     "Packet",
     "PacketBuffer",
-    "PacketFlag",
     "Status",
-    "TapMessage",
-    "decode_connect",
-    "decode_filter",
-    "decode_tap",
     "encode_ack",
     "encode_answer",
-    "encode_connect",
     "encode_request",
-    "encode_tap",
 ]
 
 HEADER_BYTES: Final = 24
 REQUEST: Final = 0x80
 RESPONSE: Final = 0x81
-TTL_MAX: Final = 255
-_HEADER: Final = struct.Struct(">BBHBBHIIQ")
-_TAP: Final = struct.Struct(">HHBxxx")
-_TAP_ITEM: Final = struct.Struct(">HHBxxxII")
-_U16: Final = struct.Struct(">H")
-_U32: Final = struct.Struct(">I")
-_U64: Final = struct.Struct(">Q")
-_PAIR: Final = struct.Struct(">HQ")
+HEADER: Final = struct.Struct(">BBHBBHIIQ")
+U16: Final = struct.Struct(">H")
+U32: Final = struct.Struct(">I")
 
 
 class Opcode(IntEnum):
@@ -197,43 +186,6 @@ TEXTS: Final = {
 }
 
 
-class Option(IntFlag):
-    """Bits of TAP_CONNECT."""
-
-    BACKFILL = 0x001
-    DUMP = 0x002
-    LIST_VBUCKETS = 0x004
-    TAKEOVER_VBUCKETS = 0x008
-    SUPPORT_ACK = 0x010
-    REQUEST_KEYS_ONLY = 0x020
-    CHECKPOINT = 0x040
-    REGISTERED_CLIENT = 0x080
-    FIX_FLAG_BYTEORDER = 0x100
-
-
-NO_OPTIONS: Final = Option(0)
-
-
-class PacketFlag(IntFlag):
-    """Bits in the extras of opcodes 41 … 47."""
-
-    ACK = 1
-    NO_VALUE = 2
-    NETWORK_BYTE_ORDER = 4
-
-
-class Opaque(IntEnum):
-    """Subtypes of TAP_OPAQUE."""
-
-    ENABLE_AUTO_NACK = 0
-    INITIAL_VBUCKET_STREAM = 1
-    ENABLE_CHECKPOINT_SYNC = 2
-    OPEN_CHECKPOINT = 3
-    COMPLETE_VB_FILTER_CHANGE = 4
-    CLOSE_TAP_STREAM = 7
-    CLOSE_BACKFILL = 8
-
-
 @dataclass(frozen=True, slots=True)
 class Packet:
     """One packet. `vbucket`: of a response the status; `too_big`: its body was passed over."""
@@ -302,7 +254,7 @@ class PacketBuffer:
         if at < len(data) and not self._skip_bytes:
             needed = HEADER_BYTES
             if len(data) - at >= HEADER_BYTES:
-                needed += _U32.unpack_from(data, at + 8)[0]
+                needed += U32.unpack_from(data, at + 8)[0]
             self._kept.keep(data[at:], needed)
         return None
 
@@ -314,7 +266,7 @@ class PacketBuffer:
     ) -> int:
         """Append the whole packets of `data`; returns where the first that is not whole begins."""
         at, end = 0, len(data)
-        unpack = _HEADER.unpack_from
+        unpack = HEADER.unpack_from
         while end - at >= HEADER_BYTES:
             if take_run is not None and (run := take_run(data, at)) is not None:
                 packets.append(run)
@@ -355,7 +307,7 @@ class PacketBuffer:
             extras = data[start:key_at]
             private = b""
             if 0x41 <= opcode <= 0x47 and not is_response and extras_bytes >= 2:
-                private_bytes = _U16.unpack_from(extras)[0]
+                private_bytes = U16.unpack_from(extras)[0]
                 if key_at + private_bytes + key_bytes > stop:
                     raise DecodeError(
                         f"{private_bytes} private bytes do not fit a body of {body}", offset=at
@@ -385,7 +337,7 @@ def encode_request(packet: Packet) -> bytes:
     """The bytes of a request, or of a response if it says that it is one."""
     body = packet.extras + packet.private + packet.key + packet.value
     return (
-        _HEADER.pack(
+        HEADER.pack(
             RESPONSE if packet.is_response else REQUEST,
             packet.opcode,
             len(packet.key),
@@ -415,7 +367,7 @@ def encode_answer(
         value = TEXTS.get(status, b"")
     extras_bytes, key_bytes = len(extras), len(key)
     return (
-        _HEADER.pack(
+        HEADER.pack(
             RESPONSE,
             request.opcode,
             key_bytes,
@@ -434,244 +386,10 @@ def encode_answer(
 
 def encode_ack(opcode: int, opaque: int, status: int = Status.SUCCESS) -> bytes:
     """What a consumer answers to a packet of the stream."""
-    return _HEADER.pack(RESPONSE, opcode, 0, 0, 0, status, 0, opaque, 0)
+    return HEADER.pack(RESPONSE, opcode, 0, 0, 0, status, 0, opaque, 0)
 
 
 # --- TAP_CONNECT ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """What a consumer asks for.
-
-    `backfill`: date, with option BACKFILL; `vbuckets`: () for all; `checkpoints`: (vbucket, id);
-    `closed_only`: of a registered client, None where it did not say.
-    """
-
-    name: bytes = b""
-    options: Option = NO_OPTIONS
-    backfill: int = 0
-    vbuckets: tuple[int, ...] = ()
-    checkpoints: tuple[tuple[int, int], ...] = ()
-    closed_only: bool | None = None
-    opaque: int = 0
-
-
-def encode_connect(connect: Connect) -> bytes:
-    """The bytes of TAP_CONNECT; extras are always there."""
-    body = b""
-    options = connect.options
-    if options & Option.BACKFILL:
-        body += _U64.pack(connect.backfill)
-    if options & Option.LIST_VBUCKETS:
-        body += _U16.pack(len(connect.vbuckets))
-        body += b"".join(_U16.pack(vbucket) for vbucket in connect.vbuckets)
-    if options & Option.CHECKPOINT and connect.checkpoints:
-        body += _U16.pack(len(connect.checkpoints))
-        body += b"".join(_PAIR.pack(*pair) for pair in connect.checkpoints)
-    if options & Option.REGISTERED_CLIENT and connect.closed_only is not None:
-        body += bytes((connect.closed_only,))
-    return encode_request(
-        Packet(
-            Opcode.TAP_CONNECT,
-            connect.name,
-            body,
-            _U32.pack(options),
-            opaque=connect.opaque,
-        )
-    )
-
-
-def decode_connect(packet: Packet) -> Connect:
-    """Read TAP_CONNECT.
-
-    Raises `RemoteProtocolError`, whose `reply_hint` is the status to answer before closing, or
-    None where a real server closes without an answer.
-    """
-    if len(packet.extras) not in (0, 4):
-        raise RemoteProtocolError(
-            f"TAP_CONNECT with {len(packet.extras)} bytes of extras", reply_hint=Status.INVALID
-        )
-    options = Option(_U32.unpack(packet.extras)[0] if packet.extras else 0)
-    value, at = packet.value, 0
-    backfill = 0
-    vbuckets: tuple[int, ...] = ()
-    checkpoints: tuple[tuple[int, int], ...] = ()
-    closed_only: bool | None = None
-    if options & Option.BACKFILL:
-        if len(value) < 8:
-            raise RemoteProtocolError("TAP_CONNECT without the date that it announces")
-        (backfill,) = _U64.unpack_from(value)
-        at = 8
-    if options & Option.LIST_VBUCKETS:
-        count, at = _count(value, at, 2)
-        vbuckets = struct.unpack_from(f">{count}H", value, at)
-        at += 2 * count
-    registered = bool(options & Option.REGISTERED_CLIENT)
-    left = len(value) - at
-    if options & Option.CHECKPOINT and left and not (registered and left == 1):
-        count, at = _count(value, at, 10)
-        checkpoints = tuple(_PAIR.iter_unpack(value[at : at + 10 * count]))
-        at += 10 * count
-    if registered and at < len(value):
-        closed_only = value[at] != 0
-    return Connect(packet.key, options, backfill, vbuckets, checkpoints, closed_only, packet.opaque)
-
-
-def decode_filter(packet: Packet) -> tuple[tuple[int, int], ...]:
-    """The vbuckets and ids of CHANGE_VB_FILTER. Raises `RemoteProtocolError`."""
-    if packet.extras or not packet.key:
-        raise RemoteProtocolError(
-            "CHANGE_VB_FILTER with extras or without a name", reply_hint=Status.INVALID
-        )
-    try:
-        count, at = _count(packet.value, 0, 10)
-    except RemoteProtocolError as error:
-        raise RemoteProtocolError(error.message, reply_hint=Status.INVALID) from error
-    return tuple(_PAIR.iter_unpack(packet.value[at : at + 10 * count]))
-
-
-def _count(value: bytes, at: int, item_bytes: int) -> tuple[int, int]:
-    """The count of a list at `at`, whose items are all there, and where they begin."""
-    if len(value) - at >= 2:
-        count: int = _U16.unpack_from(value, at)[0]
-        if len(value) - at - 2 >= count * item_bytes:
-            return count, at + 2
-    raise RemoteProtocolError(
-        f"a list of TAP_CONNECT is shorter than it says (at byte {at} of its value)",
-        reply_hint=Status.NOT_SUPPORTED,
-    )
-
-
 # --- the stream -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TapMessage:
-    """One message of a stream, as it is meant.
-
-    `item_flags`: as the writing client gave them; `number`: subtype of OPAQUE (None: sign of life),
-    state of VBUCKET_SET, id of a checkpoint; `private`: what else stood there; `has_value`: False
-    where the value was left out.
-    """
-
-    opcode: int
-    key: bytes = b""
-    value: bytes = b""
-    vbucket: int = 0
-    cas: int = 0
-    item_flags: int = 0
-    expiry: int = 0
-    datatype: int = 0
-    private: bytes = b""
-    number: int | None = None
-    has_value: bool = True
-    ttl: int = TTL_MAX
-    wants_ack: bool = False
-    opaque: int = 0
-
-
-def decode_tap(packet: Packet, *, big_endian_producer: bool = False) -> TapMessage:
-    """Read a packet of opcodes 41 … 47.
-
-    `big_endian_producer`: item flags without packet flag 4 are not reversed. Raises `DecodeError`.
-    """
-    opcode = packet.opcode
-    long = opcode in (
-        Opcode.TAP_MUTATION,
-        Opcode.TAP_CHECKPOINT_START,
-        Opcode.TAP_CHECKPOINT_END,
-    )
-    extras = packet.extras
-    if len(extras) != (16 if long else 8):
-        raise DecodeError(f"opcode {opcode:#04x} with {len(extras)} bytes of extras")
-    _, bits, ttl = _TAP.unpack_from(extras)
-    item_flags = expiry = 0
-    number: int | None = None
-    private, value = packet.private, packet.value
-    if opcode == Opcode.TAP_MUTATION:
-        in_order = bits & PacketFlag.NETWORK_BYTE_ORDER or big_endian_producer
-        item_flags = int.from_bytes(extras[8:12], "big" if in_order else "little")
-        expiry = int.from_bytes(extras[12:16], "big")
-        if not packet.key:
-            raise DecodeError("a mutation without a key")
-    elif opcode == Opcode.TAP_DELETE:
-        if not packet.key:
-            raise DecodeError("a deletion without a key")
-    elif opcode in (Opcode.TAP_OPAQUE, Opcode.TAP_VBUCKET_SET):
-        number = _number(private, 4, may_miss=opcode == Opcode.TAP_OPAQUE)
-        private = b""
-    elif long:
-        number = _number(value, 8, may_miss=False)
-        value = b""
-    return TapMessage(
-        opcode,
-        packet.key,
-        value,
-        packet.vbucket,
-        packet.cas,
-        item_flags,
-        expiry,
-        packet.datatype,
-        private,
-        number,
-        not bits & PacketFlag.NO_VALUE,
-        ttl,
-        bool(bits & PacketFlag.ACK),
-        packet.opaque,
-    )
-
-
-def _number(data: bytes, size_bytes: int, *, may_miss: bool) -> int | None:
-    if len(data) == size_bytes:
-        return int.from_bytes(data, "big")
-    if may_miss and not data:
-        return None
-    raise DecodeError(f"{len(data)} bytes where {size_bytes} are needed")
-
-
-def encode_tap(message: TapMessage, *, fix_flags: bool = False) -> bytes:
-    """The bytes of one message of a stream.
-
-    `fix_flags`: item flags in network order, as option FIX_FLAG_BYTEORDER asks; else reversed.
-    """
-    private, value = message.private, message.value
-    opcode = message.opcode
-    bits = int(PacketFlag.ACK) if message.wants_ack else 0
-    if not message.has_value:
-        bits |= PacketFlag.NO_VALUE
-        value = b""
-    if opcode in (Opcode.TAP_OPAQUE, Opcode.TAP_VBUCKET_SET):
-        private = b"" if message.number is None else _U32.pack(message.number)
-        extras = _TAP.pack(len(private), bits, message.ttl)
-    elif opcode in (Opcode.TAP_CHECKPOINT_START, Opcode.TAP_CHECKPOINT_END):
-        assert message.number is not None
-        value = _U64.pack(message.number)
-        extras = _TAP_ITEM.pack(len(private), bits, message.ttl, 0, 0)
-    elif opcode == Opcode.TAP_MUTATION:
-        item_flags = message.item_flags
-        if fix_flags:
-            bits |= PacketFlag.NETWORK_BYTE_ORDER
-        else:
-            item_flags = int.from_bytes(item_flags.to_bytes(4, "big"), "little")
-        extras = _TAP_ITEM.pack(len(private), bits, message.ttl, item_flags, message.expiry)
-    else:
-        extras = _TAP.pack(len(private), bits, message.ttl)
-    key = message.key
-    return (
-        _HEADER.pack(
-            REQUEST,
-            message.opcode,
-            len(key),
-            len(extras),
-            message.datatype,
-            message.vbucket,
-            len(extras) + len(private) + len(key) + len(value),
-            message.opaque,
-            message.cas,
-        )
-        + extras
-        + private
-        + key
-        + value
-    )

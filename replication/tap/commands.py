@@ -53,17 +53,8 @@ from logweir.replication.bucket import (
     VbucketState,
     absolute_expiry,
 )
-from logweir.replication.tap.codec import (
-    Opaque,
-    Opcode,
-    Packet,
-    PacketFlag,
-    Status,
-    TapMessage,
-    decode_tap,
-    encode_ack,
-    encode_answer,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, encode_answer
+from logweir.replication.tap.messages import Opaque, PacketFlag, TapMessage, decode_tap
 from logweir.replication.tap.pending import Pending
 
 __all__ = ["READS", "TAP_OPCODES", "Executor", "is_malformed"]

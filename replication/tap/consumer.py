@@ -28,21 +28,18 @@ from dataclasses import dataclass
 
 from logweir.errors import DecodeError, RemoteProtocolError
 from logweir.limits import FRAME_SECONDS
+from logweir.replication.sasl import Login
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import (
-    Connect,
     Opcode,
     Packet,
     PacketBuffer,
     Status,
-    TapMessage,
-    decode_tap,
     encode_ack,
-    encode_connect,
     encode_request,
 )
 from logweir.replication.tap.commands import TAP_OPCODES
-from logweir.replication.tap.sasl import Login
+from logweir.replication.tap.messages import Connect, TapMessage, decode_tap, encode_connect
 
 _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -33,30 +32,23 @@ from typing import Any, Final
 
 from logweir.errors import LimitExceeded, LogweirError, RequestError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucketfeed import BucketFeed, Changes, Feed
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucketsweep import Sweeper, removal
+from logweir.replication.credentials import StoreCredentials
 from logweir.replication.iproto.access import GUEST_ID, Privilege
-from logweir.replication.iproto.auth import verifier
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.spacefeed import SpaceFeed
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Option,
-    Packet,
-    Status,
-    encode_answer,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.flushes import Flushes
+from logweir.replication.tap.messages import Connect, Option
 from logweir.replication.tap.names import NamedStreams
 from logweir.replication.tap.pending import Pending
 from logweir.replication.tap.runs import RequestRun, execute_all, packets_of
-from logweir.replication.tap.sasl import MECHANISMS
 from logweir.replication.tap.session import (
     Acknowledged,
     Authenticated,
@@ -72,11 +64,6 @@ from logweir.replication.tap.session import (
 from logweir.replication.tap.stream import StreamOptions
 from logweir.replication.tap.streaming import Streaming
 from logweir.replication.verifiers import (
-    ScramVerifier,
-    change,
-    find_cram,
-    find_scram,
-    keep,
     make_space,
 )
 from logweir.store.commit import Job
@@ -84,51 +71,11 @@ from logweir.store.group import Group
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["DEFAULT_BUCKET", "SPACE_PREFIX", "StoreCredentials", "TapService"]
+__all__ = ["SPACE_PREFIX", "TapService"]
 
 _log = get_logger("logweir.replication.tap")
 
-DEFAULT_BUCKET: Final = "default"
 SPACE_PREFIX: Final = "space:"
-
-
-class StoreCredentials:
-    """Users of the store. What needs more than the check of a password is offered once everybody
-    who has a password has a verifier for it."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-
-    def _kept(self, user: str) -> str:
-        try:
-            return self._shared.user(user).kept
-        except RequestError:
-            return ""
-
-    def mechanisms(self) -> Sequence[str]:
-        log = self._shared.log
-        everybody = self._shared.directory.users()
-        users = [user for user in everybody if user.kept and user.id != GUEST_ID]
-        whole = users and all(find_cram(log, user.name, user.kept) for user in users)
-        return MECHANISMS if whole else ("PLAIN",)
-
-    def check_password(self, user: str, password: str) -> bool:
-        kept = self._kept(user)
-        if not kept or not hmac.compare_digest(kept, verifier(password)):
-            return False
-        log = self._shared.log
-        if find_cram(log, user, kept) is None and not self._shared.options.read_only:
-            requests = keep(log, user, password, kept)
-            self._shared.submit(Job(lambda group: change(group, requests)), _report)
-        return True
-
-    def cram(self, user: str) -> bytes | None:
-        kept = self._kept(user)
-        return find_cram(self._shared.log, user, kept) if kept else None
-
-    def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
-        kept = self._kept(user)
-        return find_scram(self._shared.log, user, mechanism, kept) if kept else None
 
 
 class TapService:
@@ -581,7 +528,7 @@ class Conversation:
             (b"version", self.service.settings.version),
             (b"bucket", self.bucket.name.encode()),
             (b"space_id", b"%d" % space.id),
-            (b"signature", b"%d" % log.vclock.signature),
+            (b"signature", b"%d" % log.applied.signature),
             (b"tap_streams", b"%d" % len(self.service.streams)),
         ]
 

@@ -19,9 +19,9 @@ __all__ = ["position_at_signature", "position_at_time"]
 
 def position_at_signature(log: Log, signature: int) -> VClock | None:
     """The position with that signature, or the last one below it."""
-    if signature == log.vclock.signature:
-        return log.vclock
-    if signature > log.vclock.signature:
+    if signature == log.applied.signature:
+        return log.applied
+    if signature > log.applied.signature:
         return None
     for file in reversed(_files(log)):
         if file.vclock.signature <= signature:

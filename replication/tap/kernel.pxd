@@ -1,5 +1,6 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
+cimport logweir.replication.bucketkernel as bucket
 cimport logweir.store.kernel as keys
 cimport logweir.wal.kernel as rows
 
@@ -27,47 +28,6 @@ cdef Source KINDS, QUIETS, MISSING_TEXT, EXISTS_TEXT
 cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, Py_ssize_t most, Py_ssize_t value_max,
     u64[::1] found) except? -2
-
-cdef bint _COMPILED
-
-@cython.locals(taken=bytes)
-cdef bytes piece(Target data, Py_ssize_t start, Py_ssize_t stop)
-
-cdef u64 load2(Source data, Py_ssize_t at) noexcept
-
-@cython.locals(value=u64, i=Py_ssize_t)
-cdef u64 load4(Source data, Py_ssize_t at) noexcept
-
-cdef Py_ssize_t put2(Target out, Py_ssize_t at, u64 value) noexcept
-
-@cython.locals(i=Py_ssize_t)
-cdef Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
-
-@cython.locals(i=Py_ssize_t)
-cdef Py_ssize_t put8(Target out, Py_ssize_t at, u64 value) noexcept
-
-@cython.locals(stop=Py_ssize_t, width=Py_ssize_t)
-cdef Py_ssize_t uint_stop(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
-
-@cython.locals(first=Py_ssize_t)
-cdef Py_ssize_t bin_start(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
-
-@cython.locals(stop=Py_ssize_t)
-cdef inline Py_ssize_t take_uint(
-    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t place) noexcept
-
-@cython.locals(start=Py_ssize_t, size=Py_ssize_t)
-cdef inline Py_ssize_t take_bin(
-    Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t place) noexcept
-
-@cython.locals(has_ttl=bint, field=Py_ssize_t)
-cdef Py_ssize_t item_end(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
-
-cdef bint read_item(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
-
-@cython.locals(size=Py_ssize_t)
-cdef Py_ssize_t put_bin(
-    Source data, Py_ssize_t start, Py_ssize_t stop, Target out, Py_ssize_t at) noexcept
 
 cdef Py_ssize_t put_answer(
     Target out, Py_ssize_t at, Py_ssize_t opcode, Py_ssize_t status, u64 opaque, u64 cas,
@@ -98,7 +58,7 @@ cdef Py_ssize_t verdict(Py_ssize_t kind, u64 wanted, bint is_there, u64 cas) noe
                entry=bytes, tuple_=bytes, item=Source, old_bytes=Py_ssize_t, head=Py_ssize_t,
                status=Py_ssize_t, start=Py_ssize_t, is_known=bint, has_item=bint)
 cpdef Py_ssize_t execute(
-    bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get, object handle,
+    bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get,
     dict latest, dict born, dict gone, bytearray scratch, bytearray answers, bytearray bodies,
     u64[::1] bounds, unsigned char[::1] kinds) except? -2
 

@@ -5,7 +5,8 @@
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
 stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.tap.runs` is its face; nothing
 else calls it. Packets are specified in `replication.tap.codec`, what commands do in
-`replication.tap.commands`, tuples in `replication.bucket`.
+`replication.tap.commands`, tuples in `replication.bucket`,
+what reads and writes them in `replication.bucketkernel`.
 
 A *run* is whole, well-formed requests one behind the other: GET, SET, ADD, REPLACE, DELETE with
 their quiet and K forms, and NOOP. What is not of that form ends the run and goes the ordinary way,
@@ -21,8 +22,9 @@ is an `IndexError`, and nothing else raises.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import logweir.replication.bucketkernel as bucket
 import logweir.store.kernel as keys
 import logweir.wal.kernel as rows
 from logweir.replication.tap.codec import TEXTS, Status
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     Table = array[int] | memoryview
 
 COMPILED = not __file__.endswith(".py")
-_COMPILED = COMPILED
 
 # What `take_run` writes.
 RUN_STOP, RUN_CHANGES, RUN_BYTES = range(3)
@@ -87,7 +88,7 @@ _EXISTS_BYTES = len(_exists_text)
 MISSING_TEXT = _missing_text
 EXISTS_TEXT = _exists_text
 
-# Of an item: numbers, and where its parts stand in its tuple.
+# What `bucketkernel.item_end` finds of an item.
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
 (_FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL) = range(10, 16)
@@ -107,9 +108,9 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
         raise IndexError("take_run: no room for what is found")
     while count < most and end - at >= _HEADER and raw[at] == 0x80:
         kind = KINDS[raw[at + 1]]
-        key_bytes = load2(raw, at + 2)
+        key_bytes = bucket.load2(raw, at + 2)
         extras_bytes = raw[at + 4]
-        body = load4(raw, at + 8)
+        body = bucket.load4(raw, at + 8)
         if kind == 0 or body > end - at - _HEADER or extras_bytes + key_bytes > body:
             break
         if kind == _NOOP:
@@ -134,186 +135,17 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
     return count
 
 
-def piece(data: Any, start: int, stop: int) -> bytes:
-    """Some of what was written, as an object of its own. Unchecked."""
-    taken: bytes = data[start:stop] if _COMPILED else bytes(data[start:stop])
-    return taken
-
-
-def load2(data: bytes, at: int) -> int:
-    """The big-endian number of two bytes. Unchecked."""
-    return data[at] << 8 | data[at + 1]
-
-
-def load4(data: bytes, at: int) -> int:
-    """The big-endian number of four bytes. Unchecked."""
-    value = 0
-    for i in range(4):
-        value = value << 8 | data[at + i]
-    return value
-
-
-def put2(out: bytearray, at: int, value: int) -> int:
-    """Write two bytes, big-endian. Where they end. Unchecked."""
-    out[at] = value >> 8 & 0xFF
-    out[at + 1] = value & 0xFF
-    return at + 2
-
-
-def put4(out: bytearray, at: int, value: int) -> int:
-    """Write four bytes, big-endian. Where they end. Unchecked."""
-    for i in range(4):
-        out[at + i] = value >> (24 - 8 * i) & 0xFF
-    return at + 4
-
-
-def put8(out: bytearray, at: int, value: int) -> int:
-    """Write eight bytes, big-endian. Where they end. Unchecked."""
-    for i in range(8):
-        out[at + i] = value >> (56 - 8 * i) & 0xFF
-    return at + 8
-
-
-def uint_stop(data: bytes, at: int, end: int) -> int:
-    """Where the unsigned integer at `at` ends; -1 if it is none, or longer than it need be."""
-    if at < end and data[at] < 0x80:
-        return at + 1
-    stop = rows.uint_end(data, at, end)
-    width = stop - at
-    if width == 2:
-        return stop if data[at + 1] >= 0x80 else -1
-    if width == 3:
-        return stop if data[at + 1] else -1
-    if width == 5:
-        return stop if load2(data, at + 1) else -1
-    if width == 9:
-        return stop if load4(data, at + 1) else -1
-    return stop
-
-
-def bin_start(data: bytes, at: int, end: int) -> int:
-    """Where the content of the bin at `at` begins; -1 if it is none, or not in shortest form."""
-    if end - at < 2:
-        return -1
-    first = data[at]
-    if first == 0xC4:
-        return at + 2
-    if first == 0xC5:
-        return at + 3 if end - at >= 3 and data[at + 1] else -1
-    if first == 0xC6 and end - at >= 5:
-        return at + 5 if load2(data, at + 1) else -1
-    return -1
-
-
-def take_uint(data: bytes, at: int, end: int, fields: list[int], place: int) -> int:
-    """Read an unsigned integer into a field. Where it ends; -1 if it is none, or longer than it
-    need be."""
-    if at < end and data[at] < 0x80:
-        fields[place] = data[at]
-        return at + 1
-    stop = uint_stop(data, at, end)
-    if stop >= 0:
-        fields[place] = rows.uint(data, at, stop)
-    return stop
-
-
-def take_bin(data: bytes, at: int, end: int, fields: list[int], place: int) -> int:
-    """Put where a bin's content begins and ends into two fields. Where it ends; -1 if it is none,
-    or not in shortest form."""
-    start = bin_start(data, at, end)
-    if start < 0:
-        return -1
-    size = data[at + 1] if start == at + 2 else rows.load(data, at + 1, start - at - 1)
-    if size > end - start:
-        return -1
-    fields[place] = start
-    fields[place + 1] = start + size
-    return start + size
-
-
-def item_end(data: bytes, at: int, end: int, fields: list[int]) -> int:
-    """Read the tuple of an item that begins at `at`. Returns where it ends, at most `end`; -1 where
-    it is not as `pack_item` writes it.
-
-    `fields`: takes its numbers, and its places in `data`.
-    """
-    if end <= at or (data[at] != 0x9A and data[at] != 0x9B):
-        return -1
-    has_ttl = data[at] == 0x9B
-    at = take_bin(data, at + 1, end, fields, _KEY_AT)
-    if at < 0:
-        return -1
-    at = take_uint(data, at, end, fields, _VBUCKET)
-    if at < 0:
-        return -1
-    fields[_HEAD_END] = at
-    at = take_bin(data, at, end, fields, _VALUE_AT)
-    if at < 0:
-        return -1
-    fields[_FLAGS_AT] = at
-    for field in range(_FLAGS, _DATATYPE + 1):
-        at = take_uint(data, at, end, fields, field)
-        if at < 0:
-            return -1
-        if field == _FLAGS:
-            fields[_FLAGS_END] = at
-        elif field == _ITEM_CAS:
-            fields[_TAIL_AT] = at
-    at = take_uint(data, at, end, fields, _COMPRESSION)
-    if at < 0 or at >= end or not 0xA0 <= data[at] < 0xC0:
-        return -1
-    fields[_DATE_AT] = at
-    at = take_bin(data, at + 1 + (data[at] & 0x1F), end, fields, _META_AT)
-    if at < 0:
-        return -1
-    fields[_TTL] = 255
-    if has_ttl:
-        at = take_uint(data, at, end, fields, _TTL)
-        if at < 0 or fields[_TTL] >= 255:
-            return -1
-    if (
-        fields[_VBUCKET] > 0xFFFF
-        or fields[_FLAGS] >> 32  # for C a constant of 32 bits would be an object
-        or fields[_EXPIRY] >> 32
-        or fields[_DATATYPE] > 0xFF
-        or fields[_KEY_END] - fields[_KEY_AT] > 0xFFFF
-    ):
-        return -1
-    return at
-
-
-def read_item(data: bytes, at: int, end: int, fields: list[int]) -> bool:
-    """`item_end` of a tuple from `at` to `end`: whether it is one of an item."""
-    return item_end(data, at, end, fields) == end
-
-
-def put_bin(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
-    """Write bytes as a bin in its shortest form. Returns where it ends. Unchecked."""
-    size = stop - start
-    if size <= 0xFF:
-        out[at] = 0xC4
-        out[at + 1] = size
-        at += 2
-    elif size <= 0xFFFF:
-        out[at] = 0xC5
-        at = put2(out, at + 1, size)
-    else:
-        out[at] = 0xC6
-        at = put4(out, at + 1, size)
-    return rows.copy(data, start, stop, out, at)
-
-
 def put_answer(
     out: bytearray, at: int, opcode: int, status: int, opaque: int, cas: int, body: int
 ) -> int:
     """Write the header of an answer without key, extras and data type. Unchecked."""
     out[at] = 0x81
     out[at + 1] = opcode
-    put4(out, at + 2, 0)
-    put2(out, at + 6, status)
-    put4(out, at + 8, body)
-    put4(out, at + 12, opaque)
-    return put8(out, at + 16, cas)
+    bucket.put4(out, at + 2, 0)
+    bucket.put2(out, at + 6, status)
+    bucket.put4(out, at + 8, body)
+    bucket.put4(out, at + 12, opaque)
+    return bucket.put8(out, at + 16, cas)
 
 
 def put_refusal(out: bytearray, at: int, opcode: int, status: int, opaque: int) -> int:
@@ -335,10 +167,10 @@ def put_item(
         key_bytes = fields[_KEY_END] - fields[_KEY_AT]
     body = 4 + key_bytes + (fields[_VALUE_END] - fields[_VALUE_AT])
     at = put_answer(out, at, opcode, 0, opaque, fields[_ITEM_CAS], body)
-    put2(out, head + 2, key_bytes)
+    bucket.put2(out, head + 2, key_bytes)
     out[head + 4] = 4
     out[head + 5] = fields[_DATATYPE]
-    at = put4(out, at, fields[_FLAGS])
+    at = bucket.put4(out, at, fields[_FLAGS])
     if key_bytes:
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], out, at)
     return rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], out, at)
@@ -349,14 +181,14 @@ def put_new(
 ) -> int:
     """Write the tuple that the request at `at` stores. Returns where it ends. Unchecked."""
     key_at = at + _HEADER + 8
-    expiry = load4(data, at + 28)
+    expiry = bucket.load4(data, at + 28)
     if 0 < expiry <= 2592000:  # bucket.RELATIVE_SECONDS
         expiry += now
     out[used] = 0x9A
-    used = put_bin(data, key_at, key_at + key_bytes, out, used + 1)
-    used = rows.put_uint(out, used, load2(data, at + 6))
-    used = put_bin(data, key_at + key_bytes, at + _HEADER + body, out, used)
-    used = rows.put_uint(out, used, load4(data, at + 24))
+    used = bucket.put_bin(data, key_at, key_at + key_bytes, out, used + 1)
+    used = rows.put_uint(out, used, bucket.load2(data, at + 6))
+    used = bucket.put_bin(data, key_at + key_bytes, at + _HEADER + body, out, used)
+    used = rows.put_uint(out, used, bucket.load4(data, at + 24))
     used = rows.put_uint(out, used, expiry)
     used = rows.put_uint(out, used, cas)
     used = rows.put_uint(out, used, data[at + 5])
@@ -395,8 +227,7 @@ def execute(
     stop: int,
     numbers: Table,
     states: bytearray,
-    get: Callable[[bytes, Any, Any], bytes | None],
-    handle: Any,
+    get: Callable[[bytes], bytes | None],
     latest: dict[bytes, bytes | None] | None,
     born: dict[bytes, bytes] | None,
     gone: dict[bytes, bytes] | None,
@@ -410,7 +241,7 @@ def execute(
 
     `numbers`: where the next request begins; bytes used of `answers` and `bodies`; rows made so
     far; the time, in whole Unix seconds; the next CAS. `states`: one byte for each vbucket, 0: not
-    asked yet, else its state, 255 if there is none; `get(entry, None, handle)`: the tuple with that
+    asked yet, else its state, 255 if there is none; `get(entry)`: the tuple with that
     entry in the first index; `scratch`: room for `_PLACE` and two entries. `latest`: what the run
     has changed so far, tuple or None by entry; `born`, `gone`: by entry in the first index the
     entry in the second of what it has made and removed; all None: the run changes nothing.
@@ -443,10 +274,10 @@ def execute(
             raise IndexError("execute: a part of a request")
         opcode = raw[at + 1]
         kind = KINDS[opcode]
-        body = load4(raw, at + 8)
-        if body > stop - at - _HEADER or load2(raw, at + 2) + raw[at + 4] > body:
+        body = bucket.load4(raw, at + 8)
+        if body > stop - at - _HEADER or bucket.load2(raw, at + 2) + raw[at + 4] > body:
             raise IndexError("execute: a part of a request")
-        opaque = load4(raw, at + 12)
+        opaque = bucket.load4(raw, at + 12)
         if room - said < _HEADER + _KEY_MAX + 32:
             how = _NO_ROOM
             break
@@ -454,24 +285,24 @@ def execute(
             said = put_answer(out, said, opcode, 0, opaque, 0, 0)
             at += _HEADER
             continue
-        vbucket = load2(raw, at + 6)
+        vbucket = bucket.load2(raw, at + 6)
         if known[vbucket] != _ACTIVE:
             how = _NEED_STATE if known[vbucket] == 0 else _ODD
             break
-        key_bytes = load2(raw, at + 2)
+        key_bytes = bucket.load2(raw, at + 2)
         has_item = kind in (_SET, _ADD, _REPLACE)
         if kind == 0 or key_bytes > _KEY_MAX or (has_item and raw[at + 4] != 8):
             how = _ODD  # `take_run` gives no such one
             break
         key_at = at + _HEADER + raw[at + 4]
-        put8(place, 1, vbucket)
+        bucket.put8(place, 1, vbucket)
         end = keys.put_raw(raw, key_at, key_bytes, place, _PLACE + 1)
         if end > _ENTRY_MAX:
             how = _ODD
             break
-        entry = piece(place, _PLACE, end)
+        entry = bucket.piece(place, _PLACE, end)
         is_known = latest is not None and entry in latest
-        old = latest[entry] if latest is not None and is_known else get(entry, None, handle)
+        old = latest[entry] if latest is not None and is_known else get(entry)
         old_bytes = 0
         item = raw
         if old is not None:
@@ -479,7 +310,7 @@ def execute(
             item = tuple_
             old_bytes = len(tuple_)
             if (
-                not read_item(item, 0, old_bytes, fields)
+                not bucket.read_item(item, 0, old_bytes, fields)
                 or fields[_VBUCKET] != vbucket
                 or 0 < fields[_EXPIRY] <= now
             ):
@@ -496,7 +327,7 @@ def execute(
             elif opcode == 0x0C:
                 head = said
                 said = put_answer(out, said, opcode, _MISSING, opaque, 0, key_bytes)
-                put2(out, head + 2, key_bytes)
+                bucket.put2(out, head + 2, key_bytes)
                 said = rows.copy(raw, key_at, key_at + key_bytes, out, said)
             at += _HEADER + body
             continue
@@ -520,7 +351,7 @@ def execute(
             kinds[row] = _TOMBSTONE
             bounds[row + 1] = used
             to[used] = 0x91
-            used = put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
+            used = bucket.put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
             kinds[row + 1] = _REMOVAL
             bounds[row + 2] = used
             row += 2
@@ -528,16 +359,16 @@ def execute(
             if entry in born:
                 del born[entry]
             else:
-                gone[entry] = piece(place, 0, end)
+                gone[entry] = bucket.piece(place, 0, end)
         else:
             start = used
             used = put_new(raw, at, key_bytes, body, now, cas, to, used)
             kinds[row] = _PUT
             bounds[row + 1] = used
             row += 1
-            latest[entry] = piece(to, start, used)
+            latest[entry] = bucket.piece(to, start, used)
             if old is None:
-                born[entry] = piece(place, 0, end)
+                born[entry] = bucket.piece(place, 0, end)
         if not QUIETS[opcode]:
             said = put_answer(out, said, opcode, 0, opaque, 0 if kind == _DELETE else cas, 0)
         cas += 1
@@ -588,7 +419,7 @@ def mutations(
         tuple_ = items[row]
         item = tuple_
         size = len(tuple_)
-        if not read_item(item, 0, size, fields) or size + 64 > room - at:
+        if not bucket.read_item(item, 0, size, fields) or size + 64 > room - at:
             break
         if sent >= most or (sent > 0 and last >= room_but_last) or len(ends) // 2 <= sent:
             break
@@ -602,26 +433,26 @@ def mutations(
         opaque = opaque + 1 if (opaque + 1) >> 32 == 0 else 1
         to[at] = 0x80
         to[at + 1] = 0x41
-        at = put2(to, at + 2, key_bytes)
+        at = bucket.put2(to, at + 2, key_bytes)
         to[at] = 16
         to[at + 1] = fields[_DATATYPE]
-        at = put2(to, at + 2, fields[_VBUCKET])
-        at = put4(to, at, 16 + private_bytes + key_bytes + value_bytes)
-        at = put4(to, at, opaque)
-        at = put8(to, at, fields[_ITEM_CAS])
-        at = put2(to, at, private_bytes)
-        at = put2(to, at, (form & 1) << 1 | (form & 2) << 1)
-        at = put4(to, at, fields[_TTL] << 24)
+        at = bucket.put2(to, at + 2, fields[_VBUCKET])
+        at = bucket.put4(to, at, 16 + private_bytes + key_bytes + value_bytes)
+        at = bucket.put4(to, at, opaque)
+        at = bucket.put8(to, at, fields[_ITEM_CAS])
+        at = bucket.put2(to, at, private_bytes)
+        at = bucket.put2(to, at, (form & 1) << 1 | (form & 2) << 1)
+        at = bucket.put4(to, at, fields[_TTL] << 24)
         flags = fields[_FLAGS]
         if not form & 2:
             flags = flags >> 24 | flags >> 8 & 0xFF00 | (flags & 0xFF00) << 8 | (flags & 0xFF) << 24
-        at = put4(to, at, flags)
-        at = put4(to, at, fields[_EXPIRY])
+        at = bucket.put4(to, at, flags)
+        at = bucket.put4(to, at, fields[_EXPIRY])
         if private_bytes:
             if fields[_META_END] - fields[_META_AT] == _PRIVATE:
                 at = rows.copy(item, fields[_META_AT], fields[_META_END], to, at)
             else:
-                at = put8(to, at, fields[_ITEM_CAS])
+                at = bucket.put8(to, at, fields[_ITEM_CAS])
                 to[at] = _AGE
                 at += 1
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], to, at)
@@ -648,7 +479,7 @@ def touched(items: list[bytes], wanted: bytes, table: bytearray) -> int:
     while row < count:
         tuple_ = items[row]
         item = tuple_
-        if not read_item(item, 0, len(tuple_), fields):
+        if not bucket.read_item(item, 0, len(tuple_), fields):
             break
         if chosen[fields[_VBUCKET]] and fields[_TTL]:
             to[fields[_VBUCKET]] = 1

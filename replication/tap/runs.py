@@ -15,16 +15,17 @@ from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES
+from logweir.replication import bucketkernel
 from logweir.replication.bucket import VBUCKETS, unpack_item
 from logweir.replication.bucketstore import GroupItems, ViewItems
 from logweir.replication.tap import kernel
 from logweir.replication.tap.codec import HEADER_BYTES, Packet, PacketBuffer
 from logweir.replication.tap.pending import Pending
+from logweir.store import kernel as keys_kernel
 from logweir.store.batch import Batch
 from logweir.store.bulk import interpreted
 from logweir.store.group import Group
-from logweir.store.kernel import COMPILED as KEYS_COMPILED
-from logweir.wal.kernel import COMPILED as ROWS_COMPILED
+from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "MutationRun",
@@ -59,14 +60,9 @@ RUN_MAX: Final = 2048
 
 def _choose() -> None:
     """The C functions of the other kernels can only be called by a compiled one."""
-    from logweir.store import kernel as keys
-    from logweir.wal import kernel as rows
-
-    if not kernel.COMPILED and (KEYS_COMPILED or ROWS_COMPILED):
-        plain_rows = interpreted(rows)
-        plain_keys = interpreted(keys)
-        vars(plain_keys)["rows"] = plain_rows
-        vars(kernel).update(rows=plain_rows, keys=plain_keys)
+    called = {"bucket": bucketkernel, "keys": keys_kernel, "rows": rows_kernel}
+    if not kernel.COMPILED and any(one.COMPILED for one in called.values()):
+        vars(kernel).update((name, interpreted(one)) for name, one in called.items())
 
 
 _choose()
@@ -252,7 +248,7 @@ class _Execution:
     def _execute(self) -> int:
         """Run the kernel once, and take over what it has made."""
         numbers, group = self._numbers, self._group
-        get, handle = self._items.finder()
+        get = self._items.finder()
         batch = None if group is None else Batch.of(group, self._items.space)
         clock = self._items.bucket.cas
         if batch is not None:
@@ -263,7 +259,6 @@ class _Execution:
             numbers,
             self._states,
             get,
-            handle,
             None if batch is None else batch.latest,
             None if batch is None else batch.born,
             None if batch is None else batch.gone,

@@ -32,19 +32,12 @@ from typing import Final, TypeAlias
 
 from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS
+from logweir.replication.sasl import Authentication, Credentials
 from logweir.replication.session import Outbox
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Packet,
-    Status,
-    decode_connect,
-    decode_filter,
-    encode_answer,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.tap.commands import TAP_OPCODES, is_malformed
+from logweir.replication.tap.messages import Connect, decode_connect, decode_filter
 from logweir.replication.tap.runs import RequestRun, RunBuffer, packets_of
-from logweir.replication.tap.sasl import Authentication, Credentials
 from logweir.replication.tap.stream import Producer, StreamOptions
 
 __all__ = [

@@ -56,8 +56,8 @@ from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
 from logweir.replication import positions
 from logweir.replication.bucket import (
+    DEFAULT_BUCKET,
     RELATIVE_SECONDS,
-    VBUCKETS,
     Item,
     VbucketState,
     unpack_item,
@@ -66,12 +66,12 @@ from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewIte
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
-from logweir.replication.names import Names, local_name
+from logweir.replication.names import local_name, vbuckets_of
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Status, TapMessage
+from logweir.replication.tap.codec import Opcode, Status
 from logweir.replication.tap.commands import Executor, item_of
 from logweir.replication.tap.consumer import ConsumerSession, Refused, Started, StreamEvent
-from logweir.replication.tap.endpoint import DEFAULT_BUCKET
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.urls import Url
 from logweir.store.commit import Job
 from logweir.store.group import Group
@@ -90,18 +90,6 @@ _TAKEOVER: Final = "takeover"
 _EOFS: Final = ("", "whole")
 _EXPIRIES: Final = ("ignore", "relative", "absolute")
 _ACTIVE: Final = int(VbucketState.ACTIVE)
-
-
-def _numbers(url: Url) -> frozenset[int]:
-    """The vbuckets that an address names."""
-    found: set[int] = set()
-    for part in filter(None, url.option("vbuckets").split(",")):
-        first, _, last = part.partition("-")
-        last = last or first
-        if not (first.isdecimal() and last.isdecimal() and int(last) < VBUCKETS):
-            raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
-        found.update(range(int(first), int(last) + 1))
-    return frozenset(found)
 
 
 class SeenKeys:
@@ -223,9 +211,7 @@ class TapSource:
     Raises `ConfigError`.
     """
 
-    def __init__(
-        self, shared: Shared, url: Url, *, once: bool = False, names: Names | None = None
-    ) -> None:
+    def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
         self._expiry = url.option("expiry") or _EXPIRIES[0]
         if self._expiry not in _EXPIRIES:
             raise ConfigError(
@@ -238,12 +224,8 @@ class TapSource:
             raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
         self._big_endian = order == "big"
         self._buckets = Buckets(shared.log, shared.options.clock)
-        self.vbuckets = _numbers(url)
+        self.vbuckets = vbuckets_of(url)
         self._local = local_name(url.option("name"), url.path[0] if url.path else DEFAULT_BUCKET)
-        names = names or Names()
-        names.claim(self._local, "a memcached server")  # each may have vbuckets of its own
-        for vbucket in sorted(self.vbuckets) or ("*",):
-            names.claim(f"{self._local}/{vbucket}", str(url))
         self.takes_over = url.flag("takeover")
         if self.takes_over and not self.vbuckets:
             raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")

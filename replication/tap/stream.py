@@ -42,17 +42,13 @@ from logweir.limits import (
 )
 from logweir.replication.bucket import VBUCKETS, Item, VbucketState, unpack_item
 from logweir.replication.session import Outbox
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, Status, encode_request
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
-    PacketBuffer,
-    Status,
     TapMessage,
     decode_tap,
-    encode_request,
     encode_tap,
 )
 from logweir.replication.tap.runs import MutationRun, encode_mutations

@@ -1,24 +1,8 @@
 """Driving one TAP stream: what exists, then what changes, as its producer has room.
 
-==============================  ====================================================================
-asked                           given
-==============================  ====================================================================
-a name that stands somewhere    what changed since, unless BACKFILL gives another date than before,
-                                or a vbucket is wanted that was not before, or CHECKPOINT is asked
-                                for without an id as high as what the name has acknowledged: such a
-                                consumer was restored, and has less than it had
-CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; of the
-                                vbuckets without a pair, with an id that we never gave, or to which
-                                the log does not reach back: first all there is
-BACKFILL, date not below now,   only what changes from now on
-or ffffffff
-BACKFILL, date above 0          what changed since then, if the log reaches back so far; else all
-DUMP                            what exists in active vbuckets, then the end
-else                            what exists, then what changes
-==============================  ====================================================================
-
-What exists comes between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL of each vbucket, and is exactly
-the bucket at one position; every later change comes once. With CHECKPOINT each step of the log is a
+`plan` says where it starts. What exists comes between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL of
+each vbucket, and is exactly the bucket at one position; every later change comes once. With
+CHECKPOINT each step of the log is a
 checkpoint of each vbucket that it touches, its id the signature at its end. TAKEOVER with a list:
 when nothing is left to send, the vbuckets become dead here, what was committed until then is sent,
 then VBUCKET_SET active, and the connection ends when that is acknowledged. TAKEOVER without a list
@@ -37,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
@@ -45,9 +28,10 @@ from logweir.replication.bucket import VBUCKETS, VbucketState
 from logweir.replication.bucketfeed import Backfill, Change, Chunks, Feed, Puts
 from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, TapMessage
-from logweir.replication.tap.history import position_at_signature, position_at_time
+from logweir.replication.tap.codec import Opcode
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.tap.names import LABEL, NamedStream
+from logweir.replication.tap.plan import Plan, plan_new, plan_resumed
 from logweir.replication.tap.runs import touched_vbuckets
 from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit import Job
@@ -59,25 +43,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Streaming"]
 
-_FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
 _STEP_PACKETS: Final = 256
 _STEP_BYTES: Final = 256 * 1024
 _HANDOVER_PACKETS: Final = 10
 
 _FURTHER: Final = 1000
 """So often the end of a backfill may move on because a value was looked up later than it."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """`start`: live from there, None: all first; `floors`: signatures per vbucket already had;
-    `since`: changes older than this Unix time are left out; `missing`: vbuckets of which all comes
-    first, although the others have a start."""
-
-    start: VClock | None = None
-    floors: dict[int, int] = field(default_factory=dict)
-    since: float = 0.0
-    missing: tuple[int, ...] = ()
 
 
 class Streaming:
@@ -165,7 +136,7 @@ class Streaming:
     def change_filter(self, vbuckets: Iterable[int]) -> None:
         """The stream is to be about these vbuckets from now on."""
         self._filter = frozenset(vbuckets)
-        self._service.shared.hub.committed()  # it may be waiting for changes
+        self._service.shared.settled.committed()  # it may be waiting for changes
 
     def closed(self, reason: str) -> None:
         """The connection is gone, or somebody else goes on with the stream."""
@@ -204,7 +175,7 @@ class Streaming:
         if plan.start is None:
             await self._backfill(vbuckets)
         else:
-            self._read_from(plan.start)
+            await self._read_from(plan.start)
             if plan.missing:
                 await self._add(plan.missing, plan)
             else:
@@ -226,43 +197,13 @@ class Streaming:
         assert self._reader is not None
         return self._reader.vclock
 
-    def _plan(self) -> _Plan:
-        connect = self.connect
+    def _plan(self) -> Plan:
         if self._is_dump:
-            return _Plan()
-        if self._resumes and self.stream is not None and self.stream.position is not None:
-            if self._reaches(self.stream.position):
-                return _Plan(self.stream.position)
-            return _Plan()
-        if connect.checkpoints:
-            return self._plan_behind(dict(connect.checkpoints))
-        if connect.options & Option.BACKFILL and connect.backfill:
-            if connect.backfill in _FUTURE or connect.backfill >= self._service.now():
-                return _Plan(self._log.vclock)
-            since = position_at_time(self._log, connect.backfill)
-            if since is not None:
-                return _Plan(since, since=float(connect.backfill))
-        return _Plan()
-
-    def _plan_behind(self, had: dict[int, int]) -> _Plan:
-        """Behind the checkpoints of some vbuckets. `had`: their ids."""
-        ours = self._vbuckets()
-        highest = self._log.vclock.signature
-        for lowest in sorted({had[vbucket] for vbucket in ours if vbucket in had}):
-            start = None if lowest > highest else position_at_signature(self._log, lowest)
-            if start is not None:
-                floors = {
-                    vbucket: had[vbucket]
-                    for vbucket in ours
-                    if lowest <= had.get(vbucket, -1) <= highest
-                }
-                missing = tuple(vbucket for vbucket in ours if vbucket not in floors)
-                return _Plan(start, floors, missing=missing)
-        return _Plan()
-
-    def _reaches(self, position: VClock) -> bool:
-        ours = self._log.vclock
-        return ours.covers(position) and position.covers(self._log.oldest_position)
+            return Plan()
+        resumed = self.stream.position if self._resumes and self.stream is not None else None
+        if resumed is not None:
+            return plan_resumed(self._log, resumed)
+        return plan_new(self._log, self.connect, self._vbuckets(), self._service.now())
 
     def _vbuckets(self) -> list[int]:
         """Those of this stream that are here."""
@@ -292,12 +233,12 @@ class Streaming:
         await self._takes()
         self.producer.open_backfill(vbuckets, self._link.time())
         backfill = self.feed.backfill(vbuckets, self._service.now)
-        self._read_from(backfill.start)
+        await self._read_from(backfill.start)
         await self._put_chunks(backfill, vbuckets)
         assert self._reader is not None
         new = frozenset(vbuckets)
         wanted = new if self._is_dump else self.wanted
-        if await self._catch_up(self._reader, backfill, new, wanted, _Plan(), is_first=True):
+        if await self._catch_up(self._reader, backfill, new, wanted, Plan(), is_first=True):
             return True
         await self._takes()
         self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
@@ -330,7 +271,7 @@ class Streaming:
         backfill: Chunks,
         new: frozenset[int],
         wanted: frozenset[int] | None,
-        plan: _Plan,
+        plan: Plan,
         *,
         is_first: bool,
     ) -> bool:
@@ -364,10 +305,12 @@ class Streaming:
         self._unpin()
         return emptied
 
-    def _read_from(self, position: VClock) -> None:
+    async def _read_from(self, position: VClock) -> None:
         if self._reader is not None:
             self._reader.close()
-        self._reader = self._service.shared.hub.reader(position)
+        self._reader = self._service.shared.settled.reader(position)
+        if not self._log.knows_settled(position):
+            await self._reader.skip_aside()
 
     def _unpin(self) -> None:
         if self._pin:
@@ -376,7 +319,7 @@ class Streaming:
 
     # --- what changes -----------------------------------------------------------------------------
 
-    async def _follow(self, plan: _Plan, vbuckets: Sequence[int]) -> None:
+    async def _follow(self, plan: Plan, vbuckets: Sequence[int]) -> None:
         reader = self._reader
         assert reader is not None
         takes_over = bool(self.connect.options & Option.TAKEOVER_VBUCKETS)
@@ -412,7 +355,7 @@ class Streaming:
             self.producer.tell(Opaque.OPEN_CHECKPOINT, vbucket, self._link.time())
         self._told_open = True
 
-    async def _add(self, vbuckets: Iterable[int], plan: _Plan) -> None:
+    async def _add(self, vbuckets: Iterable[int], plan: Plan) -> None:
         """Give what exists of more vbuckets, and of those that were emptied, and all that has
         changed of any until then."""
         reader = self._reader
@@ -436,7 +379,7 @@ class Streaming:
         if self.connect.options & Option.CHECKPOINT:
             await self._checkpoints(self._vbuckets(), reader.vclock, ())
 
-    async def _take_filter(self, plan: _Plan) -> None:
+    async def _take_filter(self, plan: Plan) -> None:
         """Go over to the vbuckets that are wanted now."""
         before, self.wanted, self._filter = self.wanted, self._filter, None
         assert self.wanted is not None
@@ -455,7 +398,7 @@ class Streaming:
         self,
         changes: Sequence[Change],
         wanted: frozenset[int] | None,
-        plan: _Plan,
+        plan: Plan,
         end: VClock,
     ) -> None:
         chosen: list[tuple[TapMessage, VClock | None]] = []
@@ -484,7 +427,7 @@ class Streaming:
         if with_checkpoints:
             await self._frame(Opcode.TAP_CHECKPOINT_END, touched, end)
 
-    def _is_had(self, change: Change, plan: _Plan) -> bool:
+    def _is_had(self, change: Change, plan: Plan) -> bool:
         """Whether the consumer needs no more be told of a change."""
         if change.item is None:
             late = (vb for vb, number in plan.floors.items() if number >= change.signature)
@@ -512,7 +455,7 @@ class Streaming:
         for vbucket in vbuckets:
             self.producer.checkpoint(opcode, vbucket, end.signature, self._link.time())
 
-    async def _hand_over(self, reader: Reader, plan: _Plan, vbuckets: Sequence[int]) -> None:
+    async def _hand_over(self, reader: Reader, plan: Plan, vbuckets: Sequence[int]) -> None:
         """Give the vbuckets away: ours become dead, then the consumer's active."""
         if not self.connect.vbuckets:
             await self._takes()
@@ -529,7 +472,7 @@ class Streaming:
                 items.set_state(vbucket, VbucketState.DEAD)
 
         await service.shared.run(Job(apply))
-        end = self._log.vclock
+        end = self._log.applied
         while not reader.vclock.covers(end):
             window = reader.take()
             if window is None:

@@ -1,8 +1,8 @@
 """A program that commits in every way there is, for a trace of its system calls.
 
 It writes `begin NAME` before and `answer NAME` after each change, to a file of its own; each change
-has the bytes `<NAME>` in it. Run: `python committing.py FOLDER`. It ends by saying which ways of
-the store were taken.
+has the bytes `<NAME>` in it. Run: `python committing.py FOLDER`. It ends by saying how
+often the state took what was committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent.parent
-WAYS = ("commit_runs", "commit_one", "begin_jobs", "commit_large", "_commit_late", "finish_group")
 
 
 class Commit:
@@ -44,32 +43,19 @@ class Commit:
 def main(folder: Path) -> None:
     sys.path.insert(0, str(TESTS))
     import logweir
-    from logweir.store.log import Log
+    from logweir.store import layers
+    from logweir.wal import failpoint
 
-    marks = os.open(folder / "marks", os.O_WRONLY | os.O_CREAT)
-    taken: set[str] = set()
-
-    def counted(way: str) -> None:
-        inner = getattr(Log, way)
-
-        def call(self: Log, *args: Any, **named: Any) -> Any:
-            result = inner(self, *args, **named)
-            if result is not False:
-                taken.add(way)
-            return result
-
-        setattr(Log, way, call)
-
-    for way in WAYS:
-        counted(way)
-
-    commit = Commit(marks)
+    layers.LAYER_BYTES = 100_000  # the state takes them again and again, between the commits
+    taken: list[None] = []
+    failpoint.arm("store.before_apply_commit", lambda: taken.append(None))
+    commit = Commit(os.open(folder / "marks", os.O_WRONLY | os.O_CREAT))
     embedded(logweir, folder, commit)
-    runs(logweir, folder, commit)
+    jobs(logweir, folder, commit)
     closing(logweir, folder)
     asyncio.run(tasks(folder, commit))
     served(folder, commit)
-    print(" ".join(sorted(taken)))
+    print(len(taken))
 
 
 def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
@@ -90,7 +76,7 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
         commit("run", lambda mark: log.append("t", [(k, mark, 0) for k in range(10, 20)]))
         apart = [(k, "<apart>", 0) for k in range(30, 40)]
         commit("apart", lambda mark: log.append("t", apart, one_transaction=False))
-        # So much waits for the state that it takes it during a sync, which a helper does.
+        # So much waits for the state that it takes it during a sync.
         for number in range(4):
             first = 100_000 * (number + 1)
             rows = [(first + k, f"<much{number}>" + "x" * 100, 0) for k in range(8000)]
@@ -113,43 +99,52 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
         commit("full", lambda mark: log.insert("t", (5, mark, 0)))
 
 
-def runs(logweir: Any, folder: Path, commit: Commit) -> None:
-    """The ways of servers for changes that come again and again."""
+def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
+    """How servers have changes made: jobs that wait, or tell when they are done."""
+    from logweir.store.append import append_tuples, store_run
     from logweir.store.commit import Job
-    from logweir.store.late import LATE_AFTER
-    from logweir.store.request import Request
-    from logweir.store.run import Run
+    from logweir.store.definition import TOPIC_FIELDS
+    from logweir.store.references import LargeTuple
+    from logweir.store.statements import put_request
     from logweir.wal.mp import pack
     from logweir.wal.xrow import RowType
 
-    with logweir.open(folder / "runs", compress_threshold=None) as log:
+    with logweir.open(folder / "jobs", compress_threshold=None) as log:
         log.create_space("t", [("id", "unsigned"), ("value", "string")])
-        space = log.schema.space("t").id
-
-        def run(mark: str) -> Run:
-            data = pack([1, mark])
-            return Run(space, data, array("Q", (0, len(data))))
+        log.create_space("topic", TOPIC_FIELDS, primary=["partition", "first"])
+        space, topic = (log.schema.space(name).id for name in ("t", "topic"))
 
         def job(mark: str) -> Job:
-            made = run(mark)
+            data = pack([1, mark])
+            bounds = array("Q", (0, len(data)))
+            kind = RowType.REPLACE
+            return Job(lambda group: store_run(group, space, kind, data, bounds), len(data))
 
-            def apply(group: Any) -> None:
-                group.execute(Request(RowType.REPLACE, space, tuple=made.packed))
-
-            return Job(apply, len(made.packed), run=made)
-
-        def begun(mark: str) -> None:
-            one = job(mark)
+        def submitted(mark: str) -> None:
+            several = [job(mark) for _ in range(5)]
             done = threading.Event()
-            one.finished = lambda _: done.set()
-            assert log.begin_jobs([one])
+            several[-1].finished = lambda _: done.set()
+            log.submit_jobs(several)
             assert done.wait(30)
+            assert [one.error for one in several] == [None] * 5
 
-        for number in range(LATE_AFTER + 4):
+        def referred(mark: str) -> None:
+            payload = mark.encode() + b"z" * 100_000
+            data = pack([0, 1, 1, 0, payload])
+            one = LargeTuple(data[: -len(payload)], payload)
+            log.run_job(Job(lambda group: append_tuples(group, topic, [one])))
+
+        for number in range(20):
             commit(f"job{number}", lambda mark: log.run_job(job(mark)))
-        commit("now", lambda mark: log.commit_runs([run(mark)], lambda: None))
-        commit("lone", lambda mark: log.commit_one(space, pack([2, mark]), lambda: None))
-        commit("begun", begun)
+        commit("together", lambda mark: log.run_job(job(mark), [job(mark)]))
+        commit("jobs", submitted)
+        commit(
+            "future",
+            lambda mark: log.submit(
+                put_request(RowType.REPLACE, log.schema, "t", (2, mark))
+            ).result(30),
+        )
+        commit("referred", referred)
 
 
 def closing(logweir: Any, folder: Path) -> None:

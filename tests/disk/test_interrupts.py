@@ -68,16 +68,11 @@ READS: dict[str, Callable[[logweir.Log], object]] = {
 }
 
 
-def late(log: logweir.Log) -> None:
-    """Have something wait for the state, which the next read has to have it take."""
-    for number in range(100):
-        log.commit_one(512, b"\x92" + bytes([number % 20]) + b"\xa1x", lambda: None)
-
-
-@pytest.mark.parametrize("waits", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("waits", [False, True], ids=["", "layers"])
 @pytest.mark.parametrize("name", READS)
 def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_path: Path) -> None:
-    """Wherever it is stopped: writers, other readers and a growing state go on."""
+    """Wherever it is stopped: writers, other readers and a growing state go on. `layers`: what is
+    read stands in layers over the state, else in the state alone."""
     log = opened(tmp_path / "store")
     at = 0
     was_interrupted = True
@@ -86,7 +81,8 @@ def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_p
         if waits:
             for _ in range(8):
                 log.replace("kv", (1, "x"))
-            late(log)
+        else:
+            log.change_base(lambda txn: None)
         interrupter = Interrupter(at)
         was_interrupted = interrupter.run(lambda: READS[name](log))
         log.replace("kv", (1, "x"))
@@ -97,7 +93,9 @@ def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_p
         assert not log._viewers._views, interrupter.where
         assert log.status()["state"] == "running", interrupter.where
     assert at > 30
-    assert outcome(log.grow_state) == ""
+    before = log.status()["state_bytes"]
+    assert outcome(lambda: log.reserve_state(before)) == ""
+    assert log.status()["state_bytes"] > before  # it grows only where nobody is looking
     log.close()
 
 
@@ -138,6 +136,28 @@ def test_an_interrupted_transaction_hangs_nobody(tmp_path: Path) -> None:
     assert wrong == []
     assert at > 200
     assert reopened > 5
+
+
+def test_an_interrupted_first_change_leaves_a_store_that_can_be_closed(tmp_path: Path) -> None:
+    """Of one that was just opened: what it begins with the first change may be half begun."""
+    folder = tmp_path / "store"
+    opened(folder).close()
+    at = 0
+    was_interrupted = True
+    while was_interrupted:
+        at += 7
+        log = logweir.open(folder, durability="write")
+        before = log.select("kv", limit=3)[1:]
+        interrupter = Interrupter(at)
+        was_interrupted = interrupter.run(partial(change, log))
+        found = outcome(partial(log.replace, "kv", (3, "x")))
+        assert not found or found.startswith("LogStopped"), interrupter.where
+        assert outcome(log.close) == "", interrupter.where
+        log = logweir.open(folder)  # the folder is free
+        assert log.select("kv", limit=3)[1:] in (before, [(1, "a"), (2, "b")]), interrupter.where
+        log.replace("kv", (1, "x"))
+        log.close()
+    assert at > 200
 
 
 def here(log: logweir.Log) -> str:

@@ -1,4 +1,4 @@
-"""A process is killed at each step of changes that are made within the call that asked for them."""
+"""A process is killed at each step of changes that come one by one, each of which is told."""
 
 from __future__ import annotations
 
@@ -16,46 +16,43 @@ STEPS = (
     "wal.before_write",
     "wal.after_write_before_sync",
     "wal.after_sync",
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
-    "store.before_late_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
+    "store.before_apply_commit",
 )
 CHANGES = 400
 WRITER = """
 import os, sys
 import logweir
-from logweir.limits import LATE_AFTER
-from logweir.store import late
-from logweir.store.run import Run
-from logweir.wal.mp import pack
-from array import array
-late.LATE_ROWS = 16
+from logweir.store import layers
+from logweir.store.statements import put_request
+from logweir.wal.xrow import RowType
+layers.LAYER_SECONDS = 0.005  # the state takes them again and again
 folder, way, changes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 log = logweir.open(folder)
-space = log.schema.space("t").id
-for _ in range(LATE_AFTER):
-    log._late.takes(0)  # as so many groups of runs do
 for number in range(1, changes + 1):
-    data = pack([number % 7, number])
-    tell = lambda: os.write(1, b"%d\\n" % number)
+    row = (number % 7, number)
     if way == "one":
-        made = log.commit_one(space, data, tell)
+        log.replace("t", row)
+    elif way == "submitted":
+        log.submit(put_request(RowType.REPLACE, log.schema, "t", row)).result()
     else:
-        made = log.commit_runs([Run(space, data, array("Q", (0, len(data))))], tell)
-    assert made
+        with log.transaction() as tx:
+            tx.replace("t", row)
+    os.write(1, b"%d\\n" % number)
 os.write(1, b"end\\n")
 """
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("way", ["one", "runs"])
+@pytest.mark.parametrize("way", ["one", "submitted", "transaction"])
 @pytest.mark.parametrize("step", STEPS)
 def test_what_was_told_is_there_once(tmp_path: Path, step: str, way: str) -> None:
     """The log and the state hold all that was told and at most one change more, each once."""
     with logweir.open(tmp_path / "s") as log:
         log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
         space, before = log.schema.space("t").id, dict(log.vclock)[1]
-    passes = 5 if step == "store.before_late_commit" else 200
+    passes = 20 if step == "store.before_apply_commit" else 200
     done = subprocess.run(
         [sys.executable, "-P", "-c", WRITER, str(tmp_path / "s"), way, str(CHANGES)],
         env={**os.environ, "LOGWEIR_FAILPOINTS": f"{step}=kill@{passes}"},

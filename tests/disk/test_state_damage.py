@@ -6,6 +6,8 @@ Each damage is tried in a process of its own, for what LMDB does with a bad page
 from __future__ import annotations
 
 import json
+import mmap
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -163,3 +165,38 @@ def test_flipped_bits_after_a_kill_never_end_the_process(tmp_path: Path) -> None
     found = outcomes(tmp_path, "killed", ("bit", "noise"), 60)
     assert not [name for name in found if "signal" in name or "raw" in name], found
     assert found["bit right"] + found["noise right"] > 30
+
+
+READ = """
+import logging, os, logweir
+logging.basicConfig(level=logging.WARNING)
+os.fsync = os.fdatasync = lambda fd: None
+with logweir.open("store") as log:
+    log.insert("t", (2000, "new"))
+    found = log.select("t")
+assert found == [(i, "v%d" % i) for i in range(2000) if i != 7] + [(2000, "new")]
+"""
+
+PAGE, BRANCH = 4096, 1
+
+
+def test_damaged_branch_pages_of_a_large_state_are_found(tmp_path: Path) -> None:
+    """After a kill, in a file of more than 512 MiB, most of it a hole: LMDB asserts that a branch
+    page has two entries."""
+    made = subprocess.run([sys.executable, "-c", MAKE, "killed"], cwd=tmp_path, timeout=120)
+    assert made.returncode == -9
+    damaged = 0
+    with (tmp_path / "store" / "state" / "data.mdb").open("r+b") as file:
+        with mmap.mmap(file.fileno(), 0) as data:
+            for at in range(2 * PAGE, len(data), PAGE):
+                number, _, flags, lower = struct.unpack_from("=QHHH", data, at)
+                if number * PAGE == at and flags == BRANCH and lower > 18:
+                    struct.pack_into("=H", data, at + 12, 18)
+                    damaged += 1
+        file.truncate(600 << 20)
+    assert damaged
+    run = subprocess.run(
+        [sys.executable, "-c", READ], cwd=tmp_path, timeout=120, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "has no entries" in run.stderr

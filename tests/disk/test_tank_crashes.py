@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,16 +16,17 @@ from disk.test_failpoints import forked, kill
 import logweir
 from logweir.replication.tank.bundle import Message, check_bundle, encode_bundle
 from logweir.replication.tank.messages import PublishResult
-from logweir.replication.tank.session import Append
+from logweir.replication.tank.partition import Append
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tank.topicspaces import create_topic
+from logweir.store import layers
 from logweir.wal import failpoint
 
 STEPS = [
     "wal.before_write",
     "wal.after_write_before_sync",
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
 ]
 
 
@@ -76,7 +78,7 @@ def publish(
 @pytest.mark.kill
 @pytest.mark.parametrize("size", [50, 20_000], ids=["small", "large"])
 @pytest.mark.parametrize("durability", ["write", "fsync"])
-@pytest.mark.parametrize("passes", [3, 20], ids=["ordinary", "late"])
+@pytest.mark.parametrize("passes", [3, 20])
 @pytest.mark.parametrize("step", STEPS)
 def test_kill_at_a_step_loses_and_doubles_no_bundle(
     step: str, passes: int, durability: str, size: int, tmp_path: Path
@@ -100,19 +102,29 @@ def test_kill_at_a_step_loses_and_doubles_no_bundle(
 
 
 @pytest.mark.kill
-def test_kill_while_the_state_takes_what_is_late_loses_no_bundle(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lose_state", [False, True], ids=["kill", "power-cut"])
+@pytest.mark.parametrize("passes", [1, 3])
+def test_kill_while_the_state_takes_layers_loses_no_bundle(
+    passes: int, lose_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are in the log, and applied when the folder is opened."""
+    monkeypatch.setattr(layers, "LAYER_BYTES", 100_000)
     folder = tmp_path / "store"
     with logweir.open(folder) as log:
         create_topic(log, "t", 1, now_seconds=0)
     status, acknowledged = forked(
         lambda acknowledge: publish(
-            folder, "write", "store.before_late_commit", 20_000, 1, acknowledge
+            folder, "write", "store.before_apply_commit", 20_000, passes, acknowledge
         )
     )
     assert os.WIFSIGNALED(status)
-    assert len(acknowledged) > 32  # more than are stored before any are late
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert acknowledged == list(range(1, len(acknowledged) + 1))
+    assert len(acknowledged) > 32
+    if lose_state:
+        shutil.rmtree(folder / "state")
     with logweir.open(folder) as log:
         rows = log.select("t")
         assert len(acknowledged) <= len(rows) <= len(acknowledged) + 4
+        assert [row[:3] for row in rows] == [(0, n, n) for n in range(1, len(rows) + 1)]
         assert [row[4] for row in rows] == [bundle(n, 20_000) for n in range(1, len(rows) + 1)]

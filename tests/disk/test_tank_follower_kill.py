@@ -27,7 +27,7 @@ from logweir.replication.tank.client import Client
 from logweir.replication.tank.messages import PublishPart, PublishResult
 from logweir.replication.tank.source import TankSource
 from logweir.replication.urls import parse_url
-from logweir.store import Log
+from logweir.store import Log, layers
 from logweir.wal import failpoint
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import Key, RowType
@@ -39,8 +39,9 @@ STEPS = [
     "wal.before_write",
     "wal.after_write_before_sync",
     "wal.after_sync",
-    "store.after_sync_before_state_commit",
-    "store.after_state_commit",
+    "store.after_sync_before_publish",
+    "store.after_publish",
+    "store.before_apply_commit",
 ]
 SEED = 20261122
 
@@ -230,9 +231,14 @@ def check_transactions(log: Log) -> None:
 @pytest.mark.parametrize("lose_state", [False, True], ids=["kill", "power-cut"])
 @pytest.mark.parametrize("step", STEPS)
 def test_kill_at_a_step_keeps_content_and_position_together(
-    step: str, lose_state: bool, tmp_path: Path, upstream: Upstream
+    step: str,
+    lose_state: bool,
+    tmp_path: Path,
+    upstream: Upstream,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At each pass of each step of a commit in turn, on one folder, until nothing is left."""
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 0.0)  # the state takes each change
     folder = tmp_path / "store"
     before = kills = 0
     passes = 1

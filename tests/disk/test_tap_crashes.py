@@ -23,16 +23,13 @@ import logweir
 from interop.kvclient import KvClient, store
 from interop.tapserver import Peer, TapServer
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
-    Status,
     TapMessage,
     decode_tap,
-    encode_ack,
     encode_connect,
 )
 from logweir.replication.urls import parse_url

@@ -18,7 +18,9 @@ import pytest
 from disk import committing
 
 STRACE = shutil.which("strace")
-CALLS = "write,writev,pwrite64,fdatasync,fsync,rename,renameat,renameat2,mkdir,mkdirat"
+CALLS = (
+    "write,writev,pwritev,pwritev2,pwrite64,fdatasync,fsync,rename,renameat,renameat2,mkdir,mkdirat"
+)
 SYNC_MICROSECONDS = 20_000
 END = r"\325\20\255\355"  # of a log or snapshot that is complete, as strace shows it
 
@@ -138,15 +140,17 @@ def test_no_answer_comes_before_the_sync_that_began_after_its_write(
     were followed; nor before the names of the file and of the folders above it are synced."""
     calls, _, _ = traced
     names = list(marks_of(calls, "answer"))
-    assert len(names) > 35
+    assert len(names) > 55
     assert set(names) == set(marks_of(calls, "begin"))
     assert [line for name in names for line in unsafe(calls, name)] == []
 
 
-def test_every_way_to_commit_is_in_the_trace(traced: tuple[list[Call], str, Path]) -> None:
-    """The store's own ways, so that a new one of a server's is not left out by chance."""
+def test_the_state_takes_what_is_committed_in_the_trace(
+    traced: tuple[list[Call], str, Path],
+) -> None:
+    """So that answers are looked at that come before and during it, not only between."""
     _, said, _ = traced
-    assert set(said.split()) == set(committing.WAYS) - {"commit_large"}
+    assert int(said) > 10
 
 
 def test_a_file_is_synced_before_the_marker_that_ends_it(
@@ -159,7 +163,9 @@ def test_a_file_is_synced_before_the_marker_that_ends_it(
     assert any(call.path.startswith(str(folder / "aside")) for call in ends)
     for end in ends:
         before = [
-            c for c in calls if c.path == end.path and c.name == "writev" and c.end < end.begin
+            c
+            for c in calls
+            if c.path == end.path and c.name.startswith("pwritev") and c.end < end.begin
         ]
         assert is_synced(calls, end.path, before[-1].end, end.begin), end.path
 

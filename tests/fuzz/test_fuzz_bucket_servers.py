@@ -25,15 +25,13 @@ from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, encode_frame
 from logweir.replication.greenstack.codec import Opcode as GsOpcode
 from logweir.replication.greenstack.messages import Feature, Hello, Operation, StreamOpen
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, encode_request
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
     TapMessage,
     encode_connect,
-    encode_request,
     encode_tap,
 )
 from logweir.replication.urls import parse_listen_url

@@ -12,6 +12,7 @@ from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError, Requ
 from logweir.replication.iproto import auth, codec
 from logweir.replication.iproto.client import ClientSession
 from logweir.replication.iproto.follower import FollowerSession
+from logweir.replication.iproto.requests import Request, decode_request
 from logweir.replication.iproto.runs import take_run
 from logweir.replication.iproto.session import ServerSession
 
@@ -26,8 +27,8 @@ HEADERS = st.sampled_from(
 def test_request(header: bytes, body: bytes) -> None:
     """A request body of any bytes is read or refused."""
     with contextlib.suppress(RequestError):
-        request = codec.Request(-1)
-        codec.decode_request(header + body, 0, len(header) + len(body), request)
+        request = Request(-1)
+        decode_request(header + body, 0, len(header) + len(body), request)
         assert request.sync == 7
 
 

@@ -15,9 +15,10 @@ from interop.synapsemodel import Peer, captures, wire
 from logweir.errors import LogweirError
 from logweir.replication.synapse.client import TokenFile
 from logweir.replication.synapse.codec import Dialect, parse, text_of
-from logweir.replication.synapse.cursors import Cursor, Tracker
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.follower import RedisSession
 from logweir.replication.synapse.session import ServerSession
+from logweir.replication.synapse.units import Cursor
 from logweir.replication.synapse.updates import HttpSession
 
 SEED = 9092

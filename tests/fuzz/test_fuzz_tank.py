@@ -14,7 +14,8 @@ from support.broken import broken
 from interop.tankmodel import Broker, MemoryTopics, captures, frames
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.replication.tank.bundle import check_bundle, decode_bundle
-from logweir.replication.tank.codec import FrameBuffer, decode_answer, decode_request
+from logweir.replication.tank.codec import decode_answer, decode_request
+from logweir.replication.tank.framing import FrameBuffer
 from logweir.replication.tank.messages import FetchStatus, PublishResult
 
 SEED = 11011

@@ -14,15 +14,15 @@ from support.tapmodel import Server, Users, captures, sent
 
 from logweir.errors import LogweirError
 from logweir.replication.bucket import Item, pack_item, unpack_item
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import PacketBuffer
+from logweir.replication.tap.consumer import ConsumerSession
+from logweir.replication.tap.messages import (
     Connect,
     Option,
-    PacketBuffer,
     decode_connect,
     decode_filter,
     decode_tap,
 )
-from logweir.replication.tap.consumer import ConsumerSession
 
 SEED = 11210
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))

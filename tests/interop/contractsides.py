@@ -29,12 +29,13 @@ from logweir.replication.bucketstore import STATES_SPACE, Buckets
 from logweir.replication.greenstack.codec import FrameBuffer
 from logweir.replication.greenstack.codec import Opcode as GsOpcode
 from logweir.replication.greenstack.messages import decode_ack
-from logweir.replication.synapse.cursors import Cursor, Unit
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Cursor, Unit
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.messages import PublishPart, PublishResult
 from logweir.replication.tank.topicspaces import TOPIC_SPACE
-from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, TapMessage, encode_tap
+from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer
+from logweir.replication.tap.messages import TapMessage, encode_tap
 from logweir.replication.tap.options import ListenOptions, read_listen_options
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.store import Log
@@ -53,8 +54,8 @@ class Side(ABC):
     """One protocol. `spaces`: what is followed; `key_fields`: of their primary keys.
 
     `other_stops`: in what is told where another upstream is found at the address; "": it is copied.
-    `acknowledges`: the follower tells what is durable; `changes`: what exists may be changed and
-    removed; `keeps_log`: the upstream keeps its log for who copies.
+    `acknowledges`: the follower tells what is durable; `keeps_log`: the upstream keeps its log for
+    who copies. Where what exists may be changed and removed it is a `Changing` one.
     """
 
     name: ClassVar[str]
@@ -64,7 +65,6 @@ class Side(ABC):
     key_fields: ClassVar[int] = 1
     other_stops: ClassVar[str] = ""
     acknowledges: ClassVar[bool] = True
-    changes: ClassVar[bool] = True
     keeps_log: ClassVar[bool] = True
     floods: ClassVar[str] = "live"
 
@@ -100,11 +100,7 @@ class Side(ABC):
 
     @abstractmethod
     def put(self, server: Serving, numbers: Iterable[int], size: int = 20) -> None:
-        """Store something under each of the numbers. They rise where `changes` is not set."""
-
-    def remove(self, server: Serving, numbers: Iterable[int]) -> None:
-        """Remove what was stored under them."""
-        raise NotImplementedError
+        """Store something under each of the numbers. They rise where it is not a `Changing`."""
 
     def acknowledged(self, sent: bytes) -> int:
         """How far a follower that sent this has acknowledged: rises."""
@@ -160,7 +156,15 @@ class Side(ABC):
         return found
 
 
-class Iproto(Side):
+class Changing(Side):
+    """A protocol of things that may be changed and removed."""
+
+    @abstractmethod
+    def remove(self, server: Serving, numbers: Iterable[int]) -> None:
+        """Remove what was stored under the numbers."""
+
+
+class Iproto(Changing):
     """Tarantool's: an upstream and a member of its replica set."""
 
     name = "iproto"
@@ -184,7 +188,7 @@ class Iproto(Side):
                     tx.replace("t", row)
 
     def remove(self, server: Serving, numbers: Iterable[int]) -> None:
-        """See `Side`."""
+        """See `Changing`."""
         for number in numbers:
             server.log.delete("t", number)
 
@@ -212,7 +216,7 @@ class Iproto(Side):
         return "Duplicate key", "lsn", "cannot be applied"
 
 
-class _OfBuckets(Side):
+class _OfBuckets(Changing):
     """A bucket, whatever the protocol."""
 
     path = "/b"
@@ -233,7 +237,7 @@ class _OfBuckets(Side):
                     tx.replace("b", row)
 
     def remove(self, server: Serving, numbers: Iterable[int]) -> None:
-        """See `Side`."""
+        """See `Changing`."""
         with server.log.transaction() as tx:
             for number in numbers:
                 tx.delete("b", b"k%06d" % number)
@@ -343,7 +347,7 @@ class Tank(Side):
     other_stops = "it ends at"
     spaces = ("t",)
     key_fields = 2
-    acknowledges = changes = keeps_log = False
+    acknowledges = keeps_log = False
 
     def create(self, server: Serving) -> None:
         """See `Side`."""
@@ -384,7 +388,7 @@ class Synapse(Side):
     spaces = ("synapse_events",)
     key_fields = 3
     follow_more = "?start=all&dialect=D1"
-    acknowledges = changes = keeps_log = False
+    acknowledges = keeps_log = False
 
     def create(self, server: Serving) -> None:
         """See `Side`."""

@@ -8,17 +8,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Packet,
-    PacketBuffer,
-    TapMessage,
-    decode_tap,
-    encode_ack,
-    encode_connect,
-    encode_request,
-)
+from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, encode_ack, encode_request
+from logweir.replication.tap.messages import Connect, TapMessage, decode_tap, encode_connect
 
 
 def store(

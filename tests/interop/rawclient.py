@@ -14,7 +14,7 @@ class RawClient:
     """One connection to a server on loopback."""
 
     def __init__(self, port: int, user: str = "", password: str = "") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._data = b""
         self._sync = 0
         greeting = b""

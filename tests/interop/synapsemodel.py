@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from logweir.replication.synapse.codec import Dialect, decode_row_value
-from logweir.replication.synapse.cursors import Change, Cursor, Fetch, Tracker, Unit, Units
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.follower import FollowerSession, Greeted
+from logweir.replication.synapse.units import Change, Cursor, Fetch, Unit, Units
 
 DATA = Path(__file__).parent.parent / "data" / "synapse" / "captures.jsonl"
 

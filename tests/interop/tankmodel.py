@@ -10,7 +10,7 @@ from typing import Any
 
 from logweir.limits import TANK_UNSTORED_BYTES
 from logweir.replication.tank.bundle import encode_varint, make_sparse, read_head
-from logweir.replication.tank.codec import FrameBuffer
+from logweir.replication.tank.framing import FrameBuffer
 from logweir.replication.tank.messages import (
     Create,
     CreateError,
@@ -19,7 +19,8 @@ from logweir.replication.tank.messages import (
     ReloadError,
     Request,
 )
-from logweir.replication.tank.session import Append, Chunk, Event, Extent, ServerSession, Waiting
+from logweir.replication.tank.partition import Append, Chunk, Extent
+from logweir.replication.tank.session import Event, ServerSession, Waiting
 from logweir.replication.tank.waiting import WaitIndex
 
 DATA = Path(__file__).parent.parent / "data" / "tank"

@@ -9,17 +9,14 @@ from types import TracebackType
 from typing import Self
 
 from logweir.replication.tap.codec import (
-    Connect,
     Opcode,
     Packet,
     PacketBuffer,
     Status,
-    TapMessage,
-    decode_connect,
     encode_answer,
     encode_request,
-    encode_tap,
 )
+from logweir.replication.tap.messages import Connect, TapMessage, decode_connect, encode_tap
 
 
 class Peer:

@@ -1,14 +1,10 @@
-"""What holds for every follower of a bucket, whatever the protocol: the copy, where it goes on,
-when it acknowledges, and what a server keeps for it. Tests take a scheme wherever they can."""
+"""What holds for followers of a bucket besides what all followers keep to: the copy in chunks,
+where it goes on, and what a server keeps for it. Tests take a scheme wherever they can."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import select
-import socket
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +13,6 @@ from interop import gsraw
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
-from interop.test_greenstack_sockets import mark, pushed
 from interop.test_tap_source import mutation, opaque
 from logweir.limits import BACKFILL_CHUNK_ITEMS
 from logweir.replication import positions
@@ -27,16 +22,13 @@ from logweir.replication.greenstack.codec import (
     Flag,
     FlexKey,
     Frame,
-    FrameBuffer,
-    encode_answer,
-    encode_frame,
 )
 from logweir.replication.greenstack.codec import Opcode as GsOpcode
-from logweir.replication.greenstack.messages import Feature, HelloAnswer, MarkKind, StreamOpen
+from logweir.replication.greenstack.messages import StreamOpen
 from logweir.replication.tap import endpoint
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Packet, TapMessage
+from logweir.replication.tap.codec import Opcode, Packet
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.urls import parse_listen_url, parse_url
-from logweir.wal import failpoint
 from logweir.wal.vclock import VClock
 
 BOTH = pytest.mark.parametrize("scheme", ["tap", "greenstack"])
@@ -129,124 +121,6 @@ def test_a_checkpoint_inside_a_backfill_is_no_place_to_go_on_from(tmp_path: Path
         follower.wait(lambda: set(held(follower)) == {b"a", b"b"})
         again = upstream.connects[1]
         assert (again.checkpoints, again.backfill) == ((), 0)
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
-def test_another_instance_at_the_address_is_copied_anew(tmp_path: Path) -> None:
-    """Greenstack: its log reaches further than the position, so nothing else would tell. (TAP has
-    nothing that names an instance.)"""
-    port = free_port()
-    with serve(tmp_path / "one", "greenstack", port) as upstream:
-        fill(upstream, range(5))
-        with following(tmp_path / "f", "greenstack", port) as follower:
-            follower.wait(lambda: len(held(follower)) == 5)
-            follower.wait(lambda: follower.log.count(positions.POSITION_SPACE))
-    with serve(tmp_path / "two", "greenstack", port) as upstream:
-        for number in range(20):
-            fill(upstream, range(3, 8), b"other%d" % number)
-        with following(tmp_path / "f", "greenstack", port) as follower:
-            follower.wait(lambda: held(follower) == held(upstream))
-            assert set(held(follower)) == {b"k%06d" % number for number in range(3, 8)}
-
-
-# --- acknowledgements -----------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def greenstack_server(script: Callable[[socket.socket, dict[int, bytes]], None]) -> Iterator[int]:
-    """A server whose stream is what the script sends; it gets the flex entries of the stream."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        peer, _ = listener.accept()
-        peer.settimeout(20)
-        hello = HelloAnswer("scripted", "1", "", (Feature.CHANGE_STREAM,)).encode()
-        opened = messages.encode_opened(VClock(), "d0f7bb0c-6f6a-4a3c-8a5c-0a4a5a0f9b11")
-        payloads: dict[int, bytes] = {GsOpcode.HELLO: hello, GsOpcode.STREAM_OPEN: opened}
-        buffer = FrameBuffer()
-        with peer:
-            try:
-                while data := peer.recv(65536):
-                    for frame in buffer.feed(data)[0]:
-                        peer.sendall(encode_answer(frame, 0, payloads.get(frame.opcode, b"")))
-                        if frame.opcode == GsOpcode.STREAM_OPEN:
-                            name = {FlexKey.DCP_ID.value: frame.flex[FlexKey.DCP_ID]}
-                            script(peer, name)
-                            return
-            except (AssertionError, OSError) as error:
-                failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    with listener:
-        yield listener.getsockname()[1]
-    thread.join(20)
-    assert not failures, failures
-
-
-@contextlib.contextmanager
-def tap_server(script: Callable[[Peer], None]) -> Iterator[int]:
-    """A server whose stream is what the script sends."""
-    with TapServer(script) as server:
-        yield server.port
-
-
-@BOTH
-def test_acknowledgements_come_after_the_sync(tmp_path: Path, scheme: str) -> None:
-    """While the sync of the follower's log waits, nothing is acknowledged; afterwards it is."""
-    waits, may_sync, has_begun, is_open = (threading.Event() for _ in range(4))
-    acknowledged: list[bool] = []
-
-    def hold() -> None:
-        waits.set()
-        may_sync.wait(20)
-
-    def watch(peer: socket.socket) -> None:
-        assert waits.wait(20), "nothing was written"
-        assert not select.select([peer], [], [], 0.2)[0], "acknowledged before it was synced"
-        may_sync.set()
-        assert peer.recv(65536)
-        acknowledged.append(True)
-
-    def of_tap(peer: Peer) -> None:
-        peer.connect()
-        is_open.set()
-        assert has_begun.wait(20)
-        peer.send(mutation(b"k", wants_ack=True, opaque=7))
-        watch(peer.socket)
-
-    def of_greenstack(peer: socket.socket, name: dict[int, bytes]) -> None:
-        def send(*frames: Frame) -> None:
-            for one in frames:
-                flex = {**name, **one.flex}
-                whole = Frame(one.opcode, 0x80000001, one.payload, None, one.flags, flex)
-                peer.sendall(encode_frame(whole))
-
-        send(mark(MarkKind.SNAPSHOT_BEGINS, 5), mark(MarkKind.SNAPSHOT_ENDS, 5))
-        is_open.set()
-        assert has_begun.wait(20)
-        send(pushed(b"k", 6))
-        watch(peer)
-
-    upstream = tap_server(of_tap) if scheme == "tap" else greenstack_server(of_greenstack)
-    with upstream as port, following(tmp_path / "f", scheme, port) as follower:
-        assert is_open.wait(20)
-        if scheme == "greenstack":  # the position of the snapshot is written first
-            follower.wait(lambda: follower.log.count(positions.POSITION_SPACE) == 1)
-        failpoint.arm("wal.after_write_before_sync", hold)
-        try:
-            has_begun.set()
-            follower.wait(lambda: acknowledged)
-        finally:
-            may_sync.set()
-            failpoint.disarm()
-        assert set(held(follower)) == {b"k"}
 
 
 # --- what a server keeps while it sends what exists -----------------------------------------------

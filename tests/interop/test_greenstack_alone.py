@@ -1,4 +1,4 @@
-"""A client that waits for each answer: its Sets are made within the read that brought them."""
+"""A client that waits for each answer: its Sets are made in the loop's thread."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ from logweir.replication.greenstack.messages import (
     encode_remove,
 )
 from logweir.replication.iproto import service
+from logweir.replication.iproto.service import Shared
 from logweir.replication.urls import parse_listen_url
-from logweir.store.log import Log
+from logweir.store.commit import Job
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each group had that was made in the loop's thread, as runs that the state gets
-    late. No disk is slow for it."""
+    """How many bytes each group had that was made in the loop's thread. No disk is slow for it."""
     monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
     found: list[int] = []
-    whole = Log.commit_runs
+    whole = Shared._make_at_once
 
-    def noted(self: Log, makers: Any, *more: Any) -> bool:
-        done = whole(self, makers, *more)
-        if done:
-            found.append(sum(maker.size_bytes for maker in makers))
-        return done
+    def noted(self: Shared, fresh: list[tuple[Job, Any]], began: float) -> None:
+        whole(self, fresh, began)
+        found.append(sum(job.size for job, _ in fresh))
 
-    monkeypatch.setattr(Log, "commit_runs", noted)
+    monkeypatch.setattr(Shared, "_make_at_once", noted)
     return found
 
 
@@ -102,9 +100,13 @@ def test_single_sets_are_answered_and_read_as_ever(tmp_path: Path, made: list[in
     assert {item.key: item.value for item in items} == stored
 
 
-def test_a_full_lane_and_one_set_in_another_are_one_group(tmp_path: Path, made: list[int]) -> None:
-    """Up to a size: both are durable when the one is answered, and the quiet ones say nothing."""
-    large = b"y" * 10_000
+@pytest.mark.parametrize(("size_bytes", "at_once"), [(1000, True), (10_000, False)])
+def test_a_full_lane_and_one_set_in_another_are_one_group(
+    tmp_path: Path, made: list[int], size_bytes: int, at_once: bool
+) -> None:
+    """Both are durable when the one is answered, and the quiet ones say nothing. Where they are
+    large another thread makes them."""
+    large = b"y" * size_bytes
     slow = [
         mutation(b"l%d" % n, large, flags=Flag.QUIET, flex=vbucket(0, lane=b"slow"))
         for n in range(20)
@@ -120,10 +122,13 @@ def test_a_full_lane_and_one_set_in_another_are_one_group(tmp_path: Path, made: 
             )
             answer = client.answer()
             assert (answer.opaque, answer.lane, answer.status) == (number, b"fast", Status.SUCCESS)
-            if server.log.commits == before + 1 and made and made[0] > 200_000:
+            assert all(size < 20 * size_bytes for size in made) or at_once
+            if server.log.commits == before + 1:
+                assert bool(made) == at_once
+                assert not made or made[0] > 20 * size_bytes
                 break
         else:
-            pytest.fail("never one group in the loop's thread")
+            pytest.fail("never one group")
         for n in range(20):
             assert decode_get_answer(client.ask(get(b"l%d" % n)).payload).value == large
 

@@ -126,7 +126,7 @@ def test_logins(tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch)
         Buckets(log).make("default")
         users.add_user(log, "ada", password="lovelace")
         users.grant(log, "ada", Privilege.READ | Privilege.WRITE, users.Target())
-    monkeypatch.setattr("logweir.replication.tap.sasl.MECHANISMS", (mechanism,))
+    monkeypatch.setattr("logweir.replication.sasl.MECHANISMS", (mechanism,))
 
     async def attempt(port: int, password: str) -> None:
         async with Client(f"greenstack://ada:{password}@127.0.0.1:{port}/default") as client:

@@ -1,8 +1,9 @@
-"""A connection that is alone with its changes: they are made within the read that brought them."""
+"""Few changes at a time: they are made in the loop's thread, as long as the disk is quick."""
 
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,22 @@ REPLACE = 3
 
 @pytest.fixture
 def made_now(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry for each call of `Shared.commit_now`: whether it made the change. No disk is slow
-    for it."""
+    """One entry for each group of changes that were put in line together: whether it was made at
+    once, in the loop's thread. No disk is slow for it."""
     monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
     found: list[bool] = []
-    whole = Shared.commit_now
+    at_once, in_line = Shared._make_at_once, Shared._put_in_line
 
-    def noted(self: Shared, *arguments: Any) -> bool:
-        found.append(whole(self, *arguments))
-        return found[-1]
+    def noted(self: Shared, *arguments: Any) -> None:
+        found[-1] = True
+        at_once(self, *arguments)
 
-    monkeypatch.setattr(Shared, "commit_now", noted)
+    def put(self: Shared) -> None:
+        found.append(False)
+        in_line(self)
+
+    monkeypatch.setattr(Shared, "_make_at_once", noted)
+    monkeypatch.setattr(Shared, "_put_in_line", put)
     return found
 
 
@@ -100,9 +106,9 @@ def test_what_is_refused_is_refused_as_ever(served: Serving, made_now: list[bool
             (plain, [], ErrorCode.FIELD_MISSING),
             (9999, [1, 1], ErrorCode.NO_SUCH_SPACE),
         ):
-            made_now.clear()
+            before = served.log.vclock
             assert replace(client, space, *row).error().code == code
-            assert True not in made_now
+            assert served.log.vclock == before
             assert replace(client, plain, 1, 5).body == {0x30: [[1, 5]]}
         assert replace(client, indexed, 1, 6).body == {0x30: [[1, 6]]}
         answer = replace(client, indexed, 2, 6)
@@ -112,18 +118,37 @@ def test_what_is_refused_is_refused_as_ever(served: Serving, made_now: list[bool
         assert client.receive().error().code == ErrorCode.WRONG_SCHEMA_VERSION
 
 
-def test_two_connections_in_turn_take_the_ordinary_way(
+def test_changes_of_two_connections_that_came_together_are_one_group(
     served: Serving, made_now: list[bool]
 ) -> None:
-    """Their changes may go together, so none is made before the other could come."""
+    """What came while the loop was busy; in turn each is made by itself."""
     space = served.log.schema.space("t").id
+    entered, gate = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        entered.set()
+        gate.wait(30)
+
     with RawClient(served.port) as one, RawClient(served.port) as other:
         alone(one, space, made_now)
         made_now.clear()
+        before = served.log.commits
         for number in range(50):
             assert replace(one, space, 1, number).body == {0x30: [[1, number]]}
             assert replace(other, space, 2, number).body == {0x30: [[2, number]]}
-        assert True not in made_now[1:]  # of the other nobody knew when the first one came
+        assert served.log.commits == before + 100
+        assert served.log.select("t") == [(1, 49), (2, 49)]
+        made_now.clear()
+        served._loop.call_soon_threadsafe(busy)
+        assert entered.wait(30)
+        for sync, client in ((71, one), (72, other)):
+            body = pack({0x10: space, 0x21: [sync, sync]})
+            client.send(codec.frame(pack({0: REPLACE, 1: sync}) + body))
+        gate.set()
+        for sync, client in ((71, one), (72, other)):
+            assert client.receive().body == {0x30: [[sync, sync]]}
+        assert served.log.commits == before + 101
+        assert made_now == [True]
 
 
 def test_a_failed_write_is_told_and_the_next_change_made(

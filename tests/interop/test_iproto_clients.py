@@ -12,8 +12,8 @@ import pytest
 from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.replication import users
-from logweir.replication.iproto import codec
 from logweir.replication.iproto.access import Privilege
+from logweir.replication.iproto.requests import encode_request
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
 tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")
@@ -108,8 +108,7 @@ def test_guest_may_ping_and_vote_only(serving: Serving) -> None:
         ]
         assert [int(answer.error().code) for answer in refused] == [42] * 7
         run = b"".join(
-            codec.encode_request(3, sync, {0x10: space_id, 0x21: [sync, "x"]})
-            for sync in range(100, 120)
+            encode_request(3, sync, {0x10: space_id, 0x21: [sync, "x"]}) for sync in range(100, 120)
         )
         client.send(run)
         answers = [client.receive() for _ in range(20)]
@@ -123,10 +122,8 @@ def test_pipelined_requests_read_what_they_wrote(serving: Serving) -> None:
     with RawClient(serving.port, "alice", "wonder") as client:
         stream = b""
         for number in range(50):
-            stream += codec.encode_request(
-                3, 1000 + number, {0x10: space_id, 0x21: [1, str(number)]}
-            )
-            stream += codec.encode_request(1, number + 1, {0x10: space_id, 0x12: 9, 0x20: [1]})
+            stream += encode_request(3, 1000 + number, {0x10: space_id, 0x21: [1, str(number)]})
+            stream += encode_request(1, number + 1, {0x10: space_id, 0x12: 9, 0x20: [1]})
         client.send(stream)
         answers = [client.receive() for _ in range(100)]
         found = {one.header.sync: one.body[0x30] for one in answers}
@@ -144,7 +141,7 @@ def test_one_bad_request_of_a_run_fails_alone(serving: Serving) -> None:
         with RawClient(serving.port, "alice", "wonder") as client:
             client.send(
                 b"".join(
-                    codec.encode_request(kind, n + 1, {0x10: space_id, 0x21: row})
+                    encode_request(kind, n + 1, {0x10: space_id, 0x21: row})
                     for n, row in enumerate(rows)
                 )
             )

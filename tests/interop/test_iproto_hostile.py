@@ -334,7 +334,7 @@ def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error 2, and the connection goes on; one row less is given."""
-    monkeypatch.setattr("logweir.replication.iproto.endpoint.IPROTO_ANSWER_BYTES", 99_951)
+    monkeypatch.setattr("logweir.replication.iproto.statements.IPROTO_ANSWER_BYTES", 99_951)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         serving.log.append("t", [(i, "x" * 9_990) for i in range(10)])
@@ -349,16 +349,17 @@ def test_fault_of_the_program_in_a_change_ends_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told in the log with its traceback; others are served, and nothing was changed."""
-    from logweir.replication.iproto import endpoint
+    from logweir.replication.iproto import endpoint, statements
 
-    real = endpoint._execute
+    real = statements.execute
 
     def faulty(group: Any, request: Any, access: Any) -> bytes:
         if request.tuple == pack([13]):
             raise ZeroDivisionError
         return real(group, request, access)
 
-    monkeypatch.setattr(endpoint, "_execute", faulty)
+    for module in (endpoint, statements):
+        monkeypatch.setattr(module, "execute", faulty)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         client.send(codec.frame(pack({0: 2, 1: 1}) + pack({0x10: 512, 0x21: [13]})))

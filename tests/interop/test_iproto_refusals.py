@@ -12,7 +12,7 @@ import pytest
 from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication.iproto import codec
+from logweir.replication.iproto.requests import encode_request
 
 pytestmark = pytest.mark.tarantool
 
@@ -44,7 +44,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
 def told(port: int, kind: int, body: dict[int, Any]) -> int:
     """The error number of the first error that comes, and 0 if none does before a heartbeat."""
     with RawClient(port) as client:
-        client.send(codec.encode_request(kind, 7, body))
+        client.send(encode_request(kind, 7, body))
         while True:
             answer = client.receive()
             if answer.is_error:
@@ -70,7 +70,7 @@ def test_subscription_ahead_of_us_gets_heartbeats_only(ports: tuple[int, int]) -
     for port in ports:
         with RawClient(port) as client:
             body = {0x24: STRANGER, 0x26: {1: 10**6, 9: 5}, 0x06: 132608, 0x50: True}
-            client.send(codec.encode_request(66, 0, body))
+            client.send(encode_request(66, 0, body))
             first, second, third = (client.receive() for _ in range(3))
             assert 0x26 in first.body
             assert second.header.timestamp > 0
@@ -84,7 +84,7 @@ def test_silent_replica_is_told_and_dropped(tmp_path: Path) -> None:
         RawClient(serving.port) as client,
     ):
         body = {0x24: STRANGER, 0x26: {}, 0x06: 132608, 0x50: True}
-        client.send(codec.encode_request(66, 0, body))
+        client.send(encode_request(66, 0, body))
         answer = client.receive()
         while not answer.is_error:
             answer = client.receive()

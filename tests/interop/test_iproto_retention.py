@@ -12,6 +12,7 @@ import logweir
 from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.replication.iproto import codec
+from logweir.replication.iproto.requests import encode_request
 from logweir.replication.iproto.service import follower_name
 
 INSTANCE = uuid.UUID("aaaaaaaa-0000-4000-8000-000000000001")
@@ -20,7 +21,7 @@ NAME = follower_name(INSTANCE)
 
 def join(client: RawClient, instance: uuid.UUID = INSTANCE) -> codec.Answer:
     """Send a JOIN and read to its end. Returns the last frame, or the error."""
-    client.send(codec.encode_request(65, 0, {0x24: str(instance)}))
+    client.send(encode_request(65, 0, {0x24: str(instance)}))
     ends = 0
     while True:
         answer = client.receive()
@@ -33,7 +34,7 @@ def join(client: RawClient, instance: uuid.UUID = INSTANCE) -> codec.Answer:
 
 def subscribe(client: RawClient, vclock: dict[int, int]) -> None:
     body = {0x24: str(INSTANCE), 0x26: vclock, 0x06: 132608}
-    client.send(codec.encode_request(66, 0, body))
+    client.send(encode_request(66, 0, body))
 
 
 def until_error(client: RawClient) -> codec.Answer:
@@ -116,7 +117,7 @@ def test_positions_survive_a_restart(tmp_path: Path) -> None:
         subscribe(client, vclock)
         serving.log.insert("t", (1,))
         ack = {1: serving.log.vclock[1]}
-        client.send(codec.encode_request(0, 0, {0x26: ack}))
+        client.send(encode_request(0, 0, {0x26: ack}))
         follower = serving.server.iproto.followers
         serving.wait(lambda: any(dict(one.acknowledged) == ack for one in follower.values()))
     with logweir.open(tmp_path) as log:
@@ -133,7 +134,7 @@ def test_join_by_a_slow_reader_does_not_hold_up_changes(
         fill(serving)
         for first in range(0, 12000, 400):
             serving.log.append("t", [(first + i, "x" * 2000) for i in range(400)])
-        client.send(codec.encode_request(65, 0, {0x24: str(INSTANCE)}))
+        client.send(encode_request(65, 0, {0x24: str(INSTANCE)}))
         serving.wait(lambda: serving.server.iproto.open_views == 1)
         done = threading.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
 import subprocess
@@ -293,3 +294,47 @@ def test_kills_amid_timeouts(tmp_path: Path) -> None:
             assert rows_of(log) == held
         kinds = {row.type_name for row in logweir.read(folder)}
         assert {"CONFIRM", "ROLLBACK"} <= kinds
+
+
+@pytest.mark.kill
+def test_master_killed_amid_rows_that_wait(tmp_path: Path) -> None:
+    """A master is killed while rows wait; a real replica of it decides about them in its place, and
+    we, who follow both, hold then what it does. Before that nothing of them is seen.
+
+    2.6.0 itself cannot go on: it shows what it has recovered as if it were confirmed, never decides
+    about it, and ends with a signal at its next synchronous change.
+    """
+    dice = random.Random(20261122)
+    outcomes = set()
+    for number in range(6):
+        folder = tmp_path / str(number)
+        master = RealTarantool(folder / "master", cfg={"log_level": 4})
+        with master, contextlib.ExitStack() as stack:
+            master.eval(SETUP + LATER)
+            options = {"replication": f"127.0.0.1:{master.port}", "replication_connect_timeout": 10}
+            replica = stack.enter_context(RealTarantool(folder / "replica", cfg=options))
+            asyncio.run(join(address(master), folder / "ours"))
+            serving = stack.enter_context(
+                Serving(folder / "ours", follow=[address(master), address(replica)])
+            )
+            log = serving.log
+            master.eval("box.space.s:insert{1} box.space.a:insert{1}")
+            serving.wait(lambda log=log: rows_of(log) == [[[1]], [[1]]])
+            master.eval(
+                NEVER + " later('s', 2)" + " later('a', 2) later('s', 3)" * dice.randrange(2)
+            )
+            serving.wait(lambda log=log: log.waiting > 0)
+            until(lambda r=replica, m=master: clock_of(r) == clock_of(m))
+            master.kill()
+            assert rows_of(log) == [[[1]], [[1]]]
+            quorum = (1, 9)[number % 2]
+            replica.eval(
+                "box.cfg{replication_synchro_quorum = ..., replication_synchro_timeout = 0.1}",
+                [quorum],
+            )
+            replica.eval("box.ctl.clear_synchro_queue()")
+            serving.wait(lambda log=log: log.waiting == 0)
+            serving.wait(lambda log=log, r=replica: has_all(log, r))
+            assert rows_of(log) == rows_in(replica)
+            outcomes.add(log.count("s") > 1)
+    assert outcomes == {True, False}

@@ -20,9 +20,9 @@ from logweir.limits import HUB_STEP_BYTES, SYNAPSE_OUTPUT_HIGH_BYTES
 from logweir.replication import server as serving
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.cursors import Change
 from logweir.replication.synapse.follower import Greeted
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Change
 from logweir.replication.urls import parse_listen_url, parse_url
 
 

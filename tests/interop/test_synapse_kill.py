@@ -61,9 +61,9 @@ def test_killed_in_mid_batch_everything_is_stored_once(tmp_path: Path, dialect: 
 
     async def scenario() -> None:
         home = Homeserver(dialect)
-        with http_of(home) as port:
+        with http_of(home) as address:
             async with serving(home):
-                more = "" if dialect == "D1" else f"&http=127.0.0.1:{port}"
+                more = "" if dialect == "D1" else f"&http={address}"
                 url = f"synapse://127.0.0.1:{home.port}?dialect={dialect}&start=all{more}"
                 each = UNITS // TURNS
                 for turn in range(TURNS):

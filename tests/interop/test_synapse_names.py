@@ -14,8 +14,8 @@ from interop.serving import Serving
 from logweir.errors import ConfigError, SourceStopped
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.codec import encode_row
-from logweir.replication.synapse.cursors import Cursor, Unit
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Cursor, Unit
 from logweir.replication.urls import parse_listen_url, parse_url
 
 
@@ -115,7 +115,7 @@ def test_upstreams_of_one_name_are_refused_at_start(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError) as caught, Serving(tmp_path, follow=urls, listen=[]):
         pass
-    assert "would fill the same spaces" in str(caught.value)
+    assert f"it fills 'synapse_*' here, as does {urls[0]}" in str(caught.value)
     urls[1] = parse_url(f"{urls[1]}?name=two")
     with Serving(tmp_path, follow=urls, listen=[]) as serving:
         assert len(serving.server.runners) == 2

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 import logweir
+from interop.synapsehttp import listening
 from logweir.replication import positions
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, SourceState, Timing
@@ -114,46 +113,27 @@ async def serving(home: Homeserver) -> AsyncIterator[Homeserver]:
 
 
 @contextmanager
-def http_of(home: Homeserver) -> Iterator[int]:
-    """The replication listener over HTTP; gives its port."""
+def http_of(home: Homeserver) -> Iterator[str]:
+    """Its replication listener over HTTP; gives the address."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            stream = path.split("/")[-2]
-            asked = dict(part.split("=") for part in query.split("&"))
-            after, upto = int(asked["from_token"]), int(asked["upto_token"])
-            found = [
-                [token, row]
-                for token, rows in sorted(home.units.get(stream, {}).items())
-                if after < token <= upto
-                for row in rows
-            ]
-            limited = len({token for token, _ in found}) > 3
-            if limited:
-                found = [one for one in found if one[0] <= found[2][0]]
-                upto = found[-1][0]
-            body = {"updates": found, "upto_token": upto, "limited": limited}
-            if stream not in home.units:
-                body = {"errcode": "M_UNKNOWN", "error": "Unknown stream"}
-            data = json.dumps(body).encode()
-            self.send_response(200 if stream in home.units else 400)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(stream: str, _writer: str, after: int, upto: int) -> tuple[int, bytes]:
+        if stream not in home.units:
+            return 400, json.dumps({"errcode": "M_UNKNOWN", "error": "Unknown stream"}).encode()
+        found = [
+            [token, row]
+            for token, rows in sorted(home.units[stream].items())
+            if after < token <= upto
+            for row in rows
+        ]
+        limited = len({token for token, _ in found}) > 3
+        if limited:
+            found = [one for one in found if one[0] <= found[2][0]]
+            upto = found[-1][0]
+        body = {"updates": found, "upto_token": upto, "limited": limited}
+        return 200, json.dumps(body).encode()
 
-        def log_message(self, format: str, *args: Any) -> None:
-            del format, args
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(answer) as address:
+        yield address
 
 
 class Following:
@@ -257,9 +237,9 @@ def test_what_was_missed_is_fetched(tmp_path: Path, dialect: str) -> None:
 
     async def scenario(log: Log) -> None:
         home = Homeserver(dialect)
-        with http_of(home) as port:
+        with http_of(home) as address:
             async with serving(home):
-                following = Following(log, home, f"&http=127.0.0.1:{port}")
+                following = Following(log, home, f"&http={address}")
                 await following.following()
                 home.add("events", 2, ["a"], ["b"])
                 await following.until(lambda: len(following.rows("events")) == 2)
@@ -281,9 +261,9 @@ def test_stream_in_memory_that_began_anew_gets_an_epoch(tmp_path: Path) -> None:
 
     async def scenario(log: Log) -> None:
         home = Homeserver("D3")
-        with http_of(home) as port:
+        with http_of(home) as address:
             async with serving(home):
-                following = Following(log, home, f"&http=127.0.0.1:{port}")
+                following = Following(log, home, f"&http={address}")
                 await following.following()
                 home.add("typing", 1, ["old"])
                 home.add("typing", 2, ["older"])

@@ -3,13 +3,10 @@ give them costs the others. Over Redis, with processes of HTTP that keep a real 
 
 from __future__ import annotations
 
-import http.server
 import json
 import sys
-import threading
-import urllib.parse
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import redis
 
 from interop.realsynapse import RedisServer
 from interop.serving import Serving
+from interop.synapsehttp import listening
 from logweir.replication import positions
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse import catchup
@@ -25,7 +23,6 @@ from logweir.replication.urls import Url, parse_listen_url, parse_url
 
 CHANNEL = "logweir.test"
 Rows = dict[int, list[Any]]
-Answer = Callable[[str, str, int, int], tuple[int, bytes]]
 
 
 def updates(rows: Rows, after: int, upto: int, **more: Any) -> tuple[int, bytes]:
@@ -33,36 +30,6 @@ def updates(rows: Rows, after: int, upto: int, **more: Any) -> tuple[int, bytes]
     found = [[token, row] for token, row in sorted(rows.items()) if after < token <= upto]
     body = {"updates": found, "upto_token": upto, "limited": False, **more}
     return 200, json.dumps(body).encode()
-
-
-@contextmanager
-def process(answer: Answer) -> Iterator[str]:
-    """A `replication` listener. `answer`: of stream, writer, range; gives its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = urllib.parse.urlsplit(self.path)
-            asked = dict(urllib.parse.parse_qsl(parts.query))
-            after, upto = int(asked["from_token"]), int(asked["upto_token"])
-            stream = parts.path.split("/")[-2]
-            status, data = answer(stream, asked["instance_name"], after, upto)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            del format, args
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class Upstream:
@@ -114,8 +81,8 @@ def test_each_writer_is_asked_at_its_own_address(
     """The main process answers 200 without rows for those of p1: its address would lose them."""
     main = {1: ["m1"], 4: ["m4"]}
     p1 = {2: ["p2"], 5: ["p5"]}
-    home = stack.enter_context(process(lambda _s, _w, after, upto: updates(main, after, upto)))
-    worker = stack.enter_context(process(lambda _s, _w, after, upto: updates(p1, after, upto)))
+    home = stack.enter_context(listening(lambda _s, _w, after, upto: updates(main, after, upto)))
+    worker = stack.enter_context(listening(lambda _s, _w, after, upto: updates(p1, after, upto)))
     options = f"start=all&http={home}&http.p1={worker}"
     upstream = Upstream(broker, stack, tmp_path / "data", options)
     upstream.publish("POSITION events master 4 4", "POSITION events p1 5 5")
@@ -134,7 +101,7 @@ def test_rows_of_a_writer_without_address_are_a_gap(
     tmp_path: Path, stack: ExitStack, broker: RedisServer, more: str
 ) -> None:
     """Whether the main process answers for it or nobody does: "nothing" is not believed."""
-    home = stack.enter_context(process(lambda _s, _w, after, upto: updates({}, after, upto)))
+    home = stack.enter_context(listening(lambda _s, _w, after, upto: updates({}, after, upto)))
     options = "start=all" + more.format(home=home)
     upstream = Upstream(broker, stack, tmp_path / "data", options)
     upstream.publish("POSITION events p1 5 5", 'RDATA events p1 6 ["live"]')
@@ -150,7 +117,7 @@ def test_logweir_answers_for_all_writers_at_one_address(
 ) -> None:
     """A relay names the writer in its answer, so its `http` is enough for each of them."""
     p1 = {2: ["p2"], 5: ["p5"]}
-    worker = stack.enter_context(process(lambda _s, _w, after, upto: updates(p1, after, upto)))
+    worker = stack.enter_context(listening(lambda _s, _w, after, upto: updates(p1, after, upto)))
     options = f"start=all&http={worker}&http.p1={worker}"
     listen = parse_listen_url("synapse://:0?dialect=D3&http=127.0.0.1:0")
     upstream = Upstream(broker, stack, tmp_path / "data", options, listen)
@@ -180,7 +147,7 @@ def test_stream_that_is_answered_with_500_takes_nothing_else_down(
         return updates({3: ["e"]}, after, upto)
 
     asked: list[str] = []
-    home = stack.enter_context(process(answer))
+    home = stack.enter_context(listening(answer))
     upstream = Upstream(broker, stack, tmp_path / "data", f"start=all&http={home}")
     streams = ("presence", "caches", "events")
     upstream.publish(*(f"POSITION {stream} master 3 3" for stream in streams))
@@ -202,9 +169,9 @@ def test_writer_that_is_away_is_waited_for_and_told(
     tmp_path: Path, stack: ExitStack, broker: RedisServer
 ) -> None:
     """Nobody listens there: that is no answer, so no gap; the others go on meanwhile."""
-    with process(lambda _s, _w, after, upto: updates({}, after, upto)) as address:
+    with listening(lambda _s, _w, after, upto: updates({}, after, upto)) as address:
         pass
-    home = stack.enter_context(process(lambda _s, _w, after, upto: updates({}, after, upto)))
+    home = stack.enter_context(listening(lambda _s, _w, after, upto: updates({}, after, upto)))
     upstream = Upstream(
         broker, stack, tmp_path / "data", f"start=all&http={home}&http.p1={address}"
     )
@@ -226,7 +193,7 @@ def test_row_that_cannot_be_stored_is_a_gap_of_its_token(
     """In a page of missed rows and live; a number out of 64 bits, a row above a tuple's limit."""
     big = 10**30
     missed = {2: ["a"], 3: [big], 4: ["x" * (1 << 20)], 5: ["b"]}
-    home = stack.enter_context(process(lambda _s, _w, after, upto: updates(missed, after, upto)))
+    home = stack.enter_context(listening(lambda _s, _w, after, upto: updates(missed, after, upto)))
     upstream = Upstream(broker, stack, tmp_path / "data", f"start=all&http={home}")
     upstream.publish("POSITION events master 5 5")
     upstream.publish(f"RDATA events master 6 [{big}]", 'RDATA events master batch ["c"]')

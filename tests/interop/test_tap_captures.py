@@ -20,16 +20,13 @@ from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import serve, set_state
 from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, encode_ack, encode_request
+from logweir.replication.tap.messages import (
     Opaque,
-    Opcode,
     Option,
-    Packet,
     TapMessage,
     decode_connect,
     decode_tap,
-    encode_ack,
-    encode_request,
     encode_tap,
 )
 
@@ -139,7 +136,7 @@ def test_recorded_changes_are_sent_as_ep_engine_sent_them(tmp_path: Path, name: 
         client.ask(*(store(m.key, vbucket=m.vbucket) for m in removed), store(b"before"))
         with played(server, connect) as stream:
             found = [next(stream)] if decode_connect(connect).options & Option.SUPPORT_ACK else []
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             for m in changes:
                 if m.opcode == Opcode.TAP_MUTATION:
                     client.ask(store(m.key, m.value, vbucket=m.vbucket, flags=m.item_flags))
@@ -184,7 +181,7 @@ def test_a_recorded_consumer_resumes(tmp_path: Path) -> None:
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:
         with played(server, first) as stream:
             next(stream)
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             acknowledged = [m for m in before if m not in unacknowledged]
             client.ask(*(store(m.key, m.value) for m in acknowledged))
             taken = [next(stream) for _ in acknowledged]

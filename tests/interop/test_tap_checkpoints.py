@@ -16,7 +16,8 @@ from interop.test_tap_options import opaques
 from interop.test_tap_source import following, keys, status
 from logweir.replication.bucket import VbucketState
 from logweir.replication.runner import SourceState
-from logweir.replication.tap.codec import Connect, Opaque, Opcode, Option, Packet, TapMessage
+from logweir.replication.tap.codec import Opcode, Packet
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 
 OPTIONS = ACK | Option.CHECKPOINT | Option.LIST_VBUCKETS
 BOTH = (1, 2)
@@ -190,7 +191,7 @@ def test_an_acknowledgement_in_the_middle_of_a_run_is_a_place_to_go_on_from(tmp_
         with KvClient(server.port) as consumer:
             stream = consumer.stream(connect)
             next(stream)
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             with server.log.transaction() as tx:
                 tx.create_space("other", [("id", "unsigned")], primary=["id"])
             jobs = [store(key, opcode=Opcode.SETQ) for key in keys_]
@@ -202,7 +203,7 @@ def test_an_acknowledgement_in_the_middle_of_a_run_is_a_place_to_go_on_from(tmp_
                 seen += [message] if (message := next(stream)).key else []
             # the second flagged one is not acknowledged: nobody asks for a further message
         first = next(message for message in seen if message.wants_ack)
-        server.wait(lambda: server.server.hub.readers == 0)
+        server.wait(lambda: server.server.settled.readers == 0)
         with KvClient(server.port) as consumer:
             again = []
             for message in consumer.stream(connect):

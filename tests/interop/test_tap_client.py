@@ -14,15 +14,8 @@ from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.replication import users
 from logweir.replication.iproto.access import Privilege
 from logweir.replication.tap.client import TapStream
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Option,
-    Packet,
-    Status,
-    TapMessage,
-    encode_answer,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.tap.messages import Connect, Option, TapMessage
 from logweir.replication.urls import parse_listen_url, parse_url
 
 

@@ -18,19 +18,16 @@ from logweir.limits import TAP_BODY_BYTES, TAP_VALUE_BYTES
 from logweir.replication import users
 from logweir.replication.bucket import VbucketState
 from logweir.replication.iproto.auth import verifier
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
-    Status,
     TapMessage,
     encode_connect,
-    encode_request,
     encode_tap,
 )
-from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.replication.urls import parse_listen_url
 from logweir.wal.failpoint import arm, disarm
 
 FUTURE = 2**64 - 1
@@ -77,11 +74,6 @@ def data(messages: Iterable[TapMessage]) -> list[tuple[int, bytes]]:
     """Opcodes and keys of mutations, deletions and flushes."""
     kinds = (Opcode.TAP_MUTATION, Opcode.TAP_DELETE, Opcode.TAP_FLUSH)
     return [(m.opcode, m.key) for m in messages if m.opcode in kinds]
-
-
-def rows(server: Serving) -> list[tuple[Any, ...]]:
-    """The bucket's tuples without how far they may still go."""
-    return [row[:10] for row in server.log.select("b")]
 
 
 def test_what_is_answered_survives_a_restart(tmp_path: Path) -> None:
@@ -292,7 +284,7 @@ def test_future_only_sends_nothing_old(tmp_path: Path) -> None:
                 )
                 first = next(stream)
                 assert first.number == Opaque.ENABLE_AUTO_NACK
-                server.wait(lambda: server.server.hub.readers == 1)
+                server.wait(lambda: server.server.settled.readers == 1)
                 client.ask(
                     store(b"k", b"1"),
                     Packet(Opcode.APPEND, b"k", b"0"),
@@ -340,7 +332,7 @@ def test_a_named_stream_goes_on_where_it_was_acknowledged(tmp_path: Path) -> Non
         with KvClient(server.port) as consumer:
             stream = consumer.stream(connect)
             next(stream)
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             client.ask(store(b"one"))
             last = take_until(stream, b"one")[-1]
             next_one = threading.Thread(target=lambda: next(stream, None), daemon=True)
@@ -511,105 +503,6 @@ def test_items_of_vbuckets_that_no_packet_names_are_left_out(tmp_path: Path) -> 
                 assert b"far" not in {m.key for m in messages}
 
 
-def test_an_item_that_moves_is_removed_where_it_was(tmp_path: Path) -> None:
-    """A key is in one vbucket at a time, and followers of the other one see it go."""
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        set_state(client, 1, VbucketState.ACTIVE)
-        client.ask(store(b"k", b"old"))
-        with KvClient(server.port) as consumer:
-            stream = consumer.stream(Connect(b"n", ACK))
-            take_until(stream, b"k")
-            client.ask(store(b"k", b"new", vbucket=1), store(b"end"))
-            found = [(m.opcode, m.vbucket) for m in take_until(stream, b"end") if m.key]
-        assert found == [
-            (Opcode.TAP_DELETE, 0),
-            (Opcode.TAP_MUTATION, 1),
-            (Opcode.TAP_MUTATION, 0),
-        ]
-        assert client.ask(Packet(Opcode.GET, b"k"))[0].status == Status.NOT_FOUND
-
-
-def migrate(source: int, destination: int, vbucket: int) -> None:
-    """What a migrator does: hand the producer's packets on, and the answers back."""
-    options = ACK | Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS
-    with KvClient(source) as left, KvClient(destination) as right:
-        left.socket.sendall(encode_connect(Connect(b"mover", options, vbuckets=(vbucket,))))
-
-        def back() -> None:
-            while (answer := right.receive()) is not None:
-                left.send(answer)
-
-        answers = threading.Thread(target=back, daemon=True)
-        answers.start()
-        while (packet := left.receive()) is not None:
-            right.socket.sendall(encode_request(packet))
-        right.socket.shutdown(1)
-        answers.join(20)
-
-
-def test_takeover_under_writes_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """A vbucket moves while clients count in it: what was answered is there, once."""
-    with serve(tmp_path / "a") as one, serve(tmp_path / "b") as other:
-        with KvClient(one.port) as client:
-            set_state(client, 5, VbucketState.ACTIVE)
-            client.batch(*(store(b"k%d" % n, b"v", Opcode.SETQ, vbucket=5) for n in range(2000)))
-        counted = [0] * 3
-        started = threading.Event()
-
-        def count(place: int) -> None:
-            key = b"counter%d" % place
-            port = one.port
-            client = KvClient(port)
-            while counted[place] < 300 or port == one.port:
-                extras = (1).to_bytes(8, "big") + (1).to_bytes(8, "big") + bytes(4)
-                request = Packet(Opcode.INCREMENT, key, extras=extras, vbucket=5)
-                status = client.ask(request)[0].status
-                if status == 0:
-                    counted[place] += 1
-                    started.set()
-                elif status == Status.NOT_MY_VBUCKET and port == one.port:
-                    client.close()
-                    port = other.port
-                    client = KvClient(port)
-                else:
-                    assert status in (Status.NOT_MY_VBUCKET, Status.TEMPORARY_FAILURE)
-            client.close()
-
-        writers = [threading.Thread(target=count, args=(place,)) for place in range(3)]
-        for writer in writers:
-            writer.start()
-        started.wait(20)
-        migrate(one.port, other.port, 5)
-        for writer in writers:
-            writer.join(30)
-        found = {row[0]: row[2] for row in other.log.select("b")}
-        assert len(found) == 2003
-        assert [int(found[b"counter%d" % place]) for place in range(3)] == counted
-        states = [row[1:] for row in one.log.select("logweir_vbucket") if row[1] == 5]
-        assert states == [(5, VbucketState.DEAD)]
-
-
-def test_a_chain_of_servers_holds_the_same(tmp_path: Path) -> None:
-    """One follows the other by TAP: everything, then live, across a break; equal rows."""
-    with serve(tmp_path / "a") as one, KvClient(one.port) as client:
-        client.batch(*(store(b"k%d" % n, b"v", Opcode.SETQ) for n in range(3000)))
-        follow = {"follow": [parse_url(f"tap://127.0.0.1:{one.port}/b")]}
-        with serve(tmp_path / "b", **follow) as other:
-            other.wait(lambda: rows(other) == rows(one))
-            client.ask(*(Packet(Opcode.DELETE, b"k%d" % n) for n in range(50)))
-            client.ask(store(b"new", b"live", flags=0xDEADBEEF))
-            other.wait(lambda: rows(other) == rows(one))
-        client.ask(*(Packet(Opcode.DELETE, b"k%d" % n) for n in range(50, 90)))
-        with serve(tmp_path / "b", **follow) as other:
-            before = other.log.vclock.signature
-            other.wait(lambda: rows(other) == rows(one))
-            assert other.log.vclock.signature - before < 200
-        client.ask(Packet(Opcode.FLUSH), store(b"after"))
-        with serve(tmp_path / "b", **follow) as other:
-            other.wait(lambda: rows(other) == rows(one))
-            assert [row[0] for row in other.log.select("b")] == [b"after"]
-
-
 def test_a_packet_that_is_too_large_ends_the_producer(tmp_path: Path) -> None:
     """Whether it waits for an answer or not: what it believes to be here is not."""
     with serve(tmp_path / "s") as server:
@@ -637,7 +530,7 @@ def test_a_consumer_that_stops_acknowledging_costs_one_window(tmp_path: Path) ->
     ):
         stream = consumer.stream(connect)
         next(stream)
-        server.wait(lambda: server.server.hub.readers == 1)
+        server.wait(lambda: server.server.settled.readers == 1)
         client.batch(*(store(b"k%d" % n, bytes(1000), Opcode.SETQ) for n in range(9000)))
         (service,) = {link._conversation.service for link in server.server.listener.links}
         (streaming,) = service.streams.values()

@@ -12,18 +12,14 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
 from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, encode_request
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
-    Status,
     TapMessage,
     decode_tap,
-    encode_ack,
     encode_connect,
-    encode_request,
     encode_tap,
 )
 from logweir.replication.tap.stream import StreamOptions
@@ -101,7 +97,7 @@ def test_bad_input_is_answered_as_by_a_real_server(tmp_path: Path, name: str) ->
         with KvClient(server.port) as watcher, KvClient(server.port) as hostile:
             stream = watcher.stream(Connect(b"w", ACK | Option.BACKFILL, backfill=FUTURE))
             next(stream)
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             before = encode_request(store(b"before"))
             with contextlib.suppress(ConnectionError):  # it may be closed before all is sent
                 hostile.socket.sendall(before + sent)
@@ -135,7 +131,7 @@ def test_answers_of_a_consumer_that_is_busy_or_refuses(tmp_path: Path) -> None:
             assert opening is not None
             assert decode_tap(opening).number == Opaque.ENABLE_AUTO_NACK
             consumer.socket.sendall(encode_ack(opening.opcode, opening.opaque))
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             client.batch(*(store(b"k%d" % n, opcode=Opcode.SETQ) for n in range(4)))
 
             def take(count: int) -> list[TapMessage]:
@@ -160,7 +156,7 @@ def test_answers_of_a_consumer_that_is_busy_or_refuses(tmp_path: Path) -> None:
             refusal = encode_ack(Opcode.TAP_MUTATION, again[1].opaque, Status.INVALID)
             consumer.socket.sendall(refusal)
             assert consumer.receive() is None
-        server.wait(lambda: server.server.hub.readers == 0)
+        server.wait(lambda: server.server.settled.readers == 0)
         with KvClient(server.port) as consumer:
             left = take_until(consumer.stream(wanted), b"k3")
         assert [key for _, key in data(left)] == [b"k2", b"k3"]
@@ -175,7 +171,7 @@ def test_a_consumer_that_stops_acknowledging_is_cut_off_and_goes_on_later(tmp_pa
         with KvClient(server.port) as consumer:
             stream = consumer.stream(wanted)
             next(stream)
-            server.wait(lambda: server.server.hub.readers == 1)
+            server.wait(lambda: server.server.settled.readers == 1)
             client.ask(store(b"first"))
             take_until(stream, b"first")
             client.ask(*(store(b"k%d" % n) for n in range(50)))
@@ -183,7 +179,7 @@ def test_a_consumer_that_stops_acknowledging_is_cut_off_and_goes_on_later(tmp_pa
             while (packet := consumer.receive()) is not None:
                 taken += data([decode_tap(packet)])
             assert len(taken) <= 5
-        server.wait(lambda: server.server.hub.readers == 0)
+        server.wait(lambda: server.server.settled.readers == 0)
         with KvClient(server.port) as consumer:
             left = take_until(consumer.stream(wanted), b"k49")
         keys = [key for _, key in data(left) if key != b"first"]  # perhaps acknowledged in time
@@ -219,7 +215,7 @@ def test_duplicate_names_leave_one_stream(tmp_path: Path) -> None:
             stream = consumer.stream(wanted)
             next(stream)
         server.wait(lambda: len(server.server.listener.links) == 2)
-        server.wait(lambda: server.server.hub.readers == 1)
+        server.wait(lambda: server.server.settled.readers == 1)
         client.ask(store(b"k"))
         assert data(take_until(stream, b"k")) == [(Opcode.TAP_MUTATION, b"k")]
         assert len(server.server.status()["streams"]) == 1

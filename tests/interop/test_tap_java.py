@@ -66,7 +66,7 @@ def test_live_changes_arrive(tmp_path: Path, classpath: str) -> None:
         with KvClient(server.port) as client:
             client.ask(store(b"old"))
             with start(classpath, "live", f"127.0.0.1:{server.port}") as process:
-                server.wait(lambda: server.server.hub.readers == 1)
+                server.wait(lambda: server.server.settled.readers == 1)
                 client.ask(store(b"k", b"live"), Packet(Opcode.DELETE, b"k"), store(b"end"))
                 out, _ = process.communicate(timeout=60)
         lines = [line.split() for line in out.splitlines() if line.split()[0] != "READY"]

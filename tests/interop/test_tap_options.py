@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,41 +13,28 @@ from typing import Any
 
 import pytest
 
-import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
+from interop.test_tap_logins import log_in
 from logweir.errors import ConfigError
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication import users
 from logweir.replication.bucket import Item, VbucketState, pack_item
 from logweir.replication.iproto.access import Privilege
-from logweir.replication.iproto.auth import verifier
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, encode_answer
+from logweir.replication.tap.messages import (
     Connect,
     Opaque,
-    Opcode,
     Option,
-    Packet,
-    Status,
     TapMessage,
-    encode_ack,
-    encode_answer,
     encode_connect,
     encode_tap,
 )
-from logweir.replication.tap.sasl import MECHANISMS, Login
 from logweir.replication.urls import parse_listen_url
 from logweir.wal.mp import unpack
 
 NUMBERED = [("id", "unsigned"), ("name", "string")]
-
-
-def filter_request(name: bytes, *vbuckets: int) -> Packet:
-    """CHANGE_VB_FILTER."""
-    pairs = b"".join(vbucket.to_bytes(2, "big") + bytes(8) for vbucket in vbuckets)
-    value = len(vbuckets).to_bytes(2, "big") + pairs
-    return Packet(Opcode.CHANGE_VB_FILTER, name, value)
 
 
 def opaques(messages: list[TapMessage]) -> list[tuple[int | None, int]]:
@@ -267,140 +253,7 @@ def test_a_client_that_never_reads_is_cut_off_and_costs_little(tmp_path: Path) -
 # --- flushes --------------------------------------------------------------------------------------
 
 
-def flush_at(server: Serving) -> list[float]:
-    """When its bucket is to be emptied."""
-    return [row[1] for row in server.log.select("logweir_tap_flush")]
-
-
-def flush(seconds: int, opcode: int = Opcode.FLUSH) -> Packet:
-    """FLUSH with a delay."""
-    return Packet(opcode, extras=seconds.to_bytes(4, "big"))
-
-
-def test_a_delayed_flush_is_done_in_its_time(tmp_path: Path) -> None:
-    """With what was stored since; the last one counts, one without delay makes it void; each is
-    one row for followers."""
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        client.ask(store(b"a"), flush(1), flush(1000))
-        assert flush_at(server)[0] > time.time() + 900
-        client.ask(Packet(Opcode.FLUSH), store(b"b"))
-        assert flush_at(server) == []
-        client.batch(flush(1, Opcode.FLUSHQ), store(b"c", opcode=Opcode.SETQ))
-        with KvClient(server.port) as consumer:
-            stream = consumer.stream(Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE))
-            next(stream)
-            server.wait(lambda: server.log.count("b") == 0)
-            assert flush_at(server) == []
-            assert client.ask(Packet(Opcode.GET, b"c"))[0].status == Status.NOT_FOUND
-            client.ask(store(b"end"))
-            seen = data(take_until(stream, b"end"))
-        assert seen == [(Opcode.TAP_FLUSH, b""), (Opcode.TAP_MUTATION, b"end")]
-
-
-def test_a_delayed_flush_outlives_a_restart(tmp_path: Path) -> None:
-    """Not yet due it waits on; one that fell due meanwhile is done before the first command; a
-    bucket that is gone costs nothing."""
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        client.ask(store(b"a"), flush(1000))
-        (at,) = flush_at(server)
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        assert flush_at(server) == [at]
-        assert client.ask(Packet(Opcode.GET, b"a"))[0].status == 0
-    with logweir.open(tmp_path / "s") as log:
-        log.replace("logweir_tap_flush", ("b", 1_000_000.0))
-        log.replace("logweir_tap_flush", ("gone", 1_000_000.0))
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        answers = client.ask(Packet(Opcode.GET, b"a"), store(b"b"), Packet(Opcode.GET, b"b"))
-        assert [answer.status for answer in answers] == [Status.NOT_FOUND, 0, 0]
-        server.wait(lambda: flush_at(server) == [])
-    with serve(tmp_path / "s") as server:
-        assert [row[0] for row in server.log.select("b")] == [b"b"]
-
-
-def test_a_delayed_flush_that_was_put_off_waits_for_its_time(tmp_path: Path) -> None:
-    """Also across a restart; a server that only reads leaves it alone."""
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        client.ask(store(b"a"), flush(1))
-        client.ask(flush(2_000_000_000))
-        assert flush_at(server) == [2_000_000_000.0]
-    with logweir.open(tmp_path / "s") as log:
-        log.replace("logweir_tap_flush", ("b", 1_000_000.0))
-    with serve(tmp_path / "s", read_only=True) as server, KvClient(server.port) as client:
-        assert client.ask(Packet(Opcode.GET, b"a"))[0].status == 0
-        assert flush_at(server) == [1_000_000.0]
-
-
 # --- vbuckets -------------------------------------------------------------------------------------
-
-
-def test_a_filter_change_brings_what_is_missing(tmp_path: Path) -> None:
-    """What the new vbucket holds, framed, then the mark, then its changes; the old one ends; a
-    reconnect for more than was had begins anew."""
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        for vbucket in (1, 2):
-            set_state(client, vbucket, VbucketState.ACTIVE)
-            client.ask(*(store(b"%d-%d" % (vbucket, n), vbucket=vbucket) for n in range(3)))
-        connect = Connect(b"mover", ACK | Option.LIST_VBUCKETS, vbuckets=(1,))
-        with KvClient(server.port) as consumer:
-            stream = consumer.stream(connect)
-            first = until(stream, Opaque.CLOSE_BACKFILL)
-            assert {key[:1] for _, key in data(first)} == {b"1"}
-            assert client.ask(filter_request(b"nobody", 2))[0].status == Status.NOT_FOUND
-            bad = Packet(Opcode.CHANGE_VB_FILTER, b"mover", b"\0\2")
-            assert client.ask(bad)[0].status == Status.INVALID
-            assert client.ask(filter_request(b"mover", 2))[0].status == 0
-            second = until(stream, Opaque.COMPLETE_VB_FILTER_CHANGE)
-            assert opaques(second) == [
-                (Opaque.INITIAL_VBUCKET_STREAM, 2),
-                (Opaque.CLOSE_BACKFILL, 2),
-                (Opaque.COMPLETE_VB_FILTER_CHANGE, 0),
-            ]
-            assert [key for _, key in data(second)] == [b"2-0", b"2-1", b"2-2"]
-            client.ask(store(b"1-late", vbucket=1), store(b"2-late", vbucket=2))
-            assert [m.key for m in take_until(stream, b"2-late")] == [b"2-late"]
-            client.ask(store(b"2-more", vbucket=2))
-            take_until(stream, b"2-more")
-        both = Connect(b"mover", ACK | Option.LIST_VBUCKETS, vbuckets=(1, 2))
-        with KvClient(server.port) as consumer:
-            again = until(consumer.stream(both), Opaque.CLOSE_BACKFILL)
-        keys = [key for _, key in data(again)]
-        assert len(keys) == len(set(keys)) == 9
-
-
-def test_a_filter_change_under_writes_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """While both vbuckets are written: each change once, of the new one from its first on."""
-    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        for vbucket in (1, 2):
-            set_state(client, vbucket, VbucketState.ACTIVE)
-        writer_client = KvClient(server.port)
-        numbers = range(1500)
-
-        def write() -> None:
-            for n in numbers:
-                writer_client.ask(
-                    *(store(b"%d-%d" % (vb, n % 700), b"%d" % n, vbucket=vb) for vb in (1, 2))
-                )
-            writer_client.ask(store(b"end", vbucket=2))
-
-        writer = threading.Thread(target=write)
-        with KvClient(server.port) as consumer:
-            connect = Connect(b"mover", ACK | Option.LIST_VBUCKETS, vbuckets=(1,))
-            stream = consumer.stream(connect)
-            taken = until(stream, Opaque.CLOSE_BACKFILL)
-            writer.start()
-            taken += take_until(stream, b"1-300")
-            assert client.ask(filter_request(b"mover", 1, 2))[0].status == 0
-            taken += take_until(stream, b"end")
-        writer.join()
-        writer_client.close()
-        for vbucket in (1, 2):
-            values = [int(m.value) for m in taken if m.key.startswith(b"%d-" % vbucket)]
-            latest = {m.key: m.value for m in taken if m.key.startswith(b"%d-" % vbucket)}
-            assert latest == {b"%d-%d" % (vbucket, n % 700): b"%d" % n for n in range(800, 1500)}
-            if vbucket == 1:
-                assert values == list(numbers)
-            else:
-                assert len(values) == len(set(values))
 
 
 def test_requests_to_a_pending_vbucket_wait(tmp_path: Path) -> None:
@@ -490,7 +343,7 @@ def test_what_expires_is_removed_without_being_asked_for(tmp_path: Path) -> None
         old = (store(b"old%d" % n, expiry=1_000_000_000) for n in range(600))
         stream = consumer.stream(Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE))
         assert next(stream).number == Opaque.ENABLE_AUTO_NACK
-        server.wait(lambda: server.server.hub.readers == 1)
+        server.wait(lambda: server.server.settled.readers == 1)
         client.batch(*(store(b"new%d" % n, expiry=4_000_000_000) for n in range(600)))
         client.ask(*old)
         server.wait(lambda: server.log.count("b") == 600)
@@ -527,7 +380,7 @@ def test_hops_are_counted(tmp_path: Path) -> None:
                 stream = consumer.stream(connect)
                 if is_live:
                     next(stream)
-                    server.wait(lambda: server.server.hub.readers == 1)
+                    server.wait(lambda: server.server.settled.readers == 1)
                     assert push(client, *made, removal) == [0, 0, Status.INVALID, 0]
                     client.ask(Packet(Opcode.APPEND, b"last", b"0"))
                 client.ask(store(b"zz"))
@@ -657,58 +510,6 @@ def test_storms_of_acknowledgements_change_nothing(tmp_path: Path) -> None:
 
 
 # --- logins ---------------------------------------------------------------------------------------
-
-
-def log_in(client: KvClient, mechanism: str, password: str) -> int:
-    """One login of ada; returns the last status."""
-    login = Login("ada", password, bytes)
-    word = login.begin([mechanism])
-    name = mechanism.encode()
-    (answer,) = client.ask(Packet(Opcode.SASL_AUTH, name, word))
-    while answer.status == Status.AUTH_CONTINUE:
-        (answer,) = client.ask(Packet(Opcode.SASL_STEP, name, login.step(answer.value)))
-    if not answer.status:
-        login.finish(answer.value)
-    return answer.status
-
-
-def offered(client: KvClient) -> list[str]:
-    """The mechanisms that are offered."""
-    (answer,) = client.ask(Packet(Opcode.SASL_LIST_MECHS))
-    return answer.value.decode().split()
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_users_of_the_store_log_in(tmp_path: Path, mechanism: str) -> None:
-    """By each mechanism; a wrong password and a stranger do not come in."""
-    with serve(tmp_path / "s", guest="none") as server:
-        users.add_user(server.log, "ada", password="lovelace")
-        both = Privilege.READ | Privilege.WRITE
-        users.grant(server.log, "ada", both, users.Target("space", "b"))
-        with KvClient(server.port) as client:
-            assert mechanism in offered(client)
-            assert log_in(client, mechanism, "byron") == Status.AUTH_ERROR
-            assert log_in(client, mechanism, "lovelace") == 0
-            assert client.ask(store(b"k"))[0].status == 0
-
-
-def test_users_made_elsewhere_come_in_by_plain_first(tmp_path: Path) -> None:
-    """Of them only Tarantool's verifier is kept; with the first login by PLAIN there are others,
-    which end with the password."""
-    with serve(tmp_path / "s", guest="none") as server:
-        log = server.log
-        log.insert("_user", (40, 1, "ada", "user", {"chap-sha1": verifier("lovelace")}))
-        with KvClient(server.port) as client:
-            assert offered(client) == ["PLAIN"]
-            assert log_in(client, "SCRAM-SHA-256", "lovelace") == Status.AUTH_ERROR
-            assert log_in(client, "PLAIN", "lovelace") == 0
-            server.wait(lambda: log.count("logweir_verifier") == len(MECHANISMS) - 1)
-            assert offered(client) == list(MECHANISMS)
-            assert log_in(client, "SCRAM-SHA-256", "lovelace") == 0
-            log.update("_user", 40, [["=", 4, {"chap-sha1": verifier("new")}]])
-            assert offered(client) == ["PLAIN"]
-            assert log_in(client, "CRAM-MD5", "lovelace") == Status.AUTH_ERROR
-            assert log_in(client, "PLAIN", "lovelace") == Status.AUTH_ERROR
 
 
 def test_each_bucket_stands_for_itself(tmp_path: Path) -> None:

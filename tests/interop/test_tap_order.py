@@ -11,16 +11,8 @@ from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import serve, set_state
 from logweir.replication.bucket import VbucketState
 from logweir.replication.bucketstore import STATES_SPACE, Buckets
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Option,
-    Packet,
-    Status,
-    decode_tap,
-    encode_connect,
-    encode_request,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.tap.messages import Connect, Option, decode_tap, encode_connect
 
 VERSION = Packet(Opcode.VERSION)
 DUMP = encode_connect(Connect(b"n", Option.DUMP))

@@ -23,16 +23,8 @@ from logweir.replication import users
 from logweir.replication.bucket import VbucketState
 from logweir.replication.iproto.access import Privilege
 from logweir.replication.runner import SourceState, SourceStatus
-from logweir.replication.tap.codec import (
-    Opaque,
-    Opcode,
-    Option,
-    Packet,
-    Status,
-    TapMessage,
-    decode_tap,
-    encode_answer,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.tap.messages import Opaque, Option, TapMessage, decode_tap
 from logweir.replication.urls import parse_url
 from logweir.wal.mp import unpack
 

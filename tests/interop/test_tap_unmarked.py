@@ -17,7 +17,7 @@ from logweir.limits import BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket import VbucketState
 from logweir.replication.bucketstore import Buckets
 from logweir.replication.runner import SourceState
-from logweir.replication.tap.codec import Opaque, TapMessage
+from logweir.replication.tap.messages import Opaque, TapMessage
 
 
 def engine(*dumps: list[bytes]) -> list[Callable[[Peer], None]]:

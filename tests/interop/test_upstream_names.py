@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +13,74 @@ import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.errors import ConfigError
+from logweir.replication.names import Names
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import parse_listen_url, parse_url
 
 SCHEMES = ["tap", "greenstack"]
+MEETING = [
+    ("tank://h/t", "tank://i/t", "'t'"),
+    ("tank://h/t", "tank://i/t/1", "'t'"),
+    ("tank://h/t/1", "tank://i/t", "'t'"),
+    ("tank://h/t/01", "tank://i/t/1", "partition 1 of 't'"),
+    ("tank://h/t", "tap://i/t", "'t'"),
+    ("tank://h/t?name=x", "tank://i/x_t", "'x_t'"),
+    ("tap://h/b", "tap://i/b?vbuckets=3", "'b'"),
+    ("tap://h/b?vbuckets=1-4", "tap://i/b?vbuckets=3", "vbucket 3 of 'b'"),
+    ("tap://h/b?vbuckets=3", "greenstack://i/b", "'b'"),
+    ("tap://h", "greenstack://i/default", "'default'"),
+    ("greenstack://h/b", "greenstack://h/b", "'b'"),
+    ("synapse://h", "synapse+redis://i/two.test", "'synapse_*'"),
+    ("synapse://h?name=x", "synapse://i?name=x", "'synapse_x_*'"),
+]
+APART = [
+    ("tank://h/t/0", "tank://i/t/1"),
+    ("tank://h/t", "tank://i/t?name=x"),
+    ("tank://h/t?skip=t/0", "tank://i/t/0"),
+    ("tank://h", "tank://i"),
+    ("tap://h/b?vbuckets=1", "tap://i/b?vbuckets=2,3"),
+    ("tap://h/b", "greenstack://i/c"),
+    ("synapse://h", "synapse://i?name=two"),
+    ("tarantool://h", "tarantool://i"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "what"), MEETING)
+def test_addresses_that_meet_are_refused(first: str, second: str, what: str) -> None:
+    """With both, and what would be filled twice, as it was written."""
+    one, two = parse_url(first), parse_url(second)
+    with pytest.raises(ConfigError, match="name=two") as caught:
+        Names([one, two])
+    said = str(caught.value)
+    assert said.startswith(f"address {two} (upstreams): it fills {what} here, as does {one} Hint")
+
+
+@pytest.mark.parametrize("urls", APART)
+def test_addresses_that_do_not_meet_are_taken(urls: tuple[str, str]) -> None:
+    """In both orders; each fills something of its own then."""
+    first, second = map(parse_url, urls)
+    for order in ((first, second), (second, first)):
+        names = Names(order)
+        names.claim("topic", "more", "", urls[0])
+        with pytest.raises(ConfigError, match="'more' here"):
+            names.claim("topic", "more", "1", urls[1])
+
+
+def test_meeting_upstreams_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    """Nothing is made, joined or listened on; a Tarantool is not even asked."""
+    follow = ["tarantool://127.0.0.1:1", "tank://127.0.0.1:1/t", "tank://127.0.0.1:2/t"]
+    words = [word for url in follow for word in ("--follow", url)]
+    program = Path(sys.executable).parent / "logweir"
+    done = subprocess.run(
+        [program, "serve", tmp_path / "s", "--listen", "tarantool://127.0.0.1:0", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"it fills 't' here, as does {follow[1]}" in done.stderr
+    assert "listener" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def upstream(folder: Path, scheme: str) -> Serving:

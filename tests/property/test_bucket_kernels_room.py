@@ -15,15 +15,15 @@ from interop.kvclient import store
 from logweir.replication.bucket import VBUCKETS, Item, pack_item
 from logweir.replication.greenstack import kernel as gs_kernel
 from logweir.replication.greenstack import pushing, pushkernel, runs
-from logweir.replication.greenstack.codec import encode_answer as gs_answer
 from logweir.replication.greenstack.codec import encode_frame
 from logweir.replication.tap import kernel as tap_kernel
-from logweir.replication.tap.codec import Opcode, Packet, encode_request
+from logweir.replication.tap.codec import Opcode, Packet, encode_answer, encode_request
+from logweir.store.bulk import interpreted
 
 PLAIN_GS = runs.interpreted_kernel()
 PLAIN_PUSH = pushing.interpreted_kernel()
 ANY_COMPILED = runs.ANY_COMPILED
-TAP = [pytest.param(PLAIN_GS.items, id="plain")]
+TAP = [pytest.param(interpreted(tap_kernel), id="plain")]
 GREENSTACK = [pytest.param(PLAIN_GS, id="plain")]
 PUSHES = [pytest.param(PLAIN_PUSH, id="plain")]
 if ANY_COMPILED:
@@ -86,8 +86,8 @@ class Executing:
 
     def __call__(self) -> int:
         made: int = self.kernel.execute(
-            *(self.data, len(self.data), self.numbers, self.states, lambda *_: None, None),
-            *({}, {}, {}, self.scratch, self.answers, self.bodies, self.bounds, self.kinds),
+            *(self.data, len(self.data), self.numbers, self.states, lambda _: None, {}),
+            *({}, {}, self.scratch, self.answers, self.bodies, self.bounds, self.kinds),
         )
         return made
 
@@ -174,24 +174,24 @@ def test_touched_wants_a_byte_of_each_vbucket(kernel: Any) -> None:
 
 @pytest.mark.parametrize("kernel", GREENSTACK)
 def test_a_run_of_mutations_is_no_longer_than_its_table(kernel: Any) -> None:
-    """And what is found of it needs eight numbers."""
+    """And what is found of it needs seven numbers."""
 
     def call(found: Any, table: Any) -> int:
         count: int = kernel.take_run(FRAMES, 0, 100, 1000, found, table)
         return count
 
     numbers = [0] * (20 * kernel.WIDTH)
-    short(lambda found: call(found, array("Q", numbers)), [0] * 8, 8)
+    short(lambda found: call(found, array("Q", numbers)), [0] * 7, 7)
     for size in range(len(numbers)):
         table = Table(numbers[:size])
-        assert call(array("Q", [0] * 8), table.view) == size // kernel.WIDTH
+        assert call(array("Q", [0] * 7), table.view) == size // kernel.WIDTH
         table.check()
 
 
 def taken(kernel: Any) -> array[int]:
     """What `take_run` keeps of the frames."""
     table = array("Q", [0] * (20 * kernel.WIDTH))
-    assert kernel.take_run(FRAMES, 0, 100, 1000, array("Q", [0] * 8), table) == 20
+    assert kernel.take_run(FRAMES, 0, 100, 1000, array("Q", [0] * 7), table) == 20
     return table
 
 
@@ -199,17 +199,11 @@ def taken(kernel: Any) -> array[int]:
 def test_a_run_is_not_read_beyond_its_table(kernel: Any) -> None:
     """By whatever makes something of it."""
     table = taken(kernel)
-    bounds = array("Q", [0] * 30)
-    head = gs_answer(runs.Frame(0x0405), 0, kernel.ANSWER_HEAD + bytes(32))
     lane = b"lane"
     marks = array("Q", (0, 5, (1 << 64) - 1))
     out = bytearray(9999)
     calls: dict[str, Callable[[int], int]] = {
         "sets": lambda count: kernel.sets(FRAMES, table, count, out),
-        "tuples": lambda count: kernel.tuples(
-            *(FRAMES, table, count, 1, out, bounds, bytearray(9999), bounds[:], 0)
-        ),
-        "successes": lambda count: kernel.successes(table, count, head, 1, 1, out),
         "answers": lambda count: kernel.answers(b"", table, count, lane, 4, 1, marks, out),
     }
     for name, call in calls.items():
@@ -222,23 +216,21 @@ def test_a_run_is_not_read_beyond_its_table(kernel: Any) -> None:
 def test_outputs_of_a_run_that_are_too_short_are_said_to_be(kernel: Any) -> None:
     """At every length below the one that is needed."""
     table = taken(kernel)
-    head = gs_answer(runs.Frame(0x0405), 0, kernel.ANSWER_HEAD + bytes(32))
     needed = kernel.sets(FRAMES, table, 20, bytearray(9999))
     for size in range(0, needed, 7):
         assert kernel.sets(FRAMES, table, 20, bytearray(size)) == -1
-    for size in range(0, 20 * len(head), 7):
-        assert kernel.successes(table, 20, head, 1, 1, bytearray(size)) == -1
-    for size in range(21):
-        bounds, entry_bounds = Table([0] * size), Table([0] * size)
-        assert (
-            kernel.tuples(
-                *(FRAMES, table, 20, 1, bytearray(9999), bounds.view, bytearray(9999)),
-                *(entry_bounds.view, 0),
-            )
-            == -1
-        )
-        bounds.check()
-        entry_bounds.check()
+    replies = b"".join(
+        encode_answer(Packet(Opcode.SET, b"", opaque=n), cas=n + 1) for n in range(20)
+    )
+    marks = array("Q", (0, 5, (1 << 64) - 1))
+    for lane, lane_bytes in ((b"", -1), (b"lane", 4)):
+        what = replies, table, 20, lane, lane_bytes, 1, marks
+        used = kernel.answers(*what, bytearray(9999))
+        assert used == 20 * (69 if lane_bytes < 0 else 77 + lane_bytes)
+        for size in range(0, used, 7):
+            out = bytearray(size)
+            assert kernel.answers(*what, out) == -1
+            assert len(out) == size
 
 
 @pytest.mark.parametrize("kernel", GREENSTACK)

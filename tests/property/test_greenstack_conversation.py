@@ -25,7 +25,6 @@ from hypothesis.stateful import (
 
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.greenstack import session
 from logweir.replication.greenstack.codec import (
     Flag,
     FlexKey,
@@ -41,7 +40,7 @@ from logweir.replication.greenstack.messages import (
     encode_remove,
 )
 from logweir.replication.urls import parse_listen_url
-from logweir.store import late
+from logweir.store import layers
 
 LANES = st.sampled_from([None, b"", b"blue", b"red"])
 KEYS = st.integers(0, 2)
@@ -292,18 +291,19 @@ def check(answer: Frame, expected: Expected) -> None:
         assert answer.payload == b""
 
 
-@pytest.fixture(params=["at once", "late"])
+@pytest.fixture(params=["in layers", "in the base"])
 def port(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[int]:
-    """Of a server that lets guests do everything. Where it need not sync, runs go the ordinary way
-    mostly; where it does, the state has all of them late, and single Sets are runs, too."""
+    """Of a server that lets guests do everything. What was changed is read from layers, or the base
+    takes them again and again meanwhile, and each change is synced."""
     listen = [parse_listen_url("greenstack://:0")]
     options = {"durability": "write"}
-    if request.param == "late":
+    if request.param == "in the base":
         options = {}
-        monkeypatch.setattr(late, "LATE_AFTER", 0)
-        monkeypatch.setattr(session, "LATE_AFTER", 0)
+        monkeypatch.setattr(layers, "LAYER_BYTES", 1)
+    else:
+        monkeypatch.setattr(layers, "LAYER_SECONDS", 3600.0)
     with Serving(tmp_path / "s", listen=listen, guest="all", open_options=options) as server:
         yield server.port
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
@@ -18,19 +17,31 @@ import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
 from logweir.replication.bucket import Item, pack_item
-from logweir.replication.bucketstore import Buckets
+from logweir.replication.bucketstore import Buckets, GroupItems
 from logweir.replication.greenstack import kernel, runs
 from logweir.replication.greenstack.codec import (
     Flag,
+    Frame,
     FrameBuffer,
     Opcode,
+    Status,
+    encode_answer,
     encode_frame,
 )
+from logweir.replication.greenstack.commands import Executor
+from logweir.replication.greenstack.lanes import Pending
 from logweir.replication.greenstack.messages import Document, MutationAnswer, decode_mutation
+from logweir.replication.greenstack.statements import execute_alone
 from logweir.replication.tap.codec import PacketBuffer
 from logweir.replication.urls import parse_listen_url
-from logweir.store import late
+from logweir.store import layers
 from logweir.store.commit import Job
+from logweir.store.group import Group
+from logweir.wal.mp import pack
+from logweir.wal.xrow import Row
+
+NOW = 1_795_000_000.0
+UUID = 2**63 + 5
 
 
 def run_bytes(count: int) -> bytes:
@@ -59,7 +70,7 @@ def test_sets_hold_what_the_frames_do() -> None:
     assert [packet.opaque for packet in packets] == list(range(9))
     width = kernel.WIDTH
     assert [run.table[width * n] for n in range(9)] == [2**31 + n for n in range(9)]
-    assert (run.vbucket, run.loud) == (513, 5)
+    assert run.loud == 5
     assert list(run.frames()) == sent
 
 
@@ -75,17 +86,80 @@ DOCUMENTS = st.tuples(
 PLAIN = runs.interpreted_kernel()
 
 
+class Side:
+    """A store, in whose buckets runs are made as they are, or each of their requests by itself."""
+
+    def __init__(self, folder: Path, *, in_runs: bool) -> None:
+        self.log = logweir.open(folder, clock=lambda: NOW, durability="write")
+        self.in_runs = in_runs
+        self.buckets = 0
+
+    def begin(self) -> None:
+        """Begin anew, with another bucket."""
+        self.buckets += 1
+        self.bucket = Buckets(self.log, lambda: NOW).make(f"b{self.buckets}")
+        self.start = self.log.vclock
+
+    def make(self, data: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """Make the runs as one change: the answers to each, and how many have failed."""
+        found = [runs.take_run(one) for one in data]
+        taken = [run for run in found if run is not None]
+        assert len(taken) == len(data)
+        job = Job(lambda group: [self._one(group, run) for run in taken], sees_batch=self.in_runs)
+        self.log.run_job(job)
+        return job.result  # type: ignore[no-any-return]
+
+    def _one(self, group: Group, run: runs.MutationRun) -> tuple[bytes, int]:
+        items = GroupItems(self.bucket, group, NOW)
+        executor = Executor(
+            items, NOW, uuid=UUID, lsn=lambda: group.last_lsn, new_cas=self.bucket.cas.after
+        )
+
+        def ordinary(frame: Frame) -> tuple[Status, bytes]:
+            return execute_alone(group, executor, Pending(frame), NOW)
+
+        if self.in_runs:
+            return runs.execute_run(run, items, group, NOW, UUID, ordinary)
+        said, failed = b"", 0
+        for frame in run.frames():
+            status, payload = ordinary(frame)
+            failed += status != Status.SUCCESS
+            if status != Status.SUCCESS or not frame.is_quiet:
+                said += encode_answer(frame, status, payload)
+        return said, failed
+
+    def rows(self) -> list[Sequence[Row]]:
+        """Everything that came into the log since `begin`: rows of transactions."""
+        return [transaction.rows for transaction in self.log.rows(self.start)]
+
+    def state(self) -> list[object]:
+        """What the bucket holds, in the order of both its indexes."""
+        return [self.log.select(self.bucket.name, index=index) for index in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
+    """One that takes runs by the compiled kernel, one by the plain one, and one that does not."""
+    folder = tmp_path_factory.mktemp("sides")
+    made = [Side(folder / name, in_runs=name != "single") for name in ("fast", "plain", "single")]
+    with made[0].log, made[1].log, made[2].log:
+        yield made
+
+
 @settings(deadline=None)
 @given(
     st.lists(DOCUMENTS, min_size=3, max_size=8),
     st.sampled_from([0, 1, 200, 65535]),
     st.sampled_from([None, b"", b"blue"]),
-    st.sampled_from([1, 2**31, 2**50]),
 )
 def test_a_run_stores_and_answers_what_single_requests_do(
-    drawn: list[tuple[bytes, int, int, int, bool]], number: int, lane: bytes | None, cas: int
+    sides: list[Side],
+    drawn: list[tuple[bytes, int, int, int, bool]],
+    number: int,
+    lane: bytes | None,
 ) -> None:
-    """Tuples as `pack_item` writes them, answers that say so; quiet requests have none."""
+    """Tuples as `pack_item` writes them, answers that say so; quiet requests have none. The same
+    answers, byte for byte of both kernels, the same rows, the same state."""
     documents = [(key, key[:1] * size, *others) for key, size, *others in drawn]
     flex = vbucket(number) if lane is None else vbucket(number, lane=lane)
     frames = [
@@ -95,40 +169,35 @@ def test_a_run_stores_and_answers_what_single_requests_do(
         )
         for n, (key, value, flags, datatype, is_quiet) in enumerate(documents)
     ]
-    run = runs.take_run(b"".join(map(encode_frame, frames)))
-    assert run is not None
-    assert (run.count, run.vbucket) == (len(documents), number)
-    items = [
-        Item(key, number, value, flags, 0, cas + n, datatype)
-        for n, (key, value, flags, datatype, _) in enumerate(documents)
+    said = []
+    for side, module in zip(sides, (runs.kernel, PLAIN, runs.kernel), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "kernel", module)
+            side.begin()
+            said += side.make([b"".join(map(encode_frame, frames))])
+    assert said[0] == said[1]
+    fast, plain, single = sides
+    assert fast.rows() == plain.rows() == single.rows()
+    assert fast.state() == plain.state() == single.state()
+    rows = [row for one in fast.rows() for row in one if row.space_id == fast.bucket.space_id]
+    tuples = [row.decoded()["tuple"] for row in rows]
+    assert [pack(one) for one in tuples] == [
+        pack_item(Item(key, number, value, flags, 0, one[5], datatype))
+        for one, (key, value, flags, datatype, _) in zip(tuples, documents, strict=True)
     ]
-    packed = list(map(pack_item, items))
+    given = [one[5] for one in tuples]
+    assert given == sorted(set(given))
     expected = [
-        (n, lane, MutationAnswer(cas + n, len(value), 70 + n, 2**63 + 5))
+        (n, lane, MutationAnswer(given[n], len(value), rows[n].lsn, UUID))
         for n, (_, value, _, _, is_quiet) in enumerate(documents)
         if not is_quiet
     ]
-    for module in (kernel, PLAIN):
-        out = bytearray(run.tuple_bytes + 2)
-        entries = bytearray(3 + sum(2 * len(item.key) + 3 for item in items))
-        bounds, ends = runs._ZERO * (run.count + 2), runs._ZERO * (run.count + 2)
-        bounds[1], ends[1] = 2, 3
-        what = run.data, run.table, run.count, cas
-        used = module.tuples(*what, out, bounds, entries, ends, 1)
-        assert out[2:used] == b"".join(packed)
-        assert list(bounds[2:]) == [2 + end for end in accumulate(map(len, packed))]
-        keys = [b"\x50" + item.key + b"\0\0" for item in items]
-        assert entries[3 : ends[-1]] == b"".join(keys)
-        assert list(ends[2:]) == [3 + end for end in accumulate(map(len, keys))]
-        assert module.tuples(*what, out[:9], bounds, entries, ends, 1) == -1
-        assert module.tuples(*what, out, bounds, entries[:3], ends, 1) == -1
-        assert module.tuples(*what, out, bounds, entries, ends, 2) == -1
-    answers, problem = FrameBuffer().feed(run.successes(2**63 + 5, 70, cas))
-    assert problem is None
-    assert all(one.status == 0 and one.opcode == Opcode.MUTATION for one in answers)
-    assert [
-        (one.opaque, one.lane, MutationAnswer.decode(one.payload)) for one in answers
-    ] == expected
+    for data, failed in said:
+        answers, problem = FrameBuffer().feed(data)
+        assert (problem, failed) == (None, 0)
+        assert all(one.status == 0 and one.opcode == Opcode.MUTATION for one in answers)
+        told = [(one.opaque, one.lane, MutationAnswer.decode(one.payload)) for one in answers]
+        assert told == expected
 
 
 def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:
@@ -157,8 +226,6 @@ def one_by_one(module: ModuleType, frames: Sequence[bytes]) -> tuple[int, list[i
         else:
             for number in (module.RUN_KEYS, module.RUN_VALUES, module.RUN_LOUD):
                 found[number] += one[number]
-            if one[module.RUN_VBUCKET] != found[module.RUN_VBUCKET]:
-                found[module.RUN_VBUCKET] = module.MIXED
             found[module.RUN_STOP] = at
         count += 1
     return count, found, table
@@ -224,14 +291,10 @@ def test_what_does_not_fit_is_not_written() -> None:
     run = runs.take_run(run_bytes(5))
     assert run is not None
     sets = run.sets()
-    head = bytes(69)
     for module in (kernel, PLAIN):
         assert module.sets(run.data, run.table, 5, bytearray(len(sets))) == len(sets)
         assert module.sets(run.data, run.table, 5, bytearray(len(sets) - 1)) == -1
         assert module.sets(run.data[:-1], run.table, 5, bytearray(len(sets))) == -1
-        assert module.successes(run.table, 5, head, 1, 1, bytearray(5 * 69)) == 5 * 69
-        assert module.successes(run.table, 5, head, 1, 1, bytearray(5 * 69 - 1)) == -1
-        assert module.successes(run.table, 5, head[:60], 1, 1, bytearray(5 * 69)) == -1
 
 
 def test_the_libraries_frames_are_taken_too() -> None:
@@ -302,36 +365,34 @@ def test_broken_frames_are_never_taken_for_others() -> None:
             assert document.datatype == packet.datatype
 
 
-def test_several_runs_are_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_runs_are_one_change(tmp_path: Path) -> None:
     """Each answer has the lsn and the CAS of its row; of quiet requests there is none."""
-    monkeypatch.setattr(late, "LATE_AFTER", 0)
-    with logweir.open(tmp_path / "s") as log:
-        bucket = Buckets(log).make("b")
-        flags = ([0, Flag.QUIET, 0], [0, 0, 0, 0], [Flag.QUIET] * 3, [Flag.QUIET, 0, 0])
-        taken = []
-        for number, each in enumerate(flags):
-            keys = [b"%d%d" % (number, n) for n in range(len(each))]
-            pairs = zip(keys, each, strict=True)
-            frames = [mutation(key, key, opaque=int(key), flags=f) for key, f in pairs]
-            taken.append(runs.take_run(b"".join(map(encode_frame, frames))))
-        puts = runs.Puts(bucket, [run for run in taken if run is not None], 0)
-        start = log.vclock
-        log.run_job(Job(lambda group: None, run=puts))
-        assert puts.are_made
-        rows = [row for one in log.rows(start) for row in one.rows]
-        tuples = [(row.lsn, row.decoded()["tuple"]) for row in rows]
-        stored = {int(one[0]): (lsn, one[5]) for lsn, one in tuples}
-        assert list(stored) == [
-            10 * i + n for i, each in enumerate(flags) for n in range(len(each))
-        ]
-        told = {}
-        for data, failed in puts.answers(7):
-            assert failed == 0
-            for one in FrameBuffer().feed(data)[0]:
-                answer = MutationAnswer.decode(one.payload)
-                told[one.opaque] = (answer.seqno, answer.cas)
-        loud = [10 * i + n for i, each in enumerate(flags) for n, f in enumerate(each) if not f]
-        assert told == {number: stored[number] for number in loud}
+    side = Side(tmp_path / "s", in_runs=True)
+    side.begin()
+    flags = ([0, Flag.QUIET, 0], [0, 0, 0, 0], [Flag.QUIET] * 3, [Flag.QUIET, 0, 0])
+    data = []
+    for number, each in enumerate(flags):
+        keys = [b"%d%d" % (number, n) for n in range(len(each))]
+        pairs = zip(keys, each, strict=True)
+        frames = [mutation(key, key, opaque=int(key), flags=f) for key, f in pairs]
+        data.append(b"".join(map(encode_frame, frames)))
+    commits = side.log.commits
+    answered = side.make(data)
+    assert side.log.commits == commits + 1
+    answered_rows = side.rows()
+    side.log.close()
+    tuples = [(row.lsn, row.decoded()["tuple"]) for rows in answered_rows for row in rows]
+    stored = {int(one[0]): (lsn, one[5]) for lsn, one in tuples}
+    assert list(stored) == [10 * i + n for i, each in enumerate(flags) for n in range(len(each))]
+    assert len({cas for _, cas in stored.values()}) == len(tuples)
+    told = {}
+    for said, failed in answered:
+        assert failed == 0
+        for one in FrameBuffer().feed(said)[0]:
+            answer = MutationAnswer.decode(one.payload)
+            told[one.opaque] = (answer.seqno, answer.cas)
+    loud = [10 * i + n for i, each in enumerate(flags) for n, f in enumerate(each) if not f]
+    assert told == {number: stored[number] for number in loud}
 
 
 def test_runs_are_answered_as_single_requests_are(tmp_path: Path) -> None:
@@ -375,9 +436,8 @@ def test_the_state_takes_a_burst_behind_its_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of its own accord, though nothing comes behind it and what waits is not old."""
-    monkeypatch.setattr(late, "LATE_ROWS", 2)
-    monkeypatch.setattr(late, "LATE_SECONDS", 3600)
-    monkeypatch.setattr(late, "LATE_AFTER", 0)
+    monkeypatch.setattr(layers, "LAYER_BYTES", 1000)
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 3600.0)
     listen = (parse_listen_url("greenstack://127.0.0.1:0"),)
     frames = [mutation(b"k%d" % n, b"v" * 100, flags=Flag.QUIET) for n in range(2000)]
     with (

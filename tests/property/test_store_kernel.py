@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import pairwise
@@ -23,9 +22,6 @@ from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, Spa
 from logweir.store.fieldtype import FieldType
 from logweir.store.keys import index_keys
 from logweir.wal import kernel as rows_kernel
-from logweir.wal.block import encode_block
-from logweir.wal.columns import encode_run
-from logweir.wal.crc32c import CHECKSUM, CHECKSUM_INVERTED
 from logweir.wal.mp import pack
 
 ROUNDS = 3000
@@ -255,8 +251,8 @@ def test_rows_without_room_are_told() -> None:
             assert len(out) == room
 
 
-def test_joining_and_gathering_are_the_same_compiled_and_not() -> None:
-    """Boundaries go on where others end; the last tuple of a key is taken; no room is told."""
+def test_joining_is_the_same_compiled_and_not() -> None:
+    """Boundaries go on where others end; no room is told."""
     random = Random(11)
     for _ in range(300):
         sizes = [[random.randrange(9) for _ in range(random.randrange(1, 9))] for _ in range(3)]
@@ -275,14 +271,6 @@ def test_joining_and_gathering_are_the_same_compiled_and_not() -> None:
             assert out == wanted
             assert module.join_bounds(array("Q", (0, 1)), out, at) == -1
             assert module.join_bounds(wanted, array("Q", (0,)), 0) == -1
-        data = random.randbytes(wanted[-1])
-        keys = bytes(random.choice(b"ab") for _ in data)
-        newer = {b"ab": b"newer"}
-        found = [dict(newer), dict(newer)]
-        for module, into in zip((kernel, plain), found, strict=True):
-            module.gather(keys, wanted, data, wanted, into)
-        expected = {keys[start:end]: data[start:end] for start, end in pairwise(wanted)} | newer
-        assert found == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -290,98 +278,7 @@ def test_joining_and_gathering_are_the_same_compiled_and_not() -> None:
 )
 def test_boundaries_outside_of_their_buffer_are_refused(bounds: tuple[int, int]) -> None:
     """Nothing is read from where no bytes are, neither of keys nor of tuples."""
-    bad, good = array("Q", bounds), array("Q", (0, 3))
+    bad = array("Q", bounds)
     for module in (kernel, plain):
         with pytest.raises(IndexError):
             module.parts(b"abc", bad)
-        with pytest.raises(IndexError):
-            module.gather(b"abc", bad, b"abc", good, {})
-        with pytest.raises(IndexError):
-            module.gather(b"abc", good, b"abc", bad, {})
-
-
-def lone(
-    module: ModuleType, data: bytes, table: array[int], numbers: tuple[int, ...], most: int
-) -> tuple[bytes, bytes] | None:
-    """Key and block of one tuple, as one of the kernels makes them."""
-    replica_id, group_id, lsn, timestamp, unsynced, offset = numbers
-    prefix = b"\x82\x10\xcd\x02\x00\x21"
-    start = (replica_id, group_id, lsn, timestamp, unsynced, offset, most)
-    found = module.lone(data, table, prefix, *start, CHECKSUM, CHECKSUM_INVERTED)
-    return None if found is None else (found[0], bytes(found[1]))
-
-
-def test_key_and_block_of_a_lone_tuple_are_those_of_the_ordinary_way() -> None:
-    """Where it is taken; and it is left where it is refused, would be packed, or ends in zeros."""
-    random = Random(5)
-    made = Counter[str]()
-    for _ in range(ROUNDS):
-        space = spaces(random)
-        index = space.indexes[0]
-        table = _table(space.format, index, True)
-        assert table is not None
-        data = fitting(Cases(random), space)
-        if random.random() < 0.2:
-            data = mutate(random, data)
-        if random.random() < 0.3:
-            data += bytes(random.randrange(3)) if random.random() < 0.2 else b""
-        numbers = (
-            random.randrange(32),
-            random.randrange(2),
-            random.choice([1, 127, 128, 65535, 2**40]),
-            random.random() * 2e9,
-            random.choice([0, 1, 200, 2**32 - 1]),
-            random.randrange(2000),
-        )
-        most = random.choice([100, 2048])
-        found = lone(kernel, data, table, numbers, most)
-        assert found == lone(plain, data, table, numbers, most)
-        replica_id, group_id, lsn, timestamp, unsynced, offset = numbers
-        keys = told(slow_keys, space, index, data)
-        row = encode_run(
-            type=3,
-            replica_id=replica_id,
-            group_id=group_id,
-            first_lsn=lsn,
-            timestamp=timestamp,
-            source=data,
-            bounds=array("Q", (0, len(data))),
-            prefix=b"\x82\x10\xcd\x02\x00\x21",
-        )
-        head, rows = encode_block(row, threshold_bytes=most, unsynced_bytes=unsynced, offset=offset)
-        if found is not None:
-            assert keys == [found[0]]
-            assert found[1] == head + rows
-            made["taken"] += 1
-        elif isinstance(keys, str):
-            made["refused"] += 1
-        elif rows is not row:
-            made["packed"] += 1
-        else:
-            # Odd values, which only the ordinary way knows, or many zeros, of which it knows more.
-            assert run(kernel, data, [0, len(data)], table, 4096)[0] & 3 == kernel.ODD
-            made["odd"] += 1
-    assert min(made[name] for name in ("taken", "refused", "packed")) > ROUNDS // 100, made
-
-
-@pytest.mark.parametrize("zeros", [1, 40, 511, 512, 600])
-@pytest.mark.parametrize("module", [kernel, plain], ids=["installed", "interpreted"])
-def test_no_lone_tuple_leaves_zeros_alone_in_a_sector(module: ModuleType, zeros: int) -> None:
-    """At each place where the block may end; the writer takes such a row by its other way."""
-    space = SpaceDef(512, 1, "t").with_indexes(
-        (IndexDef(512, 0, "p", IndexType.TREE, (PartDef(0, FieldType.UNSIGNED),)),)
-    )
-    table = _table(space.format, space.indexes[0], True)
-    assert table is not None
-    data = pack([1, bytes(zeros)])
-    left = 0
-    for offset in range(512):
-        found = lone(module, data, table, (1, 0, 5, 1.5, 0, offset), 4096)
-        if found is None:
-            left += 1
-            continue
-        whole = bytes(offset) + found[1]
-        sectors = {(at // 512) * 512 for at in range(offset, len(whole))}
-        assert all(whole[max(at, offset) : at + 512].strip(b"\0") for at in sectors)
-    assert left > 0
-    assert (left == 512) == (zeros >= 512)

@@ -21,8 +21,9 @@ from logweir.replication.synapse.codec import (
     parse,
     row_text,
 )
-from logweir.replication.synapse.cursors import Cursor, Tracker
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.rows import render
+from logweir.replication.synapse.units import Cursor
 
 TOKENS = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters=" \n\r"), min_size=1, max_size=8)

@@ -23,8 +23,8 @@ from logweir.replication.tank.bundle import (
 )
 from logweir.replication.tank.codec import decode_request, encode_published, encode_request
 from logweir.replication.tank.messages import Publish, PublishPart, PublishResult
+from logweir.replication.tank.partition import Append
 from logweir.replication.tank.publishing import Outcome
-from logweir.replication.tank.session import Append
 from logweir.replication.tank.topicspaces import Placed, bundle_tuple, place_bundle
 from logweir.store.references import LargeTuple
 

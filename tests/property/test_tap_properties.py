@@ -13,25 +13,22 @@ from support.tapmodel import MemoryBucket, packets
 
 import logweir
 from logweir.replication.bucket import Item, VbucketState, pack_head, pack_item, unpack_item
+from logweir.replication.sasl import MECHANISMS, Authentication, Credentials, Login
 from logweir.replication.session import Outbox
 from logweir.replication.spacefeed import ENCODINGS, SpaceFeed
-from logweir.replication.tap.codec import (
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.tap.commands import Executor
+from logweir.replication.tap.consumer import ConsumerSession
+from logweir.replication.tap.messages import (
     Connect,
-    Opcode,
     Option,
-    Packet,
-    Status,
     TapMessage,
     decode_connect,
     decode_filter,
     decode_tap,
     encode_connect,
-    encode_request,
     encode_tap,
 )
-from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.consumer import ConsumerSession
-from logweir.replication.tap.sasl import MECHANISMS, Authentication, Credentials, Login
 from logweir.replication.tap.stream import Producer, StreamOptions
 from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
 from logweir.wal.mp import pack, unpack

@@ -20,19 +20,10 @@ from logweir.replication.bucketfeed import Puts
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.session import Outbox
 from logweir.replication.tap import kernel, runs
-from logweir.replication.tap.codec import (
-    Connect,
-    Opaque,
-    Opcode,
-    Option,
-    Packet,
-    PacketBuffer,
-    Status,
-    encode_request,
-    encode_tap,
-)
+from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, Status, encode_request
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.endpoint import execute_one
+from logweir.replication.tap.messages import Connect, Opaque, Option, encode_tap
 from logweir.replication.tap.runs import (
     RequestRun,
     RunBuffer,
@@ -42,21 +33,15 @@ from logweir.replication.tap.runs import (
     touched_vbuckets,
 )
 from logweir.replication.tap.stream import Producer, StreamOptions, mutation_of
-from logweir.store import kernel as keys_kernel
 from logweir.store.bulk import interpreted
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
-from logweir.wal import kernel as rows_kernel
 from logweir.wal.vclock import VClock
 
 NOW = 1_795_000_000.0
 
 PLAIN = interpreted(kernel)
-PLAIN_KEYS = interpreted(keys_kernel)
-PLAIN_ROWS = interpreted(rows_kernel)
-vars(PLAIN_KEYS)["rows"] = PLAIN_ROWS
-vars(PLAIN).update(rows=PLAIN_ROWS, keys=PLAIN_KEYS)
 
 KEYS = st.sampled_from(
     [b"a", b"a", b"b", b"b", b"with\x00zero", b"with\x00zero", bytes(250), b"k" * 250]
@@ -243,7 +228,7 @@ def run_kernel(
     states = bytearray([1, 1, 2, 255] + [0] * 65532)
     changes: tuple[object, ...] = (None, None, None) if reads else ({}, {}, {})
     how = module.execute(  # type: ignore[attr-defined]
-        data, table[0], numbers, states, lambda entry, default, handle: there.get(entry), None,
+        data, table[0], numbers, states, there.get,
         *changes, bytearray(600), answers, bodies, bounds, kinds,
     )  # fmt: skip
     return count, table, how, numbers, answers, bodies, bounds, kinds, changes

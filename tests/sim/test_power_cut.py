@@ -127,7 +127,12 @@ def test_a_flipped_bit_of_an_acknowledged_batch_is_never_an_ending() -> None:
         disk = fresh_disk()
         written = Written()
         threshold = rng.choice((None, 2029))
-        writer = open_writer(disk, written, WriterOptions(compress_threshold_bytes=threshold))
+        options = WriterOptions(
+            compress_threshold_bytes=threshold,
+            is_synced=True,
+            write_ahead_bytes=rng.choice((0, 3000, 2**20)),
+        )
+        writer = open_writer(disk, written, options)
         for _ in range(3):
             write_batch(writer, written, rng)
             writer.sync()

@@ -74,8 +74,10 @@ def random_body(rng: random.Random) -> bytes:
 
 
 def random_options(rng: random.Random) -> WriterOptions:
-    """Options under which files are short or long, blocks plain or packed."""
+    """Options under which files are short or long, blocks plain or packed, zeros ahead or none."""
     return WriterOptions(
+        is_synced=rng.random() < 0.8,
+        write_ahead_bytes=rng.choice((0, 600, 5000, 2**20)),
         max_bytes=rng.choice((2, 3000, 20000, 2**20)),
         compress_threshold_bytes=rng.choice((None, None, 2029)),
     )

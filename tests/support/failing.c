@@ -128,6 +128,8 @@ OF_FD(ssize_t, pwrite, (int fd, const void *data, size_t size, off_t where), (fd
 OF_FD(ssize_t, pwrite64, (int fd, const void *data, size_t size, off_t where), (fd, data, size, where))
 OF_FD(ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t where), (fd, parts, count, where))
 OF_FD(ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off_t where), (fd, parts, count, where))
+OF_FD(ssize_t, pwritev2, (int fd, const struct iovec *parts, int count, off_t where, int flags), (fd, parts, count, where, flags))
+OF_FD(ssize_t, pwritev64v2, (int fd, const struct iovec *parts, int count, off_t where, int flags), (fd, parts, count, where, flags))
 OF_FD(int, ftruncate, (int fd, off_t size), (fd, size))
 OF_FD(int, ftruncate64, (int fd, off_t size), (fd, size))
 OF_FD(int, fsync, (int fd), (fd))

@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "mp",
         ),
         *("power_cut", "render", "selection", "summary", "vclock", "xrow", "lost_lsns"),
-        *("agreement", "durable_names", "end_mark", "leases", "names"),
+        *("agreement", "durable_names", "end_mark", "leases", "names", "written_ahead*"),
     ),
     "recovery": (
         *(
@@ -51,7 +51,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("lone_kill", "pipelined_insert_*", "reference*", "reopening_*", "schema", "sequences"),
         *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
         *("failing_system_calls", "folder_named_icu", "fork", "interrupts", "synchronous_rows"),
-        *("traced_commits", "upsert_of_keys", "memtable*", "statement_kernel*"),
+        "settled_*",
+        *("traced_commits", "upsert_of_keys", "memtable*", "layers", "statement_kernel*"),
     ),
     "hub": (
         *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),
@@ -83,8 +84,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "fuzz_greenstack",
     ),
     "synapse": ("synapse_*", "follower_contract", "real_synapse", "fuzz_synapse"),
-    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url"),
-    "tools": ("cli*", "docs", "house", "tour", "spark_example"),
+    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "settled_*"),
+    "tools": ("bench_*", "cli*", "docs", "house", "tour", "spark_example"),
 }
 """Room to the names of its test files, without `test_` and `.py`."""
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from support.loops import until
 
 import logweir
+from interop.tankmodel import DATA
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.names import Names
@@ -17,6 +18,7 @@ from logweir.replication.runner import Runner, Timing
 from logweir.replication.tank.bundle import Message, encode_bundle
 from logweir.replication.tank.endpoint import TankService, TopicStore
 from logweir.replication.tank.source import TankSource
+from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tank.topicspaces import topics_of
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 
@@ -25,6 +27,8 @@ def ordinary(*contents: bytes) -> bytes:
     """An ordinary bundle."""
     return encode_bundle([Message(0, 5, None, each) for each in contents])
 
+
+FOLDER = DATA / "data"
 
 SERVICES: dict[Url, TankService] = {}
 
@@ -74,3 +78,16 @@ def contents(log: logweir.Log, topic: str, partition: int = 0) -> list[int]:
     if topic not in topics_of(log):
         return []
     return [int(str(row[1])) for row in log.select(topic, [partition])]
+
+
+@asynccontextmanager
+async def served(
+    log: logweir.Log, *, read_only: bool = False, upkeep_seconds: float = 1.0
+) -> AsyncIterator[Url]:
+    """A store's topics on a free port."""
+    topics = StoredTopics(log, read_only=read_only, upkeep_seconds=upkeep_seconds)
+    try:
+        async with listening(topics) as url:
+            yield url
+    finally:
+        await topics.close()

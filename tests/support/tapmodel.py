@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from logweir.replication.bucket import Item, VbucketState
+from logweir.replication.sasl import Credentials
 from logweir.replication.tap.codec import Packet, PacketBuffer
 from logweir.replication.tap.commands import Executor
 from logweir.replication.tap.runs import packets_of
-from logweir.replication.tap.sasl import Credentials
 from logweir.replication.tap.session import Commands, Connected, ServerSession, Settings
 from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
 

@@ -7,7 +7,6 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from support.waiting import until
@@ -55,12 +54,7 @@ class Valve:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends = True
         self._waker.send(b"x")
         self._thread.join(20)

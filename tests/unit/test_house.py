@@ -30,7 +30,19 @@ FLOORS: dict[str, float] = {
 FACE = 4.5
 """Floor of the package's own `__init__` and what else stands at the root: below `tools` only."""
 
-FILE_LINES = 800
+FILE_LINES = 600
+LONG_FILES = {
+    # Until the one engine of the store takes their place.
+    "store/decode.py",
+    "store/kernel.py",
+    "store/log.py",
+    "store/state.py",
+    # Their loops call one another as C functions, which a compiler sees only within one file.
+    "replication/synapse/kernel.py",
+    "replication/synapse/linekernel.py",
+    "wal/kernel.py",
+}
+"""May be longer than `FILE_LINES`, up to 800."""
 FUNCTION_LINES = 70
 KERNEL_LINES = 150
 """For the one loop of a kernel, which a compiler sees as a whole."""
@@ -119,7 +131,7 @@ def long_files(tree: Tree) -> list[str]:
         for name, text in tree.items()
         if name.endswith((".py", ".pyi", ".pxd", ".pyx", ".sh", ".md"))
         and not name.startswith("tests/data/")
-        and text.count("\n") > FILE_LINES
+        and text.count("\n") > (800 if name in LONG_FILES else FILE_LINES)
     ]
 
 
@@ -286,8 +298,9 @@ BAD = [
     (upward_imports, "errors.py", '"""X."""\nfrom logweir.limits import TUPLE_BYTES\n'),
     (upward_imports, "replication/x.py", '"""X."""\nimport logweir.pipeline.jobs\n'),
     (upward_imports, "__init__.py", '"""Face."""\nfrom logweir.tools import tour\n'),
-    (long_files, "wal/x.py", "\n" * 801),
-    (long_files, "wal/xkernel.pyx", "\n" * 801),
+    (long_files, "wal/x.py", "\n" * 601),
+    (long_files, "wal/xkernel.pyx", "\n" * 601),
+    (long_files, "store/log.py", "\n" * 801),
     (long_functions, "wal/x.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 71),
     (long_functions, "wal/kernel.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 151),
     (unlisted_packages, "store/__init__.py", ""),
@@ -326,6 +339,11 @@ def test_each_check_finds_what_it_looks_for(
     """The check passes a good tree and complains about the same tree with one bad file."""
     assert check(GOOD) == []
     assert len(check({**GOOD, name: text})) >= 1
+
+
+def test_every_long_file_needs_its_exception(tree: Tree) -> None:
+    """Who shortens one of them takes it off the list."""
+    assert [name for name in LONG_FILES if tree.get(name, "").count("\n") <= FILE_LINES] == []
 
 
 @pytest.mark.parametrize(

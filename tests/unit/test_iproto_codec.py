@@ -17,14 +17,13 @@ from logweir.replication.iproto import auth, codec
 from logweir.replication.iproto.codec import (
     Ballot,
     BrokenStream,
-    Request,
     RequestType,
     Splitter,
     decode_answer,
     decode_greeting,
-    decode_request,
     encode_greeting,
 )
+from logweir.replication.iproto.requests import Request, decode_request, encode_request
 from logweir.wal.vclock import VClock
 
 UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")
@@ -117,8 +116,8 @@ def test_replication_frames_are_byte_for_byte_those_of_2_6_0() -> None:
     heartbeat = codec.encode_heartbeat(1, 1.5)
     assert heartbeat == body_of("ce0000000f 83 0000 0201 04cb3ff8000000000000")
     assert codec.encode_ack(VClock({1: 14, 0: 9})) == body_of("ce00000008 810000 8126 81010e")
-    assert codec.encode_request(RequestType.VOTE, 0) == body_of("ce00000003 81 00 44")
-    join = codec.encode_request(RequestType.JOIN, 0, {0x24: str(UUID)})
+    assert encode_request(RequestType.VOTE, 0) == body_of("ce00000003 81 00 44")
+    join = encode_request(RequestType.JOIN, 0, {0x24: str(UUID)})
     assert join[:10] == body_of("ce0000002b 81 00 41 81 24")[:10]
 
 

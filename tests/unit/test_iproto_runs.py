@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.kernels import PLAIN_IPROTO
 
 from logweir.replication.iproto import codec, kernel, runs
-from logweir.replication.iproto.codec import Request, Splitter, decode_request, encode_request
+from logweir.replication.iproto.codec import Splitter
+from logweir.replication.iproto.requests import Request, decode_request, encode_request
 
 
 def store(sync: int, *row: object, kind: int = 3, space: int = 512) -> bytes:
@@ -71,24 +72,22 @@ def test_run_ends_before_what_is_not_of_its_form(odd: bytes) -> None:
     assert (run.count, run.stop) == (8, len(stream))
 
 
-def test_short_run_is_none_where_something_came_with_it() -> None:
-    """It is not worth it: other kinds, other requests before it, large ones."""
-    assert runs.take_run(store(1, 1) * 3 + encode_request(64, 5)) is None
-    assert runs.take_run(encode_request(64, 5) + store(1, 1)) is None
-    assert runs.take_run(store(1, 1) + b"\xce") is None
-    assert runs.take_run(store(1, 1) + store(2, 1), len(store(1, 1))) is None
-    assert runs.take_run(store(1, 1, kind=2) * 3) is None
-    assert runs.take_run(store(1, "x" * runs.ALONE_BYTES)) is None
-    assert runs.take_run(b"") is None
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_replaces_alone_are_a_run(count: int) -> None:
-    """So that a single change, too, goes the short way."""
-    stream = b"".join(store(sync, sync) for sync in range(count))
+@pytest.mark.parametrize("kind", [2, 3])
+def test_short_run_is_none(kind: int) -> None:
+    """It is not worth it, whatever stands before and behind it; one more, and it is a run."""
+    least = runs.RUN_MIN
+    stream = b"".join(store(sync, sync, kind=kind) for sync in range(least))
+    first = len(store(0, 0, kind=kind))
     run = runs.take_run(stream)
     assert run is not None
-    assert (run.count, run.stop) == (count, len(stream))
+    assert (run.count, run.stop) == (least, len(stream))
+    assert runs.take_run(stream, first) is None
+    assert runs.take_run(stream[first:]) is None
+    assert runs.take_run(stream[first:] + encode_request(64, 5)) is None
+    assert runs.take_run(stream[:-1]) is None
+    assert runs.take_run(encode_request(64, 5) + stream) is None
+    assert runs.take_run(store(1, 1, kind=kind) + b"\xce") is None
+    assert runs.take_run(b"") is None
 
 
 def both(data: bytes) -> None:
@@ -108,30 +107,6 @@ def both(data: bytes) -> None:
     count, table, _, _ = results[0]
     for start, end in Splitter().split(data[: table[kernel.RUN_STOP]])[0]:
         decode_request(data, start, end, Request(-1))
-    lone = kernel.take_lone(data)
-    assert lone == PLAIN_IPROTO.take_lone(data)
-    is_lone = count == 1 and table[kernel.RUN_STOP] == len(data)
-    if lone is None:
-        assert not is_lone or table[kernel.RUN_TYPE] != 3 or table[kernel.RUN_VERSION]
-    else:
-        assert is_lone
-        sync, space_id, packed = lone
-        assert (sync, space_id) == (table[kernel.RUN_HEAD], table[kernel.RUN_SPACE])
-        assert packed == results[0][2]
-        answer = kernel.answer(sync, 80, packed)
-        assert answer == PLAIN_IPROTO.answer(sync, 80, packed) == results[0][3]
-
-
-def test_a_lone_replace_is_what_a_run_of_one_is() -> None:
-    """And nothing else is one: two of them, an insert, a schema version, a part."""
-    one = store(2**40, 7, "x" * 300)
-    run = runs.take_run(one)
-    assert run is not None
-    assert runs.take_lone(one) == (2**40, 512, run.packed)
-    assert runs.answer_lone(2**40, 81, run.packed) == run.answers(81)
-    wanted = msgpack.packb({0: 3, 1: 5, 5: 80}) + msgpack.packb({0x10: 512, 0x21: [1]})
-    others = (b"", one * 2, one[:-1], one + b"\0", store(1, 1, kind=2), codec.frame(wanted))
-    assert [runs.take_lone(other) for other in others] == [None] * len(others)
 
 
 def test_kernels_agree_on_damaged_runs() -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from logweir.errors import LocalProtocolError
 from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
 from logweir.replication.iproto import codec, follower
-from logweir.replication.iproto.codec import Request, encode_ack, encode_request
+from logweir.replication.iproto.codec import encode_ack
 from logweir.replication.iproto.follower import FollowerSession
+from logweir.replication.iproto.requests import Request, encode_request
 from logweir.replication.iproto.session import Ack, ServerSession, State
 from logweir.wal.vclock import VClock
 

@@ -229,14 +229,24 @@ def test_a_tank_folder_is_imported(tmp_path: Path) -> None:
         assert len(bundles) == runs[0][name, partition]["bundles"]
 
 
-def test_state_of_synchronous_rows_is_refused(tmp_path: Path) -> None:
-    """Which of them hold is decided behind them; the state at a snapshot is taken."""
+def test_state_of_synchronous_rows_is_that_of_one_folder(tmp_path: Path) -> None:
+    """Which of them hold is decided behind them; where that may be in another folder it is
+    refused, but for the state at a snapshot."""
     with logweir.open(tmp_path / "d") as log:
         log.insert("_space", (600, 1, "s", "memtx", 0, {"is_sync": True}, []))
         log.insert("_index", (600, 0, "p", "tree", {"unique": True}, [[0, "unsigned"]]))
         log.insert("s", (1,))
+    assert prepare(look_here, [tmp_path / "d"]).vclock == VClock({1: 4})
+    (tmp_path / "older").mkdir()
+    (log_file,) = (tmp_path / "d").glob("*.xlog")
+    with logweir.open(tmp_path / "d") as log:
+        newest = log.snapshot()
+        log.insert("s", (2,))
+    newest.unlink()
+    shutil.move(log_file, tmp_path / "older")
     with pytest.raises(WalError, match="synchronous spaces"):
-        prepare(look_here, [tmp_path / "d"])
+        prepare(look_here, [tmp_path / "older", tmp_path / "d"])
+    shutil.move(tmp_path / "older" / log_file.name, log_file)
     with logweir.open(tmp_path / "d") as log:
         log.snapshot()
-    assert prepare(look_here, [tmp_path / "d"]).vclock == VClock({1: 4})
+    assert prepare(look_here, [tmp_path / "d"]).vclock == VClock({1: 6})

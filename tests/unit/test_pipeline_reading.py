@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import uuid
 from array import array
 from collections.abc import Iterable
@@ -246,6 +247,28 @@ def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("hello\n\n")
     with pytest.raises(WalError, match=r"other\.txt"):
         list(pipeline.batches(tmp_path / "other.txt"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are locks of Linux")
+def test_a_file_that_is_collected_after_planning_is_named(tmp_path: Path) -> None:
+    """With what to do; under a lease it stays, and every row is read."""
+    with logweir.open(tmp_path, checkpoint_count=1, checkpoint_interval=0) as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        options = scan_options(tmp_path, kinds="xlog", columns=["lsn"])
+        with pipeline.leased(tmp_path):
+            planned = plan(options)
+            end = log.vclock.signature
+            for number in range(3):
+                log.insert("t", (number,))
+                log.snapshot()
+            log.collect()
+            found = rows_of(scan(planned.splits[0], options))
+            assert [row["lsn"] for row in found] == list(range(1, end + 1))
+        log.collect()
+        with pytest.raises(WalError, match="is gone since the scan was planned") as caught:
+            list(scan(planned.splits[0], options))
+    assert planned.sources[0].path in str(caught.value)
+    assert "pipeline.leased(folder)" in caught.value.hint
 
 
 def test_a_file_that_grows_after_planning_is_read_as_it_was(tmp_path: Path) -> None:

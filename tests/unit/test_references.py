@@ -15,6 +15,7 @@ from logweir.store import state as state_module
 from logweir.store.append import append_tuples
 from logweir.store.commit import Job
 from logweir.store.references import REFERENCE, LargeTuple
+from logweir.store.state import Txn
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import pack, unpack
 
@@ -52,17 +53,20 @@ def append(log: logweir.Log, rows: list[Row]) -> None:
 
 def references(log: logweir.Log) -> int:
     """How many entries of t are references."""
-    with log.read_view() as view:
-        tree = view.engine.txn.tree(log.schema.space("t").id, 0)
+    name = log.schema.space("t").id, 0
+
+    def count(txn: Txn) -> int:
+        tree = txn.tree(*name)
         assert tree is not None
-        with view.engine.txn.raw.cursor(tree.handle) as cursor:
+        with txn.raw.cursor(tree.handle) as cursor:
             return sum(value[0] == REFERENCE for value in cursor.iternext(keys=False))
+
+    return log.change_base(count)
 
 
 def files_referred_to(log: logweir.Log) -> list[int]:
     """The numbers of the log files that the state knows references to."""
-    with log.read_view() as view:
-        return view.engine.txn.log_files()
+    return log.change_base(lambda txn: txn.log_files())
 
 
 def test_tuple_that_the_log_takes_as_it_is_is_not_stored_twice(tmp_path: Path) -> None:
@@ -106,6 +110,7 @@ def test_references_hold_after_a_crash_and_after_a_close(tmp_path: Path, durabil
     log = topic(tmp_path, durability=durability, wal_max_size=200_000)
     for row in rows[:20]:
         append(log, [row])
+    log.change_base(lambda txn: None)
     log.abandon()
     with topic(tmp_path, durability=durability, wal_max_size=200_000) as log:
         assert references(log) == 20
@@ -177,7 +182,7 @@ def test_a_view_that_opens_while_tuples_are_moved_reads_them_to_its_end(tmp_path
             disarm()
 
         log.insert("t", (1, 1, 1, 7, b"x"))
-        arm("store.before_move_commit", look)
+        arm("store.before_apply_commit", look)
         try:
             log.snapshot()
             append(log, rows_of(1, start=50))

@@ -13,7 +13,7 @@ import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store.commit import Job
-from logweir.store.syncer import Aside, Syncer
+from logweir.store.syncer import Aside
 from logweir.wal import failpoint
 from logweir.wal.filesystem import OS
 
@@ -58,17 +58,18 @@ def test_reads_go_on_after_a_failed_write(kinds: set[str], tmp_path: Path) -> No
     assert log.is_closed
 
 
-def test_late_rows_that_were_acknowledged_are_read_after_a_failed_write(tmp_path: Path) -> None:
-    """They wait for the state, which can take them though the log takes nothing more."""
+def test_rows_that_were_acknowledged_are_read_after_a_failed_write(tmp_path: Path) -> None:
+    """They stand in layers, and the state can take them though the log takes nothing more."""
     log, disk = failing_store(tmp_path / "store")
     for number in range(200):
-        log.commit_one(512, b"\x92\xcd" + (1000 + number).to_bytes(2, "big") + b"\xa1y", int)
         log.replace("kv", (2000 + number, "y"))
     disk.fault = Fault(1, {"sync"}, errno.EIO, lasts=True)
     with pytest.raises(WriterPoisoned):
         log.replace("kv", (1, "refused"))
-    assert log.count("kv") >= 210
+    assert log.count("kv") == 210
     assert log.get("kv", 1) == (1, "x")
+    log._apply_layers()
+    assert log.count("kv") == 210
     log.close()
 
 
@@ -152,40 +153,16 @@ def test_what_is_asked_for_while_a_call_runs_is_done_after_it() -> None:
     assert calls == [0, 1]
 
 
-def test_a_sync_that_fails_while_deferred_work_runs_is_not_acknowledged(tmp_path: Path) -> None:
-    """The helper thread's error reaches the thread that did the work meanwhile, and its caller."""
+def test_a_failed_sync_of_many_rows_is_not_acknowledged(tmp_path: Path) -> None:
+    """None of them is seen, and the position stays."""
     log, disk = failing_store(tmp_path / "store")
-    syncs: list[str] = []
-    start = log._syncer.start
-
-    def counted(call: object, **options: object) -> None:
-        syncs.append("in the helper thread")
-        start(call, **options)  # type: ignore[arg-type]
-
-    log._syncer.start = counted  # type: ignore[method-assign]
     before = log.vclock
     disk.fault = Fault(1, {"sync"}, errno.EIO)
     with pytest.raises(WriterPoisoned):
         log.append("kv", [(number, "x") for number in range(100, 2100)])
-    assert syncs == ["in the helper thread"]
     assert log.vclock == before
     assert log.count("kv") == 10
     log.close()
-
-
-def test_a_syncer_raises_what_its_call_raised_and_goes_on() -> None:
-    """Once, in the thread that waits; the next call is not blamed for it."""
-    syncer = Syncer()
-
-    def fail() -> None:
-        raise OSError(errno.EIO, "broken")
-
-    syncer.start(fail)
-    with pytest.raises(OSError, match="broken"):
-        syncer.wait()
-    syncer.start(lambda: None)
-    syncer.wait()
-    syncer.close()
 
 
 def fail_as_lmdb_does() -> None:
@@ -197,7 +174,7 @@ def test_a_change_that_only_the_log_has_is_said_to_be_made(durability: str, tmp_
     """`StateFailed`: the change is made, and there after opening again; later ones are not."""
     folder = tmp_path / "store"
     log, _ = failing_store(folder, durability=durability)
-    failpoint.arm("store.after_sync_before_state_commit", fail_as_lmdb_does)
+    failpoint.arm("store.after_sync_before_publish", fail_as_lmdb_does)
     with pytest.raises(StateFailed, match="in the log") as caught:
         log.insert("kv", (10, "made"))
     failpoint.disarm()
@@ -219,7 +196,7 @@ def test_nothing_is_said_to_be_made_where_nothing_is_logged(tmp_path: Path) -> N
     """With durability "none" a change that the state could not take is not made."""
     log, _ = failing_store(tmp_path / "store", durability="none")
     log.snapshot()
-    failpoint.arm("store.after_sync_before_state_commit", fail_as_lmdb_does)
+    failpoint.arm("store.after_sync_before_publish", fail_as_lmdb_does)
     try:
         with pytest.raises(LogStopped):
             log.insert("kv", (10, "not made"))

@@ -15,7 +15,6 @@ from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.store.log import Log
 from logweir.store.request import Request
-from logweir.store.state import MapFull, Spoiled, State
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
@@ -82,40 +81,6 @@ def test_a_full_file_is_closed_by_another_thread(tmp_path: Path) -> None:
         assert log.count("t") == 2
 
 
-def test_a_state_that_must_grow_is_left_to_another_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of the group is there, and it can be put in line as it is."""
-    with opened(tmp_path / "s") as log:
-        job = insert(log, 1)
-        with monkeypatch.context() as patched:
-            patched.setattr(State, "has_room", lambda state, size: False)
-            assert not log.run_jobs_here([job])
-        assert not job.done
-        assert log.count("t") == 1
-        log.run_job(job)
-        assert log.get("t", 1) == (1, 0)
-
-
-@pytest.mark.parametrize("error", [MapFull("full"), Spoiled()])
-def test_a_job_that_stops_its_group_is_left_to_another_thread(
-    tmp_path: Path, error: Exception
-) -> None:
-    """What was done before it is undone."""
-    with opened(tmp_path / "s") as log:
-        first = insert(log, 1)
-
-        def apply(group: Group) -> None:
-            group.engine.txn.spoil()
-            raise error
-
-        assert not log.run_jobs_here([first, Job(apply)])
-        assert log.count("t") == 1
-        assert not first.done
-        log.run_job(first)
-        assert log.count("t") == 2
-
-
 def test_a_failing_disk_refuses_the_group(tmp_path: Path) -> None:
     """Nothing of it is left, and the next one is taken."""
     faulty = FaultyFileSystem(OS)
@@ -134,7 +99,7 @@ def test_a_group_that_is_stopped_behind_its_write_ends_the_log(tmp_path: Path) -
     """Its jobs are told so; opening the folder again applies what was written."""
     log = opened(tmp_path / "s")
     job = insert(log, 1)
-    arm("store.after_sync_before_state_commit", broken)
+    arm("store.after_sync_before_publish", broken)
     try:
         assert log.run_jobs_here([job])
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from support.logs import ORDERS, SPACE_ROW, START, delete, insert, update, write_log, write_snapshot
 
 from logweir.wal.damage import DamageKind, FileEnd
+from logweir.wal.reader import WalReader
 from logweir.wal.spacenames import SYSTEM_SPACES, SpaceNames
 from logweir.wal.summary import summarize_file
 from logweir.wal.vclock import VClock
@@ -47,7 +48,9 @@ def test_unfinished_write_is_not_damage(tmp_path: Path) -> None:
     """A log that ends inside its last block is torn, not damaged."""
     write_log(tmp_path, ORDERS, close=False)
     path = tmp_path / f"{0:020d}.xlog"
-    path.write_bytes(path.read_bytes()[:-3])
+    with WalReader(path) as reader:
+        end = reader.data_end
+    path.write_bytes(path.read_bytes()[: end - 3])
     summary = summarize_file(path)
     assert (summary.end, summary.rows, summary.is_damaged) == (FileEnd.TORN_TAIL, 5, False)
     assert len(summary.damage) == 1

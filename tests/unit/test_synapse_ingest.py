@@ -13,9 +13,10 @@ from interop.synapsemodel import lines_of, wire, wire_rows
 from logweir.errors import SourceStopped
 from logweir.replication import positions
 from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.cursors import Change, Cursor, Gap, Tracker, Unit
+from logweir.replication.synapse.cursors import Tracker
 from logweir.replication.synapse.follower import FollowerSession, Greeted
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.units import Change, Cursor, Gap, Unit
 from logweir.store import Log
 
 

@@ -14,10 +14,10 @@ from logweir import limits
 from logweir.errors import ConfigError
 from logweir.replication.hub import Hub
 from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.cursors import Change, Cursor, Moved, Unit
-from logweir.replication.synapse.endpoint import read_options
 from logweir.replication.synapse.ingest import Intake
+from logweir.replication.synapse.options import read_options
 from logweir.replication.synapse.streams import Streams
+from logweir.replication.synapse.units import Change, Cursor, Moved, Unit
 from logweir.replication.synapse.updates import HttpSession, Request, UpdatesService
 from logweir.replication.urls import parse_listen_url
 from logweir.store import Log

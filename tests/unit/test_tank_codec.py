@@ -10,10 +10,9 @@ import pytest
 from interop.tankmodel import captures, frames
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
-from logweir.replication.tank import codec, kernel
+from logweir.replication.tank import codec, framing, kernel
 from logweir.replication.tank.codec import (
     PING,
-    FrameBuffer,
     decode_answer,
     decode_request,
     encode_answer,
@@ -21,6 +20,7 @@ from logweir.replication.tank.codec import (
     encode_request,
     publish_results,
 )
+from logweir.replication.tank.framing import FrameBuffer
 from logweir.replication.tank.messages import (
     Create,
     CreateAnswer,
@@ -414,7 +414,7 @@ def test_short_way_of_reading_a_publish_agrees_with_the_ordinary_one() -> None:
                 assert found == plain["one_bundle"](each, at_numbers)
                 seen.add(found is None)
                 if found is not None:
-                    reader = codec._Reader(each)
+                    reader = framing.Reader(each)
                     expected = codec._decode_publish(reader, at_numbers)
                     reader.finish()
                     kind = codec._PUBLISH_AT if at_numbers else codec._PUBLISH

@@ -6,20 +6,17 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.loops import run, until
-from support.tankserving import contents, following, listening, ordinary, somebody_waits
+from support.tankserving import FOLDER, contents, ordinary, served, somebody_waits
 
 import logweir
-from interop.tankmodel import DATA, MemoryStore
 from logweir.errors import ConfigError, PeerRefused, SourceStopped
 from logweir.limits import TANK_UNSTORED_HERE_BYTES
-from logweir.replication.positions import gaps, position
-from logweir.replication.runner import SourceState
+from logweir.replication.positions import gaps
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.bundle import (
     Message,
@@ -38,8 +35,6 @@ from logweir.replication.tank.importer import import_folder
 from logweir.replication.tank.ingest import Batch, Intake
 from logweir.replication.tank.messages import Fetch, FetchPart, Publish, PublishPart, PublishResult
 from logweir.replication.tank.retention import compact, retain
-from logweir.replication.tank.source import TankSource
-from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tank.topicspaces import (
     TOPIC_SPACE,
     create_topic,
@@ -47,24 +42,9 @@ from logweir.replication.tank.topicspaces import (
     set_config,
     topics_of,
 )
-from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.replication.urls import Url, parse_listen_url
 from logweir.wal.mp import pack
 from logweir.wal.xrow import decode_row
-
-FOLDER = DATA / "data"
-
-
-@asynccontextmanager
-async def served(
-    log: logweir.Log, *, read_only: bool = False, upkeep_seconds: float = 1.0
-) -> AsyncIterator[Url]:
-    """A store's topics on a free port."""
-    topics = StoredTopics(log, read_only=read_only, upkeep_seconds=upkeep_seconds)
-    try:
-        async with listening(topics) as url:
-            yield url
-    finally:
-        await topics.close()
 
 
 @pytest.fixture
@@ -371,126 +351,6 @@ def test_what_was_read_before_is_not_given_again_as_all_there_is(log: logweir.Lo
 
 
 # --- following --------------------------------------------------------------------------------
-
-
-def test_all_partitions_of_all_topics_are_followed(log: logweir.Log, tmp_path: Path) -> None:
-    """The real broker's data, byte for byte, then what is published, then a new topic."""
-
-    async def test() -> None:
-        with logweir.open(tmp_path / "upstream", durability="write") as upstream:
-            await asyncio.to_thread(import_folder, upstream, FOLDER)
-            async with served(upstream) as url, Client(url) as client:
-                async with following(log, str(url)) as runner:
-                    await until(lambda: runner.status.state is SourceState.FOLLOWING)
-                    for topic in ("events", "logs", "orders"):
-                        assert log.select(topic) == upstream.select(topic)
-                    await client.publish([PublishPart("orders", 0, ordinary(b"new"))])
-                    await until(lambda: contents(log, "orders")[-1] == 90001)
-                    assert not gaps(log)
-                assert position(log, f"tank://127.0.0.1:{url.port}", "orders", "0") == {
-                    "next": 90002
-                }
-                await client.publish([PublishPart("orders", 0, ordinary(b"more"))])
-                async with following(log, f"{url}/orders/0"):
-                    await until(lambda: contents(log, "orders")[-1] == 90002)
-                assert log.select("orders") == upstream.select("orders")
-
-    run(test)
-
-
-def test_numbers_that_the_broker_no_longer_has_are_a_gap(log: logweir.Log) -> None:
-    """At the beginning and in the middle; following goes on."""
-
-    async def test() -> None:
-        upstream = MemoryStore()
-        upstream.create("t", 1)
-        upstream.content["t"][0].add(100, 101, ordinary(b"a", b"b"))
-        async with listening(upstream) as url:
-            async with following(log, f"{url}/t"):
-                await until(lambda: contents(log, "t") == [100])
-            upstream.content["t"][0].bundles.clear()
-            upstream.content["t"][0].add(200, 200, ordinary(b"c"))
-            async with following(log, f"{url}/t"):
-                await until(lambda: contents(log, "t") == [100, 200])
-        assert [(gap.start, gap.end) for gap in gaps(log)] == [(1, 99), (102, 199)]
-        assert {gap.reason for gap in gaps(log)} == {"the broker no longer has them"}
-
-    run(test)
-
-
-def test_broker_that_lost_data_stops_the_source(log: logweir.Log) -> None:
-    """Nothing is rewound, the state says why."""
-
-    async def test() -> None:
-        upstream = MemoryStore()
-        upstream.create("t", 1)
-        upstream.content["t"][0].add(1, 2, ordinary(b"a", b"b"))
-        async with listening(upstream) as url:
-            async with following(log, f"{url}/t"):
-                await until(lambda: contents(log, "t") == [1])
-            upstream.create("t", 1)
-            upstream.content["t"][0].add(1, 1, ordinary(b"a"))
-            async with following(log, f"{url}/t") as runner:
-                await until(lambda: runner.status.state is SourceState.STOPPED)
-                assert "has been read to 2" in runner.status.last_error
-        assert contents(log, "t") == [1]
-
-    run(test)
-
-
-def test_bundle_that_nobody_can_read_is_a_gap(log: logweir.Log) -> None:
-    """A real broker stores such bundles; the next ones are taken."""
-
-    async def test() -> None:
-        upstream = MemoryStore()
-        upstream.create("t", 1)
-        bad = ordinary(b"a", b"b")[:-1] + b"\0\0"
-        for first, data in ((1, ordinary(b"x")), (2, bad), (4, ordinary(b"y"))):
-            upstream.content["t"][0].add(first, first + (data is bad), data)
-        async with listening(upstream) as url, following(log, f"{url}/t"):
-            await until(lambda: contents(log, "t") == [1, 4])
-        (gap,) = gaps(log)
-        assert (gap.start, gap.end) == (2, 3)
-
-    run(test)
-
-
-def test_publishing_here_to_a_followed_topic_stops_the_source(log: logweir.Log) -> None:
-    """Numbers of the upstream would be taken."""
-
-    async def test() -> None:
-        upstream = MemoryStore()
-        upstream.create("t", 1)
-        upstream.content["t"][0].add(1, 1, ordinary(b"a"))
-        async with listening(upstream) as url:
-            async with following(log, f"{url}/t"):
-                await until(lambda: contents(log, "t") == [1])
-            log.insert("t", (0, 2, 2, 5, ordinary(b"mine")))
-            upstream.content["t"][0].add(2, 2, ordinary(b"theirs"))
-            async with following(log, f"{url}/t") as runner:
-                await until(lambda: runner.status.state is SourceState.STOPPED)
-                assert "publishes here" in runner.status.last_error
-
-    run(test)
-
-
-def test_addresses_that_cannot_be_followed_say_why(log: logweir.Log) -> None:
-    """A partition that is no number, one that is not there, a topic that is not there."""
-
-    async def test() -> None:
-        with pytest.raises(ConfigError):
-            TankSource(parse_url("tank://h/t/x"), log)
-        upstream = MemoryStore()
-        upstream.create("t", 1)
-        async with listening(upstream) as url:
-            async with following(log, f"{url}/t/7") as runner:
-                await until(lambda: runner.status.state is SourceState.STOPPED)
-                assert "has 1 partitions" in runner.status.last_error
-            async with following(log, f"{url}/nosuch") as runner:
-                await until(lambda: runner.status.state is SourceState.WAITING)
-                assert "no topic 'nosuch'" in runner.status.last_error
-
-    run(test)
 
 
 def test_status_tells_how_far_groups_are_behind(log: logweir.Log) -> None:

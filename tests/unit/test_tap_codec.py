@@ -10,22 +10,24 @@ from support.tapmodel import packets, vectors
 from logweir.errors import DecodeError, LimitExceeded, LogweirError, RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
 from logweir.replication.tap.codec import (
-    NO_OPTIONS,
-    Connect,
-    Opaque,
     Opcode,
-    Option,
     Packet,
     PacketBuffer,
     Status,
+    encode_ack,
+    encode_answer,
+    encode_request,
+)
+from logweir.replication.tap.messages import (
+    NO_OPTIONS,
+    Connect,
+    Opaque,
+    Option,
     TapMessage,
     decode_connect,
     decode_filter,
     decode_tap,
-    encode_ack,
-    encode_answer,
     encode_connect,
-    encode_request,
     encode_tap,
 )
 

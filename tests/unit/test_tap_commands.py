@@ -11,15 +11,8 @@ from support.tapmodel import NOW, MemoryBucket, Server, packets, sent
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.tap.codec import (
-    Opaque,
-    Opcode,
-    Packet,
-    Status,
-    TapMessage,
-    encode_request,
-    encode_tap,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.tap.messages import Opaque, TapMessage, encode_tap
 from logweir.replication.tap.pending import Pending
 
 # Not compared: what is not the same everywhere. Behind the unknown VERBOSITY with a body,

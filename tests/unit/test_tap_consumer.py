@@ -8,22 +8,18 @@ from support.tapmodel import MemoryBucket, Server, Users, captures, packets, sen
 from logweir.errors import RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES
 from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Option,
-    Packet,
-    Status,
-    TapMessage,
-    decode_connect,
-    encode_answer,
-    encode_connect,
-    encode_request,
-    encode_tap,
-)
+from logweir.replication.sasl import MECHANISMS, Login
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer, encode_request
 from logweir.replication.tap.commands import Executor
 from logweir.replication.tap.consumer import Alive, ConsumerSession, Refused, StreamEvent
-from logweir.replication.tap.sasl import MECHANISMS, Login
+from logweir.replication.tap.messages import (
+    Connect,
+    Option,
+    TapMessage,
+    decode_connect,
+    encode_connect,
+    encode_tap,
+)
 
 CONNECT = Connect(b"n", Option.SUPPORT_ACK)
 STREAMS = sorted(

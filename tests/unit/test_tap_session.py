@@ -12,16 +12,14 @@ from support.tapmodel import Server, Users, packets, sent
 
 from logweir.limits import FRAME_SECONDS
 from logweir.replication.tap.codec import (
-    Connect,
     Opcode,
-    Option,
     Packet,
     Status,
     encode_ack,
     encode_answer,
-    encode_connect,
     encode_request,
 )
+from logweir.replication.tap.messages import Connect, Option, encode_connect
 from logweir.replication.tap.session import (
     Authenticated,
     Commands,

@@ -8,16 +8,8 @@ import pytest
 from support.tapmodel import packets
 
 from logweir.replication.session import Outbox
-from logweir.replication.tap.codec import (
-    Connect,
-    Opaque,
-    Opcode,
-    Option,
-    Packet,
-    Status,
-    TapMessage,
-    decode_tap,
-)
+from logweir.replication.tap.codec import Opcode, Packet, Status
+from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage, decode_tap
 from logweir.replication.tap.stream import Producer, StreamOptions
 
 ACK = Option.SUPPORT_ACK

@@ -34,9 +34,9 @@ from logweir.replication.iproto.codec import (
     RequestType,
     Splitter,
     encode_ack,
-    encode_request,
     frame,
 )
+from logweir.replication.iproto.requests import encode_request
 from logweir.replication.server import raise_file_limit
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack

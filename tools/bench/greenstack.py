@@ -13,11 +13,8 @@ ones.
 
 from __future__ import annotations
 
-import json
 import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -45,10 +42,12 @@ from logweir.replication.greenstack.messages import (
     encode_ack,
     encode_bucket,
 )
-from logweir.replication.iproto.codec import GREETING_BYTES, RequestType, encode_request, frame
+from logweir.replication.iproto.codec import GREETING_BYTES, RequestType, frame
+from logweir.replication.iproto.requests import encode_request
 from logweir.store import open as open_store
 from logweir.tools.bench.append import BENCH_FORMAT
 from logweir.tools.bench.harness import Case, Result, compare
+from logweir.tools.bench.servers import logweir_server
 from logweir.wal.damage import Damage
 from logweir.wal.mp import pack
 from logweir.wal.reader import WalReader
@@ -59,6 +58,7 @@ __all__ = ["PINGS", "REQUESTS", "GreenstackFigures", "run_greenstack", "to_json"
 REQUESTS: Final = 50_000
 PINGS: Final = 300
 VALUE: Final = b"x" * 60
+_LISTEN: Final = ("tarantool://127.0.0.1:0", "greenstack://127.0.0.1:0")
 _LARGE: Final = b"y" * 10_000
 _VBUCKET: Final = {FlexKey.VBUCKET.value: b"\0\0"}
 
@@ -90,7 +90,8 @@ def run_greenstack(directory: Path, *, rounds: int) -> GreenstackFigures:
         log.create_space("bench", format=BENCH_FORMAT)
         space_id = log.schema.space("bench").id
         Buckets(log).make("default")
-    with _serving(folder) as (tarantool, port):
+    with logweir_server(folder, _LISTEN) as server:
+        tarantool, port = server.ports
         loud, quiet, row_bytes = _mutations(0), _mutations(Flag.QUIET), _replaces(space_id)
         noop = encode_frame(Frame(Opcode.NOOP))
         answers = 69 * REQUESTS
@@ -106,7 +107,8 @@ def run_greenstack(directory: Path, *, rounds: int) -> GreenstackFigures:
         silent = compare(cases, rounds=rounds)
         lanes = _lanes(port)
     rows = _fill(directory / "rows")
-    with _serving(directory / "rows") as (tarantool, port):
+    with logweir_server(directory / "rows", _LISTEN) as server:
+        tarantool, port = server.ports
         size = sum(_packet_bytes(path) for path in sorted((directory / "rows").glob("*.xlog")))
         cases = [
             Case("relay", lambda: _subscribe(tarantool, size), rows),
@@ -262,28 +264,3 @@ def _packet_bytes(path: Path) -> int:
             for block in reader.blocks()
             if not isinstance(block, Damage)
         )
-
-
-@contextmanager
-def _serving(folder: Path) -> Iterator[tuple[int, int]]:
-    """`logweir serve` as a process of its own. Gives its ports: iproto, Greenstack."""
-    listen = ["--listen", "tarantool://127.0.0.1:0", "--listen", "greenstack://127.0.0.1:0"]
-    words = ["serve", str(folder), *listen, "--allow-guest", "all", "--json", "--quiet"]
-    code = "from logweir.tools.cli.main import run; run()"
-    process = subprocess.Popen(  # noqa: S603 - this very program
-        [sys.executable, "-c", code, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise Unreachable("logweir serve", "the server did not start.")
-        first, second = (int(url.rpartition(":")[2]) for url in json.loads(line)["listen"])
-        yield first, second
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()  # type: ignore[union-attr]

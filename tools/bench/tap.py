@@ -1,9 +1,9 @@
-"""`logweir bench tap`: buckets next to Debian's memcached, same client, over loopback.
+"""`logweir bench tap`: dumps next to Debian's memcached, live streams and many followers.
 
-Each server is a process of its own; ours syncs before it answers, memcached keeps nothing. Set and
-get: one connection, all requests sent without waiting while the answers are read. Dump: TAP DUMP of
-all items until the end of the stream, against pipelined gets of all items. CPU: what the server's
-process took per item over all rounds, which a loaded machine disturbs less than rates.
+Commands one by one are cells of `logweir bench statements`. Dump: TAP DUMP of all items until the
+end of the stream, next to gets of all items from memcached, all sent without waiting while the
+answers are read. CPU: what the server's process took per item over all rounds, which a loaded
+machine disturbs less than rates.
 
 Latency: from the sending of a set to the arrival of its TAP packet at a consumer that follows, in
 turn with one write and sync of as many bytes to a file beside the store, which no change can be
@@ -15,31 +15,22 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
 
 from logweir.errors import ConfigError
-from logweir.replication.tap.codec import (
-    Connect,
-    Opcode,
-    Option,
-    Packet,
-    encode_connect,
-    encode_request,
-)
+from logweir.replication.tap.codec import Opcode, Packet, encode_request
+from logweir.replication.tap.messages import Connect, Option, encode_connect
 from logweir.tools.bench.harness import Case, Result, compare
+from logweir.tools.bench.servers import Server, logweir_server, memcached_server, version_of
 
 __all__ = ["ITEMS", "VALUE_BYTES", "TapFigures", "run_tap", "to_json"]
 
@@ -57,60 +48,44 @@ _EXTRAS: Final = struct.pack(">II", 0, 0)
 class TapFigures:
     """What was measured. The first of each list of results is memcached.
 
-    `cpu_us`: CPU of a server per item, by what was measured and case; `followers`: bytes and
+    `cpu_us`: CPU of a server per item of the dump, by case; `followers`: bytes and
     seconds; `baseline`: what memcached says it is.
     """
 
-    set: list[Result]
-    get: list[Result]
     dump: list[Result]
     latency_ms: dict[str, float]
     followers: dict[str, float]
-    cpu_us: dict[str, dict[str, float]]
+    cpu_us: dict[str, float]
     baseline: str
 
 
 def run_tap(directory: Path, *, rounds: int) -> TapFigures:
     """Measure in `directory`, which decides the disk. Raises `ConfigError` without memcached."""
-    if shutil.which("memcached") is None:
+    version = version_of("memcached")
+    if version is None:
         raise ConfigError("bench tap", "there is no memcached here", hint="install memcached 1.6")
     with ExitStack() as stack:
-        theirs = stack.enter_context(_memcached())
-        ours = stack.enter_context(_logweir(directory / "tap"))
-        both = {"memcached": theirs, "logweir, synced": ours}
-        cpu: dict[str, dict[str, float]] = {}
-        measured: dict[str, list[Result]] = {}
-        cases = {
-            "set": [_case(name, server, Opcode.SET) for name, server in both.items()],
-            "get": [_case(name, server, Opcode.GET) for name, server in both.items()],
-            "dump": [
-                _case("memcached, gets", theirs, Opcode.GET),
-                Case("logweir, DUMP", lambda: _dump(ours.port), ITEMS),
-            ],
+        theirs = stack.enter_context(memcached_server())
+        listen = ["tap://127.0.0.1:0/bench"]
+        ours = stack.enter_context(logweir_server(directory / "tap", listen))
+        for server in (theirs, ours):
+            _pipelined(server.port, _requests(Opcode.SET, ITEMS, VALUE_BYTES), ITEMS * 24)
+        cases = [
+            _gets("memcached, gets", theirs),
+            Case("logweir, DUMP", lambda: _dump(ours.port), ITEMS),
+        ]
+        before = [server.cpu_seconds() for server in (theirs, ours)]
+        dump = compare(cases, rounds=rounds)
+        cpu = {
+            case.name: round((server.cpu_seconds() - was) / (rounds * ITEMS) * 1e6, 3)
+            for case, server, was in zip(cases, (theirs, ours), before, strict=True)
         }
-        for what, pair in cases.items():
-            before = [server.cpu_seconds() for server in (theirs, ours)]
-            measured[what] = compare(pair, rounds=rounds)
-            cpu[what] = {
-                case.name: round((server.cpu_seconds() - was) / (rounds * ITEMS) * 1e6, 3)
-                for case, server, was in zip(pair, (theirs, ours), before, strict=True)
-            }
-        return TapFigures(
-            measured["set"],
-            measured["get"],
-            measured["dump"],
-            _latency(ours.port, directory),
-            _followers(ours),
-            cpu,
-            _version(),
-        )
+        return TapFigures(dump, _latency(ours.port, directory), _followers(ours), cpu, version)
 
 
 def to_json(figures: TapFigures) -> dict[str, Any]:
     """For `--json`."""
     return {
-        "set": [result.to_json() for result in figures.set],
-        "get": [result.to_json() for result in figures.get],
         "dump": [result.to_json() for result in figures.dump],
         "latency_ms": figures.latency_ms,
         "followers": figures.followers,
@@ -140,9 +115,9 @@ def _requests(opcode: Opcode, count: int, value_bytes: int) -> bytes:
     )
 
 
-def _case(name: str, server: _Server, opcode: Opcode) -> Case:
-    requests = _requests(opcode, ITEMS, VALUE_BYTES)
-    answer_bytes = 24 if opcode == Opcode.SET else 24 + 4 + VALUE_BYTES
+def _gets(name: str, server: Server) -> Case:
+    requests = _requests(Opcode.GET, ITEMS, VALUE_BYTES)
+    answer_bytes = 24 + 4 + VALUE_BYTES
     return Case(name, lambda: _pipelined(server.port, requests, ITEMS * answer_bytes), ITEMS)
 
 
@@ -204,7 +179,7 @@ def _percentiles(prefix: str, seconds: list[float]) -> dict[str, float]:
     }
 
 
-def _followers(server: _Server) -> dict[str, float]:
+def _followers(server: Server) -> dict[str, float]:
     requests = _requests(Opcode.SET, FOLLOWED, FOLLOWED_BYTES)
     future = encode_connect(Connect(b"", Option.BACKFILL, 2**64 - 1))
     packet_bytes = 24 + 16 + len(_key(0)) + FOLLOWED_BYTES
@@ -256,7 +231,7 @@ def _read_all(peers: list[socket.socket], expected_bytes: int) -> int:
 class _Watch:
     """The most memory that a server held since this was made."""
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._most = 0.0
         self._ended = threading.Event()
@@ -272,77 +247,3 @@ class _Watch:
         self._ended.set()
         self._thread.join()
         return self._most
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """A process that serves. What it uses is read from /proc, 0 where there is none."""
-
-    port: int
-    pid: int
-
-    def cpu_seconds(self) -> float:
-        """CPU time so far."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text()
-        except OSError:
-            return 0.0
-        fields = text.rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory_bytes(self) -> float:
-        """Memory of its own: without files, the state's map among them."""
-        try:
-            text = Path(f"/proc/{self.pid}/status").read_text()
-        except OSError:
-            return 0.0
-        lines = (line.split() for line in text.splitlines())
-        return sum(int(words[1]) * 1024 for words in lines if words and words[0] == "RssAnon:")
-
-
-def _version() -> str:
-    """What memcached says it is."""
-    told = subprocess.run(["memcached", "-V"], capture_output=True, text=True, check=False)  # noqa: S607 - the one in the path
-    return told.stdout.strip()
-
-
-@contextmanager
-def _process(command: list[str], port: int) -> Iterator[_Server]:
-    process = subprocess.Popen(  # noqa: S603 - our own command lines
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        end = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > end:
-                    raise ConfigError("bench tap", f"{command[0]} did not start") from None
-                time.sleep(0.02)
-        yield _Server(port, process.pid)
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _memcached() -> Any:
-    port = _free_port()
-    options = ["-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary", "-u", "root"]
-    return _process(["memcached", *options], port)
-
-
-def _logweir(directory: Path) -> Any:
-    port = _free_port()
-    listen = f"tap://127.0.0.1:{port}/bench"
-    program = "from logweir.tools.cli.main import run; run()"
-    command = [sys.executable, "-P", "-c", program, "serve", str(directory)]
-    return _process([*command, "--listen", listen, "--allow-guest", "all"], port)

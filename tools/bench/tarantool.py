@@ -50,8 +50,16 @@ class TarantoolPeer:
         process = self._process
         if process is not None:
             assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.close()
             process.wait(timeout=30)
+            process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def ask(self, line: str) -> float:
         """Send one line; the answer is a number. Raises `Unreachable` if the process ended."""

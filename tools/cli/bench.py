@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from logweir.errors import ConfigError
 from logweir.tools.bench.harness import Result
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal import crc32c, kernel
@@ -23,7 +25,7 @@ class Suite(StrEnum):
     SCAN = "scan"
     RECOVER = "recover"
     TANK = "tank"
-    SERVE = "serve"
+    STATEMENTS = "statements"
     JOIN = "join"
     RELAY = "relay"
     FOLLOW = "follow"
@@ -40,6 +42,46 @@ class Mode(StrEnum):
     WRITE = "write"
 
 
+_ROWS: Final = 300_000
+_ROWS_MIN: Final = 10_000
+_STATEMENT_ROWS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The options that not every suite has."""
+
+    rounds: int
+    rows: int | None
+    durability: str
+    cells: str | None
+    plot: Path | None
+    page: Path | None
+
+    def check(self, suite: Suite) -> None:
+        """Raises `ConfigError` for what cannot be, before anything is measured."""
+        from logweir.tools.bench import report
+
+        given = {"--cells": self.cells, "--plot": self.plot, "--page": self.page}
+        for name, value in given.items():
+            if value is not None and suite is not Suite.STATEMENTS:
+                raise ConfigError(
+                    name, f"`bench {suite.value}` has no cells", hint="it is for `bench statements`"
+                )
+        if suite is not Suite.STATEMENTS and (self.rows or _ROWS) < _ROWS_MIN:
+            raise ConfigError(
+                "--rows", f"{self.rows} rows are too few", hint=f"{_ROWS_MIN} at least"
+            )
+        if self.plot is not None:
+            report.check_plot(self.plot)
+        if self.page is not None:
+            report.check_page(self.page)
+
+    def rows_of(self, suite: Suite) -> int:
+        """As given, or what the suite is made for."""
+        return self.rows or (_STATEMENT_ROWS if suite is Suite.STATEMENTS else _ROWS)
+
+
 def command(
     out: Output,
     suite: Annotated[Suite, typer.Argument(help="What to measure.")],
@@ -47,10 +89,15 @@ def command(
         int, typer.Option(help="How often each case runs, in turn with the others.", min=1)
     ] = 7,
     rows: Annotated[
-        int, typer.Option(help="Rows of `scan`, `recover`, `join`, `relay`, `spark`.", min=10_000)
-    ] = 300_000,
+        int | None,
+        typer.Option(
+            help="Rows of `scan`, `recover`, `join`, `relay`, `spark` (300000), or of each cell of "
+            "`statements` (20000).",
+            min=1,
+        ),
+    ] = None,
     durability: Annotated[
-        Mode, typer.Option(help="When a change of `append`, `serve`, `follow` is done.")
+        Mode, typer.Option(help="When a change of `append`, `statements`, `follow` is done.")
     ] = Mode.FSYNC,
     compress: Annotated[
         bool, typer.Option("--compress", help="Let `scan` read zstd blocks.")
@@ -59,12 +106,34 @@ def command(
         Path | None,
         typer.Option(help="A folder on the disk to measure; default: where temporary files go."),
     ] = None,
+    cells: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Only those cells of `statements` whose name fits: `server/*/1x1,embedded/*`.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the ratios of `statements`: a .png, .svg or .pdf."),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the measured section of docs/benchmarks.md anew."),
+    ] = None,
 ) -> int:
-    """Measure appends, scans, recovery or servers, as ratios to the first case of each table.
+    """Measure statements, appends, scans, recovery or servers, as ratios to a peer.
 
-    Cases run in turn, round by round; what is shown is the median of the rounds' ratios and, in
-    brackets, the lowest and highest. Peers that are not installed are left out.
+    Cases run in turn, round by round; what is shown is the median of the rounds' ratios to the
+    first case, and the lowest and highest. Peers that are not installed are left out.
+
+    `statements` is the whole matrix, a line a cell: each kind of statement through a server next to
+    Tarantool, embedded next to SQLite, and buckets next to memcached. The worst cells are named
+    last. See docs/benchmarks.md.
     """
+    chosen = _Chosen(rounds, rows, durability.value, cells, plot, page)
+    chosen.check(suite)
+    rows = chosen.rows_of(suite)
     with tempfile.TemporaryDirectory(prefix="logweir-bench-", dir=directory) as folder:
         _machine(out)
         if suite is Suite.APPEND:
@@ -83,8 +152,8 @@ def command(
             _greenstack(out, Path(folder), rounds)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
-        elif suite is Suite.SERVE:
-            _serve(out, Path(folder), durability.value, rounds)
+        elif suite is Suite.STATEMENTS:
+            _statements(out, Path(folder), chosen)
         elif suite is Suite.FOLLOW:
             _follow(out, Path(folder), durability.value, rounds)
         elif suite is Suite.JOIN:
@@ -149,17 +218,10 @@ def _tap(out: Output, folder: Path, rounds: int) -> None:
         out.json({"suite": "tap", **tap.to_json(figures)})
         return
     out.line(f"baseline: {figures.baseline}, which keeps nothing; load {os.getloadavg()[0]:.1f}")
-    title = {
-        "items": tap.ITEMS,
-        "value_bytes": tap.VALUE_BYTES,
-        "connections": 1,
-        "in_flight": "all",
-        "durability": "fsync",
-    }
-    for name, results in (("set", figures.set), ("get", figures.get), ("dump", figures.dump)):
-        _show(out, name, title, "items/s", results)
-        told = ", ".join(f"{case} {value:.2f}" for case, value in figures.cpu_us[name].items())
-        out.line(f"{name}, CPU of the server, us/item: {told}\n")
+    title = {"items": tap.ITEMS, "value_bytes": tap.VALUE_BYTES, "connections": 1}
+    _show(out, "dump", title, "items/s", figures.dump)
+    told = ", ".join(f"{case} {value:.2f}" for case, value in figures.cpu_us.items())
+    out.line(f"dump, CPU of the server, us/item: {told}\n")
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
     out.line(f"live change to packet, ms, {tap.CHANGES} changes, durability fsync: {shown}")
     shown = ", ".join(
@@ -223,15 +285,42 @@ def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
     _show(out, "recover", {"rows": rows, "log_bytes": size}, "openings/s", results)
 
 
-def _serve(out: Output, folder: Path, durability: str, rounds: int) -> None:
-    from logweir.tools.bench.serve import DEPTHS, run_serve
+def _statements(out: Output, folder: Path, chosen: _Chosen) -> None:
+    from logweir.tools.bench import report
+    from logweir.tools.bench.cells import worst_of
+    from logweir.tools.bench.statements import run_statements
 
-    with out.progress("Serving", len(DEPTHS)) as progress:
-        measured = run_serve(folder, durability=durability, rounds=rounds)
-        for done, (count, depth, results) in enumerate(measured, 1):
-            progress(done)
-            title = {"connections": count, "in_flight": depth, "durability": durability}
-            _show(out, "serve", title, "requests/s", results)
+    figures = []
+    peers: set[str] = set()
+    for figure in run_statements(
+        folder,
+        rows=chosen.rows_of(Suite.STATEMENTS),
+        rounds=chosen.rounds,
+        durability=chosen.durability,
+        cells=chosen.cells or "*",
+    ):
+        if out.as_json:
+            out.json(figure.to_json())
+        else:
+            if figure.peer not in peers:
+                out.line(f"\nnext to {figure.peer}; {chosen.rounds} rounds\n{report.HEADER}")
+            out.line(report.line_of(figure))
+        peers.add(figure.peer)
+        figures.append(figure)
+        out.flush()
+    worst = [(figure.cell.name, round(figure.ours.ratio, 3)) for figure in worst_of(figures)]
+    if out.as_json:
+        told = [{"cell": name, "ratio": ratio} for name, ratio in worst]
+        out.json({"suite": "statements", "machine": report.machine(), "worst": told})
+    elif worst:
+        out.line("\nworst cells, the worst last:")
+        out.table(
+            ("cell", "ratio"), [(name, f"{ratio:.2f}") for name, ratio in worst], right=("ratio",)
+        )
+    if chosen.plot is not None:
+        report.plot(chosen.plot, figures)
+    if chosen.page is not None:
+        report.write_page(chosen.page, figures)
 
 
 def _join(out: Output, folder: Path, rows: int, rounds: int) -> None:

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "cat": "Print the rows of logs and snapshots.",
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",
+    "trim": "Cut off what was written ahead of a log's end.",
     "restore": "Write the state at a point in time.",
     "snapshot": "Write a snapshot of a store.",
     "diff": "Show what changed between two states.",
@@ -55,7 +56,7 @@ COMMANDS: Final = {
     "import": "Take another system's data folder into a store.",
     "pipeline": "Run a job over an archive on Spark.",
     "crashtest": "Kill a writing process again and again, and check what it left.",
-    "bench": "Measure appends, scans, recovery and Tank next to peers.",
+    "bench": "Measure statements, scans, recovery and servers next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""
 

@@ -15,7 +15,7 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
-from logweir.limits import CONNECTIONS
+from logweir.limits import CONNECTIONS, WRITE_AHEAD_BYTES, WRITE_AHEAD_MAX_BYTES
 from logweir.replication import server as serving
 from logweir.replication.listener import bind_hint, server_tls
 from logweir.replication.urls import Url, parse_listen_url, parse_url
@@ -62,6 +62,15 @@ def command(
         Literal["fsync", "write", "none"],
         typer.Option(envvar="LOGWEIR_DURABILITY", help="When a change counts as durable."),
     ] = "fsync",
+    write_ahead: Annotated[
+        int,
+        typer.Option(
+            envvar="LOGWEIR_WRITE_AHEAD",
+            min=0,
+            max=WRITE_AHEAD_MAX_BYTES,
+            help="Most zeros that the log has behind its last block, in bytes; 0: none.",
+        ),
+    ] = WRITE_AHEAD_BYTES,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(envvar="LOGWEIR_TLS_CERTIFICATE", help="Speak TLS with this PEM certificate."),
@@ -115,7 +124,7 @@ def command(
         out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
     with stopped_early(out):
         join_if_new(out, options.follow, directory)
-        with logweir.open(directory, durability=durability) as log:
+        with logweir.open(directory, durability=durability, write_ahead=write_ahead) as log:
             return serving.run(_serve(out, log, options, where))
 
 

@@ -1,0 +1,167 @@
+"""What stands in layers over the state, next to a dict: whatever is changed, looked at, put into
+the state, killed and opened again, in any order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import logweir
+from logweir.store import layers
+from logweir.store.log import Log
+from logweir.store.view import ReadView
+from logweir.wal.failpoint import arm, disarm
+from logweir.wal.mp import unpack
+
+Model = dict[int, tuple[int, int, str]]
+
+
+def opened(folder: Path) -> Log:
+    """A store with a space of two indexes, the second of them not unique."""
+    log = logweir.open(folder, durability="write")
+    if log.schema.get("t") is None:
+        fields = [("id", "unsigned"), ("n", "unsigned"), ("s", "string")]
+        log.create_space("t", fields, primary=["id"])
+        log.create_index("t", "n", ["n", "id"])
+    return log
+
+
+def check(view: ReadView, model: Model, random: Random) -> None:
+    """All of a view that may be asked for is that of the model."""
+    space = view.engine.schema.space("t")
+    assert [tuple(unpack(row)) for row in view.tuples(space)] == sorted(model.values())
+    assert view.count("t") == len(model)
+    second = view.engine.schema.index(space, "n")
+    ordered = sorted(model.values(), key=lambda row: row[1::-1])
+    for is_back in (False, True):
+        found = view.engine.entries(space, second, b"", None, reverse=is_back)
+        assert [tuple(unpack(row)) for row in found] == ordered[:: -1 if is_back else 1]
+    for key in [random.randrange(60) for _ in range(4)]:
+        row = view.get("t", key)
+        assert (None if row is None else tuple(unpack(row))) == model.get(key)
+
+
+def change(to: Any, model: Model, random: Random) -> None:
+    """One statement, of any kind."""
+    key, n = random.randrange(60), random.randrange(5)
+    match random.randrange(5):
+        case 0:
+            with contextlib.suppress(logweir.RequestError):
+                to.insert("t", (key, n, "i"))
+                model[key] = (key, n, "i")
+        case 1:
+            to.delete("t", key)
+            model.pop(key, None)
+        case 2:
+            to.update("t", key, [["=", "n", n]])
+            if key in model:
+                model[key] = (key, n, model[key][2])
+        case 3:
+            to.upsert("t", (key, n, "u"), [["=", "s", "v"]])
+            model[key] = (key, model[key][1], "v") if key in model else (key, n, "u")
+        case _:
+            to.replace("t", (key, n, "r"))
+            model[key] = (key, n, "r")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_layers_are_a_dict(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views keep what they began with; a rollback undoes all; a kill loses nothing."""
+    random = Random(seed)
+    monkeypatch.setattr(layers, "LAYER_BYTES", random.choice([2_000, 20_000, 10**9]))
+    monkeypatch.setattr(layers, "LAYER_SECONDS", random.choice([0.0, 0.01, 10**9]))
+    model: Model = {}
+    for _ in range(4):
+        log = opened(tmp_path / "s")
+        with contextlib.ExitStack() as stack:
+            views: list[tuple[ReadView, Model]] = []
+            for _ in range(60):
+                action = random.randrange(12)
+                if action < 6:
+                    change(log, model, random)
+                elif action == 6:
+                    first = random.randrange(1000, 10**6)
+                    rows = [(first + i, i % 5, "a") for i in range(random.randrange(1, 40))]
+                    with contextlib.suppress(logweir.RequestError):
+                        log.append("t", rows)
+                        model.update({row[0]: row for row in rows})
+                elif action == 7:
+                    inside = dict(model)
+                    with contextlib.suppress(ZeroDivisionError), log.transaction() as tx:
+                        for _ in range(random.randrange(8)):
+                            change(tx, inside, random)
+                        if random.random() < 0.4:
+                            raise ZeroDivisionError
+                        model = inside
+                elif action == 8:
+                    log.change_base(lambda txn: None)
+                elif action == 9 and len(views) < 4:
+                    views.append((stack.enter_context(log.read_view()), dict(model)))
+                elif action == 10:
+                    log.create_index("t", "extra", {"parts": ["s"], "unique": False})
+                    log.drop_index("t", "extra")
+                with log.read_view() as view:
+                    check(view, model, random)
+            for view, seen in views:
+                check(view, seen, random)
+        log.abandon() if random.random() < 0.6 else log.close()
+    with opened(tmp_path / "s") as log, log.read_view() as view:
+        check(view, model, random)
+
+
+def test_truncated_space_is_empty_over_what_the_state_holds(tmp_path: Path) -> None:
+    """And what is put into it later is all there is, before and after the state takes it."""
+    with opened(tmp_path / "s") as log:
+        log.append("t", ((i, 1, "x") for i in range(100)))
+        log.change_base(lambda txn: None)
+        with log.read_view() as before:
+            log.truncate("t")
+            assert log.select("t") == []
+            log.insert("t", (7, 7, "y"))
+            assert log.select("t") == [(7, 7, "y")]
+            assert before.count("t") == 100
+        log.change_base(lambda txn: None)
+        assert log.select("t") == [(7, 7, "y")]
+        assert log.select("t", index="n") == [(7, 7, "y")]
+
+
+def test_changes_wait_while_the_layers_are_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded: who changes something waits until the state has taken what there is."""
+    monkeypatch.setattr(layers, "LAYER_BYTES", 10_000)
+    stopped, go_on = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        assert go_on.wait(60)
+
+    with opened(tmp_path / "s") as log:
+        arm("store.before_apply_commit", stop)
+        try:
+            done: list[int] = []
+
+            def write() -> None:
+                for i in range(200):
+                    log.replace("t", (i, 1, "x" * 1000))
+                    done.append(i)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            assert stopped.wait(60)
+            writer.join(0.5)
+            assert writer.is_alive()
+            assert len(done) < 100
+            with log.read_view() as view:
+                assert view.count("t") >= len(done)
+        finally:
+            disarm()
+            go_on.set()
+        writer.join(60)
+        assert not writer.is_alive()
+        assert log.count("t") == 200

@@ -1,0 +1,149 @@
+"""Topics that are followed from another broker into a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.loops import run, until
+from support.tankserving import FOLDER, contents, following, listening, ordinary, served
+
+import logweir
+from interop.tankmodel import MemoryStore
+from logweir.errors import ConfigError
+from logweir.replication.positions import gaps, position
+from logweir.replication.runner import SourceState
+from logweir.replication.tank.client import Client
+from logweir.replication.tank.importer import import_folder
+from logweir.replication.tank.messages import PublishPart
+from logweir.replication.tank.source import TankSource
+from logweir.replication.urls import parse_url
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[logweir.Log]:
+    """A fresh store."""
+    with logweir.open(tmp_path / "store", durability="write") as opened:
+        yield opened
+
+
+def test_all_partitions_of_all_topics_are_followed(log: logweir.Log, tmp_path: Path) -> None:
+    """The real broker's data, byte for byte, then what is published, then a new topic."""
+
+    async def test() -> None:
+        with logweir.open(tmp_path / "upstream", durability="write") as upstream:
+            await asyncio.to_thread(import_folder, upstream, FOLDER)
+            async with served(upstream) as url, Client(url) as client:
+                async with following(log, str(url)) as runner:
+                    await until(lambda: runner.status.state is SourceState.FOLLOWING)
+                    for topic in ("events", "logs", "orders"):
+                        assert log.select(topic) == upstream.select(topic)
+                    await client.publish([PublishPart("orders", 0, ordinary(b"new"))])
+                    await until(lambda: contents(log, "orders")[-1] == 90001)
+                    assert not gaps(log)
+                assert position(log, f"tank://127.0.0.1:{url.port}", "orders", "0") == {
+                    "next": 90002
+                }
+                await client.publish([PublishPart("orders", 0, ordinary(b"more"))])
+                async with following(log, f"{url}/orders/0"):
+                    await until(lambda: contents(log, "orders")[-1] == 90002)
+                assert log.select("orders") == upstream.select("orders")
+
+    run(test)
+
+
+def test_numbers_that_the_broker_no_longer_has_are_a_gap(log: logweir.Log) -> None:
+    """At the beginning and in the middle; following goes on."""
+
+    async def test() -> None:
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        upstream.content["t"][0].add(100, 101, ordinary(b"a", b"b"))
+        async with listening(upstream) as url:
+            async with following(log, f"{url}/t"):
+                await until(lambda: contents(log, "t") == [100])
+            upstream.content["t"][0].bundles.clear()
+            upstream.content["t"][0].add(200, 200, ordinary(b"c"))
+            async with following(log, f"{url}/t"):
+                await until(lambda: contents(log, "t") == [100, 200])
+        assert [(gap.start, gap.end) for gap in gaps(log)] == [(1, 99), (102, 199)]
+        assert {gap.reason for gap in gaps(log)} == {"the broker no longer has them"}
+
+    run(test)
+
+
+def test_broker_that_lost_data_stops_the_source(log: logweir.Log) -> None:
+    """Nothing is rewound, the state says why."""
+
+    async def test() -> None:
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        upstream.content["t"][0].add(1, 2, ordinary(b"a", b"b"))
+        async with listening(upstream) as url:
+            async with following(log, f"{url}/t"):
+                await until(lambda: contents(log, "t") == [1])
+            upstream.create("t", 1)
+            upstream.content["t"][0].add(1, 1, ordinary(b"a"))
+            async with following(log, f"{url}/t") as runner:
+                await until(lambda: runner.status.state is SourceState.STOPPED)
+                assert "has been read to 2" in runner.status.last_error
+        assert contents(log, "t") == [1]
+
+    run(test)
+
+
+def test_bundle_that_nobody_can_read_is_a_gap(log: logweir.Log) -> None:
+    """A real broker stores such bundles; the next ones are taken."""
+
+    async def test() -> None:
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        bad = ordinary(b"a", b"b")[:-1] + b"\0\0"
+        for first, data in ((1, ordinary(b"x")), (2, bad), (4, ordinary(b"y"))):
+            upstream.content["t"][0].add(first, first + (data is bad), data)
+        async with listening(upstream) as url, following(log, f"{url}/t"):
+            await until(lambda: contents(log, "t") == [1, 4])
+        (gap,) = gaps(log)
+        assert (gap.start, gap.end) == (2, 3)
+
+    run(test)
+
+
+def test_publishing_here_to_a_followed_topic_stops_the_source(log: logweir.Log) -> None:
+    """Numbers of the upstream would be taken."""
+
+    async def test() -> None:
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        upstream.content["t"][0].add(1, 1, ordinary(b"a"))
+        async with listening(upstream) as url:
+            async with following(log, f"{url}/t"):
+                await until(lambda: contents(log, "t") == [1])
+            log.insert("t", (0, 2, 2, 5, ordinary(b"mine")))
+            upstream.content["t"][0].add(2, 2, ordinary(b"theirs"))
+            async with following(log, f"{url}/t") as runner:
+                await until(lambda: runner.status.state is SourceState.STOPPED)
+                assert "publishes here" in runner.status.last_error
+
+    run(test)
+
+
+def test_addresses_that_cannot_be_followed_say_why(log: logweir.Log) -> None:
+    """A partition that is no number, one that is not there, a topic that is not there."""
+
+    async def test() -> None:
+        with pytest.raises(ConfigError):
+            TankSource(parse_url("tank://h/t/x"), log)
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        async with listening(upstream) as url:
+            async with following(log, f"{url}/t/7") as runner:
+                await until(lambda: runner.status.state is SourceState.STOPPED)
+                assert "has 1 partitions" in runner.status.last_error
+            async with following(log, f"{url}/nosuch") as runner:
+                await until(lambda: runner.status.state is SourceState.WAITING)
+                assert "no topic 'nosuch'" in runner.status.last_error
+
+    run(test)
