@@ -83,7 +83,7 @@ class Layer:
     def joined(cls, stack: Stack) -> Layer:
         """One layer that says what these do, the newest first. They are not changed."""
         made = cls()
-        made.since = stack[-1].since
+        made.since = min([layer.since for layer in stack], default=0.0)
         for name in {name for layer in stack for name in layer.tables}:
             tables: list[Memtable] = []
             for layer in stack:
@@ -383,6 +383,7 @@ class Layers:
     ) -> None:
         self.stack: Stack = ()
         self.position = position
+        self._base_position = position
         self._state = state
         self._viewers = viewers
         self._guard = guard
@@ -450,7 +451,9 @@ class Layers:
         sees to it that nobody publishes more. Its result."""
         with self._one:
             self._apply()
-            return self._changed_base(change, ())
+            result, position = self._changed_base(lambda txn: (change(txn), txn.position()), ())
+            self.position = self._base_position = position
+            return result
 
     def reserve(self, room_bytes: int) -> None:
         """See `Viewers.reserve`."""
@@ -462,9 +465,10 @@ class Layers:
             stack, position = self.stack, self.position
             self._under_way = stack
         try:
-            if stack:
+            if stack or position != self._base_position:  # what was logged may change nothing
                 whole = Layer.joined(stack)
                 self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
+                self._base_position = position
         finally:
             with self._lock:
                 self._under_way = ()

@@ -48,7 +48,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "store": (
         *("aio_*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
         *("definitions", "error_paths", "face", "format", "jsonpath", "large_tuples", "long_keys"),
-        *("lone_kill", "pipelined_insert_*", "reference*", "reopening_*", "schema", "sequences"),
+        *(
+            "position_of_rows_*",
+            "lone_kill",
+            "pipelined_insert_*",
+            "reference*",
+            "reopening_*",
+            "schema",
+            "sequences",
+        ),
         *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
         *("failing_system_calls", "folder_named_icu", "fork", "interrupts", "synchronous_rows"),
         "settled_*",
