@@ -8,9 +8,9 @@ from pathlib import Path
 from logweir.errors import (
     LogStopped,
     LogweirError,
-    RequestError,
     StateFailed,
     UsedAfterFork,
+    WalError,
     WriteFailed,
     WriterPoisoned,
 )
@@ -61,8 +61,11 @@ class Fails(ABC):
             raise stopped from error
 
     def _fail_taking(self, error: BaseException) -> None:
-        """The state did not take rows that are in the log for longer, or in none."""
-        if isinstance(error, Exception) and not isinstance(error, RequestError):
+        """The state did not take rows that are in the log for longer, or in none. Where the disk is
+        full it does so later."""
+        if isinstance(error, WriteFailed):
+            return
+        if isinstance(error, StateError | OSError | WalError):
             raise self._stop(self._stopped_by(error)) from error
 
     def _stopped_by(self, error: BaseException) -> LogStopped:

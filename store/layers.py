@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from logweir.errors import LogweirError, RequestError
+from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS
 from logweir.store.bulk import Keys
 from logweir.store.memtable import Memtable, merged_ascending, merged_descending
@@ -41,6 +41,9 @@ Name: TypeAlias = tuple[int, int]
 
 _PART_ROWS: Final = 4096
 _RETRY_SECONDS: Final = 0.5
+_PAGE_BYTES: Final = 4096
+_PASSING: Final = (RequestError, WriteFailed)
+"""Why the state cannot take something now: a view is in the way of its growth, the disk is full."""
 _JOINED_FROM: Final = 4
 """So many layers of about one size are joined."""
 _JOINED_RANK: Final = 6
@@ -411,13 +414,23 @@ class Layers:
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
-            if isinstance(self._failure, RequestError):  # a view was in the way, maybe no longer
+            if self._thread is None:  # here, where an interrupt of its start harms nothing
+                self._thread = threading.Thread(
+                    target=self._serve, name="logweir-apply", daemon=True
+                )
+                self._thread.start()
+            if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None
                 self._changed.notify_all()
             while self._size > 2 * LAYER_BYTES and not self._closing:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait()
+
+    @property
+    def disk_bytes(self) -> int:
+        """About what the base still needs of the disk for the layers."""
+        return 2 * self._size
 
     def push(self, layer: Layer, position: Position | None) -> None:
         """Show a layer to everybody; the caller holds the guard. `position`: behind it."""
@@ -431,12 +444,7 @@ class Layers:
                 stack = (Layer.joined(stack[:count]), *stack[count:])
             self.stack = stack
             self._size = sum([one.size_bytes for one in stack])
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="logweir-apply", daemon=True
-                )
-                self._thread.start()
-            elif len(stack) == 1 or self._size >= LAYER_BYTES:
+            if len(stack) == 1 or self._size >= LAYER_BYTES:
                 self._changed.notify_all()
 
     # --- the base ---------------------------------------------------------------------------------
@@ -467,11 +475,19 @@ class Layers:
         try:
             if stack or position != self._base_position:  # what was logged may change nothing
                 whole = Layer.joined(stack)
+                self._check_disk(whole)
                 self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
                 self._base_position = position
         finally:
             with self._lock:
                 self._under_way = ()
+
+    def _check_disk(self, layer: Layer) -> None:
+        """Raise `WriteFailed` where the disk may have no room for what LMDB writes: the entries,
+        and again each page that it changes, two for an entry or all that there are."""
+        entries = sum(map(len, layer.tables.values()))
+        pages = min(2 * _PAGE_BYTES * entries, self._state.used_bytes)
+        self._state.check_disk(pages + 2 * layer.size_bytes)
 
     def _changed_base(self, change: Callable[[Txn], _T], done: Stack) -> _T:
         """`done`: the layers that the base then holds."""
@@ -525,7 +541,7 @@ class Layers:
             with self._lock:
                 self._failure = failure
                 self._changed.notify_all()
-                if isinstance(failure, RequestError):  # the state cannot grow under a view
+                if isinstance(failure, _PASSING):
                     self._changed.wait(_RETRY_SECONDS)
                 elif isinstance(failure, LogweirError):
                     return  # who changes something next is told

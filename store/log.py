@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
 from logweir.errors import (
@@ -168,12 +167,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -489,7 +483,8 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         if not group.touched:
             return
         if blocks:
-            self._state.check_disk(2 * sum(map(len, blocks)))  # the log, the state
+            wanted = 2 * sum(map(len, blocks))  # the log, the state
+            self._state.check_disk(wanted + self._layers.disk_bytes)
         vclock, position = self._vclock, self._layers.position
         # What changes temporary spaces only is in no log.
         is_logged = bool(blocks) and self.durability != "none"
