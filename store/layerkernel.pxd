@@ -5,9 +5,25 @@ from logweir.store.updatekernel cimport Room, Source, Target, u64
 
 cdef struct Found:
     int state
-    int layer  # 0 the open one, 1 … the older ones, newest first, then the base
     Source value
     Py_ssize_t size
+
+cdef struct Stack:
+    # Of one index: its memtables, newest first, and its base.
+    void** tables
+    Py_ssize_t depth
+    void* base
+
+cdef class Undo:
+    cdef Room room
+    cdef list tables
+    cdef void* last  # of the tables, the one noted last
+    cdef int note(self, Memtable table) except -1
+    cdef int put(
+        self, Memtable table, Source key, Py_ssize_t size, Source value, Py_ssize_t length,
+        bytes held
+    ) except -1
+    cdef int back(self, Py_ssize_t mark) except -1
 
 cdef class Scan:
     cdef object pairs
@@ -19,19 +35,19 @@ cdef class Scan:
     cdef int step(self) except -1
 
 cdef class Base:
-    cdef list kept
-    cdef int find(self, u64 space, u64 index, Source key, Py_ssize_t size, Found* found) except -1
-    cdef Scan open_scan(
-        self, u64 space, u64 index, Source key, Py_ssize_t size, bint has_bound, bint reverse)
+    cdef object last
+    cdef bint is_asked
+    cdef int find(self, Source key, Py_ssize_t size, Found* found, list kept) except -1
+    cdef Scan open_scan(self, Source key, Py_ssize_t size, bint has_bound, bint reverse)
 
 cdef class Space:
     cdef readonly Plan plan
-    cdef readonly list layers
-    cdef readonly Base base
+    cdef list tables
+    cdef list bases
+    cdef Undo undo
+    cdef list kept
     cdef void** flat
-    cdef Py_ssize_t depth
-    cdef Room undo
-    cdef bint keeps_undo
+    cdef Stack* stacks
     cdef int find(self, Py_ssize_t index, Source key, Py_ssize_t size, Found* found) except -1
     cdef int put(
         self, Py_ssize_t index, Source key, Py_ssize_t size, Source value, Py_ssize_t length

@@ -26,7 +26,6 @@ cdef struct Index:
 
 cdef class Plan:
     cdef readonly u64 space_id
-    cdef readonly bint is_compiled
     cdef readonly object source
     cdef bytes blob
     cdef tuple kept  # arrays whose memory is used

@@ -6,14 +6,13 @@ from logweir.store.definition import SpaceDef
 
 class Plan:
     space_id: int
-    is_compiled: bool
     source: SpaceDef
     index_ids: list[int]
     def __init__(
         self,
         space_id: int,
         source: SpaceDef,
-        table: array[int] | None,
+        table: array[int],
         types: array[int],
         indexes: array[int],
         blob: bytes,

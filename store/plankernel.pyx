@@ -43,11 +43,11 @@ cdef class Plan:
     """What is known of a space's format and of its indexes that are kept, the primary one first.
 
     `source`: the space's definition, for whom it may concern; `table`: of the primary index, as
-    `bulk.KeyPlan.table` has it, None where nothing of this space can be done here; `types`: of the
-    fields that it checks; `indexes`: of each id, 1 if unique, 1 if HASH, own parts, wanted parts,
-    parts, and then of each part field, type, kinds and extensions of a request's value, 1 if
-    that may be nil; `blob`, `bounds`: names of fields, and where each begins. Arrays have format
-    "Q". Raises `ValueError` for numbers that contradict one another.
+    `bulk.KeyPlan.table` has it; `types`: of the fields that it checks; `indexes`: of each id, 1 if
+    unique, 1 if HASH, own parts, wanted parts, parts, and then of each part field, type, kinds and
+    extensions of a request's value, 1 if that may be nil; `blob`, `bounds`: names of fields, and
+    where each begins. Arrays have format "Q". Raises `ValueError` for numbers that contradict one
+    another.
     """
 
     def __cinit__(self):
@@ -56,15 +56,11 @@ cdef class Plan:
             raise MemoryError()
 
     def __init__(self, u64 space_id, source, table, types, indexes, bytes blob, bounds):
-        cdef const u64[::1] fields, kinds, names
+        cdef const u64[::1] fields = table, kinds = types, names = bounds
         cdef Py_ssize_t i
         self.space_id = space_id
         self.source = source
-        self.is_compiled = table is not None
         self.read_indexes(indexes)
-        if not self.is_compiled:
-            return
-        fields, kinds, names = table, types, bounds
         if len(fields) < HEAD or (<Py_ssize_t>len(fields) - HEAD) // 2 < <Py_ssize_t>fields[CHECKED]:
             raise ValueError("the table of the primary index ends too early")
         if len(kinds) != <Py_ssize_t>fields[CHECKED]:

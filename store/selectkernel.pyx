@@ -25,8 +25,6 @@ STATUS        0 done; 1 refused; 2 the reference engine must do it
 CODE, A, B    why it was refused: see `store.refusal`
 COUNT         tuples
 START, END    where in the answers' bytes they stand: a MsgPack array (dd and four bytes) of them
-LAYER         the newest layer that they may come from, or hide what is in older ones: 0 the first,
-              1 … the older ones, then the base
 ============  ======================================================================================
 """
 
@@ -38,14 +36,14 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.string cimport memcmp, memcpy, memset
 
 cimport logweir.wal.kernel as rows
-from logweir.store.layerkernel cimport Found
+from logweir.store.layerkernel cimport Base, Found, Stack
 from logweir.store.memtablekernel cimport Memtable
 from logweir.store.memtablenodes cimport THERE, key_of, order_of, step, step_back, value_of
 from logweir.store.plankernel cimport Index, Plan
 from logweir.store.updatekernel cimport DONE, REFER, REFUSED, items_from
 
 SELECT_COLUMNS = 7
-SELECT_RESULTS = 8
+SELECT_RESULTS = 7
 GET = 7
 
 cdef enum:
@@ -65,8 +63,7 @@ cdef enum:
     COUNT = 4
     START = 5
     END = 6
-    LAYER = 7
-    RESULT_WIDTH = 8
+    RESULT_WIDTH = 7
 
     BY_EQ = 0
     BY_REQ = 1
@@ -148,7 +145,7 @@ cdef class Selector:
         cdef Index* index
         cdef bint has_key
         cdef int how
-        if not plan.is_compiled or place < 0 or by > BY_GET:
+        if place < 0 or by > BY_GET:
             return REFER
         index = &plan.indexes[place]
         self.key.size = 0
@@ -199,10 +196,9 @@ cdef class Selector:
         """The tuple whose entry in a unique index is `key`."""
         cdef Found found
         cdef int how = DONE
-        if PyList_GET_SIZE(space.base.kept):
-            space.base.kept.clear()
+        if PyList_GET_SIZE(space.kept):
+            space.kept.clear()
         space.find(index, self.key.data, self.key.size, &found)
-        result[LAYER] = found.layer
         self.open_answer(result)
         if found.state == THERE and column[LIMIT] and not column[OFFSET]:
             how = self.emit(space, index, found.value, found.size, result)
@@ -224,10 +220,6 @@ cdef class Selector:
             self.start(space, index, self.bound, has_high)
         else:
             self.start(space, index, self.key, has_low)
-        result[LAYER] = space.depth
-        for i in range(space.depth - 1, -1, -1):
-            if (<Memtable>space.flat[i * space.plan.index_count + index]).count:
-                result[LAYER] = i
         self.open_answer(result)
         while result[COUNT] < column[LIMIT] and how == DONE:
             number = self.pick()
@@ -246,8 +238,8 @@ cdef class Selector:
                 if skipped < column[OFFSET]:
                     skipped += 1
                 else:
-                    if PyList_GET_SIZE(space.base.kept):
-                        space.base.kept.clear()  # of the tuple before
+                    if PyList_GET_SIZE(space.kept):
+                        space.kept.clear()  # of the tuple before
                     how = self.emit(space, index, value, length, result)
             self.pass_entry(number)
         self.close_answer(result)
@@ -256,16 +248,17 @@ cdef class Selector:
     cdef int start(self, Space space, Py_ssize_t index, Room bound, bint has_bound) except -1:
         """Go to the first entry of each layer and of the base."""
         cdef Py_ssize_t i
+        cdef Stack* stack = &space.stacks[index]
         cdef Memtable table
         cdef void* moved
-        if self.walk_room < space.depth:
-            moved = PyMem_Realloc(self.walks, space.depth * sizeof(Walk))
+        if self.walk_room < stack.depth:
+            moved = PyMem_Realloc(self.walks, stack.depth * sizeof(Walk))
             if moved == NULL:
                 raise MemoryError()
-            self.walks, self.walk_room = <Walk*>moved, space.depth
-        self.depth = space.depth
+            self.walks, self.walk_room = <Walk*>moved, stack.depth
+        self.depth = stack.depth
         for i in range(self.depth):
-            table = <Memtable>space.flat[i * space.plan.index_count + index]
+            table = <Memtable>stack.tables[i]
             if has_bound:
                 self.walks[i].place = table.seek(bound.data, bound.size)
             elif self.reverse:
@@ -273,9 +266,7 @@ cdef class Selector:
             else:
                 self.walks[i].place = table.start()
             self.pass_entry(i)
-        self.scan = space.base.open_scan(
-            space.plan.space_id, space.plan.indexes[index].id, bound.data, bound.size, has_bound,
-            self.reverse)
+        self.scan = (<Base>stack.base).open_scan(bound.data, bound.size, has_bound, self.reverse)
         return self.scan.step()
 
     cdef int pass_entry(self, Py_ssize_t number) except -1:
@@ -330,8 +321,6 @@ cdef class Selector:
             if found.state != THERE:
                 return REFER
             value, length = found.value, found.size
-            if <u64>found.layer < result[LAYER]:
-                result[LAYER] = found.layer
         if value[0] == REFERENCE:
             return REFER
         self.out.need(length)

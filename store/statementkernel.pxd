@@ -1,7 +1,37 @@
 # Statements on memtables, compiled.
-from logweir.store.layerkernel cimport Found, Space
+from logweir.store.layerkernel cimport Found, Space, Undo
 from logweir.store.plankernel cimport Fields, Index, Plan
 from logweir.store.updatekernel cimport Refusal, Room, Source, Target, Updater, u64
+
+cdef enum:
+    # Columns of a statement.
+    KIND = 0
+    SPACE = 1
+    INDEX = 2
+    BASE = 3
+    FIRST = 4
+    FIRST_END = 5
+    OPS = 6
+    OPS_END = 7
+    LAST = 8
+    EXPECT = 9
+    FIELD = 10
+    VALUE = 11
+    AS_REPLACE = 12
+    WIDTH = 13
+
+    # Numbers of its result.
+    STATUS = 0
+    CODE = 1
+    WHY_A = 2
+    WHY_B = 3
+    OLD = 4
+    OLD_END = 5
+    NEW = 6
+    NEW_END = 7
+    BODY = 8
+    BODY_END = 9
+    RESULT_WIDTH = 10
 
 cdef struct Change:
     # Of one index: where the entries of the old and the new tuple stand; no bytes: none.
@@ -30,6 +60,9 @@ cdef class Executor:
     cdef int replace_body(self, Space space, u64* result) except -1
     cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1
     cdef int changed(self, Space space, Found* old, bint leave_out, u64* result) except -1
+    cdef int refer(
+        self, Undo undo, Py_ssize_t number, reference, dict failures, u64* result
+    ) except -1
     cdef int copy_out(self, bytes value, u64* span) except -1
     cdef int append(self, Source value, Py_ssize_t size, u64* span) except -1
     cdef int swap(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1

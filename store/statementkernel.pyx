@@ -34,8 +34,6 @@ CODE, A, B      of one that was refused why: see `store.refusal`
 OLD, …_END      where in the answers' bytes the old tuple stands; both 0: there was none
 NEW, …_END      the new one likewise
 BODY, …_END     what is to be logged
-LAYER           the layer that had the tuple: 0 the open one, 1 … the older ones, then the base,
-                which also stands for no tuple
 ==============  ====================================================================================
 """
 
@@ -54,37 +52,9 @@ from logweir.store.memtablenodes cimport THERE
 from logweir.store.updatekernel cimport DONE, REFER, REFUSED, after, items_from
 
 COLUMNS = 13
-RESULTS = 11
+RESULTS = 10
 
 cdef enum:
-    KIND = 0
-    SPACE = 1
-    INDEX = 2
-    BASE = 3
-    FIRST = 4
-    FIRST_END = 5
-    OPS = 6
-    OPS_END = 7
-    LAST = 8
-    EXPECT = 9
-    FIELD = 10
-    VALUE = 11
-    AS_REPLACE = 12
-    WIDTH = 13
-
-    STATUS = 0
-    CODE = 1
-    WHY_A = 2
-    WHY_B = 3
-    OLD = 4
-    OLD_END = 5
-    NEW = 6
-    NEW_END = 7
-    BODY = 8
-    BODY_END = 9
-    LAYER = 10
-    RESULT_WIDTH = 11
-
     UNDONE = 3
     UNMET = 4
 
@@ -130,20 +100,26 @@ cdef class Executor:
     def __dealloc__(self):
         PyMem_Free(self.changes)
 
-    def execute(self, const unsigned char[::1] data, const u64[::1] columns, list spaces, reference):
-        """Execute statements in the open layers of `spaces`.
+    def execute(
+        self, const unsigned char[::1] data, const u64[::1] columns, list spaces, Undo undo not None,
+        reference, Py_ssize_t limit_bytes
+    ):
+        """Execute statements in the open layers of `spaces`, what they replace going into `undo`.
 
-        `reference(number)` executes one that is not known here, through `Space.get` and
-        `Space.set`, and returns whether what it expects is so, old tuple, new tuple and body (None
-        if it is not so), or raises `RequestError`. Returns
-        the results (array, format "Q"), the bytes in which they point, and the errors that
-        `reference` raised by the numbers of their statements. Any other exception leaves the open
-        layers half changed: they are to be dropped. Raises `ValueError`, before anything is done,
-        for numbers that contradict one another.
+        `reference(number)` executes one that is not known here, or whose space is None, on the same
+        layers and with the same `undo`, and returns whether what it expects is so, old tuple, new
+        tuple and body (None if it is not so), or raises `RequestError`. The last transaction is the
+        one behind which the answers have `limit_bytes`.
+
+        Returns the results (array, format "Q"), the bytes in which they point, the numbers of the
+        statements that are not done, and the errors that `reference` raised by the numbers of
+        theirs. Any other exception leaves the open layers half changed: roll `undo` back. Raises
+        `ValueError`, before anything is done, for numbers that contradict one another.
         """
-        cdef Py_ssize_t count = len(columns) // WIDTH, i, k, first = 0
+        cdef Py_ssize_t count = len(columns) // WIDTH, i = 0, k, first = 0, start = 0
         cdef u64[::1] results
         cdef bint is_alone, is_broken = False
+        cdef list refused = []
         cdef Space space
         self.check_columns(len(data), columns, spaces)
         made = array("Q", bytes(8 * RESULT_WIDTH * count))
@@ -153,31 +129,37 @@ cdef class Executor:
         self.out.size = 0
         if count:
             results = made
-        for i in range(count):
+        while i < count:
             is_alone = i == first and columns[i * WIDTH + LAST] != 0
-            if i == first and not is_alone:
-                for space in spaces:
-                    space.mark()
+            if i == first:
+                start = undo.room.size
             if is_broken:
                 results[i * RESULT_WIDTH + STATUS] = UNDONE
             else:
                 space = spaces[columns[i * WIDTH + SPACE]]
-                k = self.statement(space, &columns[i * WIDTH], &results[i * RESULT_WIDTH])
+                k = REFER
+                if space is not None:
+                    k = self.statement(space, &columns[i * WIDTH], &results[i * RESULT_WIDTH])
                 if k == REFER:
-                    self.refer(space, i, reference, failures, results)
+                    self.refer(undo, i, reference, failures, &results[i * RESULT_WIDTH])
                 if results[i * RESULT_WIDTH + STATUS] != DONE and not is_alone:
                     is_broken = True
-                    for space in spaces:
-                        space.rollback(0)
+                    undo.back(start)
                     for k in range(first, i):
                         memset(&results[k * RESULT_WIDTH], 0, RESULT_WIDTH * sizeof(u64))
                         results[k * RESULT_WIDTH + STATUS] = UNDONE
-            if columns[i * WIDTH + LAST]:
-                if not is_alone:
-                    for space in spaces:
-                        space.forget()
-                first, is_broken = i + 1, False
-        return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size), failures
+                        refused.append(k)
+            if results[i * RESULT_WIDTH + STATUS] != DONE:
+                refused.append(i)
+            i += 1
+            if columns[(i - 1) * WIDTH + LAST]:
+                first, is_broken = i, False
+                if self.out.size >= limit_bytes:
+                    break
+        if i < count:
+            results = None
+            del made[i * RESULT_WIDTH:]
+        return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size), refused, failures
 
     def check_columns(self, u64 size, const u64[::1] columns, list spaces):
         """Raise `ValueError` unless the numbers of a batch can be believed."""
@@ -186,7 +168,7 @@ cdef class Executor:
         if len(columns) % WIDTH or (len(columns) and not columns[len(columns) - WIDTH + LAST]):
             raise ValueError("the last statement ends a transaction")
         for space in spaces:
-            if not isinstance(space, Space):
+            if space is not None and not isinstance(space, Space):
                 raise ValueError("spaces are wanted")
         while at < len(columns):
             if (
@@ -198,25 +180,22 @@ cdef class Executor:
                 raise ValueError(f"statement {at // WIDTH} has spans that are not in its batch")
             at += WIDTH
 
-    def refer(self, Space space, number, reference, dict failures, u64[::1] results):
+    cdef int refer(
+        self, Undo undo, Py_ssize_t number, reference, dict failures, u64* result
+    ) except -1:
         """Have the reference engine execute a statement."""
-        cdef u64* result = &results[number * RESULT_WIDTH]
-        cdef bint kept = space.keeps_undo
-        mark = space.mark()
+        cdef Py_ssize_t mark = undo.room.size
         try:
             is_met, old, new, body = reference(number)
         except RequestError as error:
-            space.rollback(mark)
+            undo.back(mark)
             failures[number] = error
             result[STATUS], result[CODE] = REFUSED, int(error.code)
-        else:
-            result[STATUS] = DONE if is_met else UNMET
-            result[LAYER] = space.depth
-            self.copy_out(old, &result[OLD])
-            self.copy_out(new, &result[NEW])
-            self.copy_out(body, &result[BODY])
-        if not kept:
-            space.forget()
+            return 0
+        result[STATUS] = DONE if is_met else UNMET
+        self.copy_out(old, &result[OLD])
+        self.copy_out(new, &result[NEW])
+        return self.copy_out(body, &result[BODY])
 
     cdef int copy_out(self, bytes value, u64* span) except -1:
         """Put bytes, or None, among the answers."""
@@ -238,9 +217,9 @@ cdef class Executor:
         """One statement: `DONE`, `REFUSED` or, with nothing done, `REFER`."""
         cdef Py_ssize_t start = self.out.size
         cdef int how = REFER
-        if PyList_GET_SIZE(space.base.kept):
-            space.base.kept.clear()
-        if space.plan.is_compiled and column[FIRST_END]:
+        if PyList_GET_SIZE(space.kept):
+            space.kept.clear()
+        if column[FIRST_END]:
             if column[KIND] == INSERT or column[KIND] == REPLACE:
                 how = self.put(space, column, result)
             elif column[KIND] == UPDATE or column[KIND] == DELETE:
@@ -276,7 +255,6 @@ cdef class Executor:
         if plan.put_key(0, new, size, &self.fields, self.key) != DONE:
             return REFER
         space.find(0, self.key.data, self.key.size, &old)
-        result[LAYER] = old.layer
         how = self.met(column, &old, result)
         if how != DONE:
             return how
@@ -311,7 +289,6 @@ cdef class Executor:
         if how != DONE:
             return how
         space.find(0, self.key.data, self.key.size, &old)
-        result[LAYER] = old.layer
         how = self.met(column, &old, result)
         if how != DONE:
             return how
@@ -345,7 +322,6 @@ cdef class Executor:
         if how != DONE:
             return how
         self.find_old(space, index, &old)
-        result[LAYER] = old.layer
         how = self.met(column, &old, result)
         if how != DONE:
             return how
@@ -564,3 +540,54 @@ cdef class Executor:
         self.out.size = at + 1 + size
         result[BODY_END] = self.out.size
         return DONE
+
+
+def encode_rows(
+    const u64[::1] columns not None, const u64[::1] results not None, bytes source not None,
+    u64 replica_id, u64 group_id, u64 lsn, u64 tsn, bint is_open, u64 timestamp_bits,
+    Py_ssize_t target_bytes
+):
+    """The rows of the statements of a batch that are done, as they stand in the log.
+
+    `source`: the bytes in which the results point; `lsn`: of the first row; `tsn`: of the first
+    transaction; `is_open`: the last one does not end here; `timestamp_bits`: of the 64-bit float.
+    Returns the bytes in parts, each but the last of at least `target_bytes` and of whole
+    transactions, and how many rows they are. Raises `ValueError` for results that contradict the
+    rest.
+    """
+    cdef Py_ssize_t count = len(results) // RESULT_WIDTH, i, size
+    cdef Source data = <Source><char*>source
+    cdef u64 whole = len(source), number = lsn
+    cdef u64[7] fields
+    cdef const u64* column
+    cdef const u64* result
+    cdef Room out = Room()
+    cdef list parts = []
+    cdef bint is_end
+    if len(columns) // WIDTH < count:
+        raise ValueError("there are more results than statements")
+    fields[1], fields[2], fields[4] = replica_id, group_id, timestamp_bits
+    for i in range(count):
+        column, result = &columns[i * WIDTH], &results[i * RESULT_WIDTH]
+        is_end = column[LAST] != 0 and not (is_open and i == count - 1)
+        if result[STATUS] == DONE:
+            if not result[BODY] <= result[BODY_END] <= whole:
+                raise ValueError(f"the body of statement {i} is not among the answers")
+            size = result[BODY_END] - result[BODY]
+            out.need(rows.HEADER_BYTES + size)
+            fields[0] = column[KIND]
+            if column[AS_REPLACE] and column[OPS_END] and result[NEW_END]:
+                fields[0] = REPLACE
+            fields[3], fields[5], fields[6] = number, tsn, is_end
+            out.size = rows.put_header(out.data, out.size, fields, 0)
+            memcpy(out.data + out.size, data + result[BODY], size)
+            out.size += size
+            number += 1
+        if is_end:
+            tsn = number
+            if out.size >= target_bytes:
+                parts.append(PyBytes_FromStringAndSize(<char*>out.data, out.size))
+                out.size = 0
+    if out.size:
+        parts.append(PyBytes_FromStringAndSize(<char*>out.data, out.size))
+    return parts, number - lsn

@@ -23,6 +23,7 @@ from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import (
+    IPROTO_ANSWER_BYTES,
     IPROTO_PIPELINE_BYTES,
     OUTPUT_LOW_BYTES,
 )
@@ -57,7 +58,7 @@ from logweir.replication.iproto.statements import (
 from logweir.replication.iproto.sysview import VIEWS
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.store.append import store_run
+from logweir.store.batches import puts
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
@@ -229,7 +230,7 @@ class Conversation:
     def _take_run(self, run: StoreRun) -> None:
         """Many alike changes of one space: checked once, applied and answered together."""
         try:
-            access = self._check_run(run.space_id)
+            self._check_run(run.space_id)
         except RequestError as error:
             self._finish(run.size_bytes)
             self._refuse_run(run, error)
@@ -238,13 +239,15 @@ class Conversation:
 
         def apply(group: Group) -> None:
             batch.requests, batch.results = [], []
-            try:
-                if store_run(group, run.space_id, RowType(run.type), run.packed, run.bounds):
-                    return
-            except RequestError:
-                pass  # one of them is refused: the others are not
-            batch.requests = one_by_one(run)
-            batch.results = list(apply_each(group, batch.requests, access))
+            columns = puts(RowType(run.type), run.bounds, None)
+            answers = group.execute_batch(
+                run.packed, columns, (run.space_id,), limit_bytes=IPROTO_ANSWER_BYTES
+            )
+            if answers.refused:
+                batch.requests = one_by_one(run)
+                batch.results = [data_body((one.tuple or b"",)) for one in batch.requests]
+                for number in answers.refused:
+                    batch.results[number] = answers.error(number)
 
         def done(job: Job) -> None:
             if job.error is None and not batch.requests:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,7 +23,9 @@ from support.statements import Dice
 from logweir.errors import RequestError
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
-from logweir.store.reference import LayerTree, found_by, is_expected
+from logweir.store.executing import PlainExecutor
+from logweir.store.layers import LayeredTxn
+from logweir.store.reference import found_by, is_expected
 from logweir.store.request import Request, encode_body
 from logweir.store.schema import Schema
 from logweir.store.state import State, Txn
@@ -47,7 +50,7 @@ def one_by_engine(engine: Engine, request: Request, condition: Condition) -> Out
 
 
 def by_engine(
-    txn: Txn,
+    txn: LayeredTxn,
     schema: Schema,
     requests: list[tuple[Request, bool]],
     conditions: list[Condition],
@@ -87,23 +90,23 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[State]:
     made.close(clean=False)
 
 
-def compare_indexes(txn: Txn, compiled: Compiled) -> None:
-    for space in compiled.spaces():
-        for place, index_id in enumerate(space.plan.index_ids):
-            tree = txn.tree(space.plan.space_id, index_id)
-            ours = list(LayerTree(space, place).ascending())
-            assert ours == list(tree.ascending(b"")), (space.plan.source, index_id)
+def compare_indexes(txn: LayeredTxn, compiled: Compiled) -> None:
+    for space_id in compiled.ids:
+        for index in compiled.schema.space(space_id).indexes:
+            ours = list(compiled.txn.items(space_id, index.id))
+            assert ours == list(txn.items(space_id, index.id)), (space_id, index)
 
 
-def run_example(state: State, dice: Dice) -> Compiled:
+def run_example(state: State, dice: Dice, executor: Any = None) -> Compiled:
     schema = Schema()
     spaces = [dice.space(600 + number) for number in range(dice.choice((1, 1, 2)))]
     for space in spaces:
         schema._put(space)
-    txn = state.begin()
+    below = state.begin()
     try:
-        base = LaidAside(txn)
-        compiled = Compiled(spaces, schema, base)
+        txn = LayeredTxn((), below, write=True)
+        base = LaidAside(below)
+        compiled = Compiled(spaces, schema, base, executor)
         done = 0
         while done < PER_EXAMPLE:
             count = dice.choice((1, 5, 20, 60))
@@ -130,7 +133,7 @@ def run_example(state: State, dice: Dice) -> Compiled:
                 compiled.apply_layers()
         compare_indexes(txn, compiled)
     finally:
-        txn.abort()
+        below.abort()
     return compiled
 
 
@@ -152,6 +155,7 @@ class LaidAside:
 
     def __init__(self, txn: Txn) -> None:
         self._txn = txn
+        self.state = txn.state
 
     def tree(self, space_id: int, index_id: int) -> object:
         return self._txn.tree(space_id + 10_000, index_id)
@@ -167,3 +171,15 @@ class LaidAside:
 def test_statements_are_alike(seed: int, state: State) -> None:
     """Same answers, same errors, same bodies, same entries of every index."""
     run_example(state, Dice(seed))
+
+
+@settings(
+    max_examples=max(STATEMENTS // PER_EXAMPLE // 10, 1),
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(seed=st.integers(0, 2**32))
+def test_plain_statements_are_alike(seed: int, state: State) -> None:
+    """Where nothing is compiled, transactions, conditions and results are the same."""
+    run_example(state, Dice(seed), PlainExecutor())

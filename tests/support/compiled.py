@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("logweir.store.statementkernel")
 
 from logweir.errors import RequestError
-from logweir.store import layerkernel, selectkernel, statementkernel
+from logweir.store import selectkernel, statementkernel
+from logweir.store.batches import Answers
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
-from logweir.store.memtable import Memtable
-from logweir.store.reference import reference_engine, reference_of
+from logweir.store.group import Group
+from logweir.store.layers import LayeredTxn
 from logweir.store.refusal import refusal
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
-from logweir.store.spaceplan import plan_of
-from logweir.store.statebase import StateBase
+from logweir.wal.vclock import VClock
 
 COLUMNS, RESULTS = statementkernel.COLUMNS, statementkernel.RESULTS
 ALL = 2**64 - 1
@@ -32,96 +32,101 @@ Condition = tuple[int, int, int, int]
 """The columns EXPECT, FIELD, VALUE and AS_REPLACE of a statement."""
 
 
+class NoBase:
+    """Below which there is nothing: what a transaction on layers wants of one on the state."""
+
+    class state:
+        is_foreign = False
+
+        @staticmethod
+        def check_databases(names: object) -> None:
+            pass
+
+    def tree(self, space_id: int, index_id: int) -> None:
+        return None
+
+
 class Compiled:
     """The compiled engine on layers of some spaces.
 
-    `base`: a transaction of the state below; None: nothing is below. `referred`: how many
-    statements and selections the reference engine did.
+    `base`: a transaction of the state below; None: nothing is below; `executor`: of statements.
+    `referred`: how many statements and selections the reference engine did.
     """
 
-    def __init__(self, spaces: list[SpaceDef], schema: Schema, base: Any = None) -> None:
-        self.plans = [plan_of(space) for space in spaces]
+    def __init__(
+        self, spaces: list[SpaceDef], schema: Schema, base: Any = None, executor: Any = None
+    ) -> None:
+        self.ids = [space.id for space in spaces]
         self.schema = schema
-        self.base = base
-        self.executor = statementkernel.Executor()
+        self.base = NoBase() if base is None else base
+        self.executor = executor or statementkernel.Executor()
         self.selector = selectkernel.Selector()
-        self.key_plans = Plans()
-        self.layers: list[list[list[Memtable]]] = [[] for _ in spaces]
+        self.plans = Plans()
+        self.txn = LayeredTxn((), self.base, write=True)
         self.referred = 0
-        self.add_layer()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.group = Group(
+            self.txn,
+            self.schema,
+            self.plans,
+            self.executor,
+            vclock=VClock({}),
+            replica_id=1,
+            now=0.0,
+        )
+        refer = self.group._referred
+
+        def counted(*args: Any) -> Any:
+            self.referred += 1
+            return refer(*args)
+
+        self.group._referred = counted  # type: ignore[method-assign]
 
     def add_layer(self) -> None:
         """Seal the open layer."""
-        for plan, layers in zip(self.plans, self.layers, strict=True):
-            layers.insert(0, [Memtable() for _ in plan.index_ids])
+        self.txn = LayeredTxn((self.txn.taken(), *self.txn.stack), self.base, write=True)
+        self._begin()
 
     def spaces(self) -> list[Any]:
         """The spaces as a batch sees them now."""
-        base = layerkernel.Base() if self.base is None else StateBase(self.base)
-        return [
-            layerkernel.Space(plan, layers, base)
-            for plan, layers in zip(self.plans, self.layers, strict=True)
-        ]
+        return [self.group._compiled(space_id) for space_id in self.ids]
 
     def apply_layers(self) -> None:
         """Bring what the layers hold into the base."""
-        for plan, layers in zip(self.plans, self.layers, strict=True):
-            for place, index_id in enumerate(plan.index_ids):
-                tree = self.base.tree(plan.space_id, index_id)
-                for layer in reversed(layers):
-                    for key, value in list(layer[place].ascending()):
-                        if value:
-                            tree.put(key, value)
-                        elif tree.get(key) is not None:
-                            tree.delete(key)
-            layers.clear()
-        self.add_layer()
+        for layer in reversed((self.txn.taken(), *self.txn.stack)):
+            for name, table in layer.tables.items():
+                tree = self.base.tree(*name)
+                for key, value in list(table.ascending()):
+                    if value:
+                        tree.put(key, value)
+                    elif tree.get(key) is not None:
+                        tree.delete(key)
+        self.txn = LayeredTxn((), self.base, write=True)
+        self._begin()
 
     def execute(
         self, requests: list[tuple[Request, bool]], conditions: list[Condition] | None = None
     ) -> list[Outcome]:
         """What comes of requests; each with whether it ends a transaction."""
-        data, columns = columns_of(requests, [plan.space_id for plan in self.plans])
+        data, columns = columns_of(requests, self.ids)
         for number, condition in enumerate(conditions or ()):
             end = (number + 1) * COLUMNS
             columns[end - len(condition) : end] = array("Q", condition)
-        spaces = self.spaces()
-        run = reference_of(data, columns, spaces, self.schema, self.key_plans)
-
-        def refer(number: int) -> object:
-            self.referred += 1
-            return run(number)
-
-        results, out, failures = self.executor.execute(data, columns, spaces, refer)
-        found: list[Outcome] = []
-        for number, (request, _) in enumerate(requests):
-            row = results[number * RESULTS : (number + 1) * RESULTS]
-            status, code, first, second = row[:4]
-            spans = [out[row[at] : row[at + 1]] or None for at in (4, 6, 8)]
-            if status == 0:
-                found.append(("done", *spans))
-            elif status == 3:
-                found.append(("undone",))
-            elif status == 4:
-                found.append(("unmet", spans[0]))
-            elif number in failures:
-                found.append(told(failures[number]))
-            else:
-                space = self.schema.space(request.space_id)
-                found.append(told(refusal(space, code, first, second, request.ops or b"")))
-        return found
+        answers = self.group.execute_batch(data, columns, self.ids, limit_bytes=ALL >> 1)
+        return [outcome(answers, number) for number in range(len(requests))]
 
     def select(self, wanted: list[Wanted]) -> list[Outcome]:
         """What selections give."""
-        spaces = self.spaces()
-        ids = [space.plan.space_id for space in spaces]
+        spaces, ids = self.spaces(), self.ids
         data, columns = bytearray(), array("Q")
         for space_id, index_id, iterator, limit, offset, key in wanted:
             columns.extend((ids.index(space_id), index_id, iterator, limit, offset))
             columns.extend((len(data), len(data) + len(key)))
             data += key
         results, out = self.selector.select(bytes(data), columns, spaces)
-        engine = reference_engine(spaces, self.schema, self.key_plans)
+        engine = self.group.engine
         found: list[Outcome] = []
         for number, one in enumerate(wanted):
             row = results[number * selectkernel.SELECT_RESULTS :][: selectkernel.SELECT_RESULTS]
@@ -136,6 +141,18 @@ class Compiled:
                 self.referred += 1
                 found.append(selected(engine, one))
         return found
+
+
+def outcome(answers: Answers, number: int) -> Outcome:
+    """What came of a statement."""
+    status = answers.results[number * RESULTS]
+    if status == 0:
+        return ("done", *answers.changed(number), answers.body(number) or None)
+    if status == 3:
+        return ("undone",)
+    if status == 4:
+        return ("unmet", answers.changed(number)[0])
+    return told(answers.error(number))
 
 
 def selected(engine: Engine, wanted: Wanted) -> Outcome:

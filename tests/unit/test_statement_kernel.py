@@ -12,9 +12,11 @@ pytest.importorskip("logweir.store.statementkernel")
 from support.compiled import ALL, Compiled, columns_of
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.store import layerkernel, selectkernel
+from logweir.store import layerkernel
 from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.executing import PlainUndo, Undo
 from logweir.store.fieldtype import FieldType
+from logweir.store.memtable import Memtable
 from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.spaceplan import plan_of
@@ -73,7 +75,7 @@ def test_numbers_that_lie_are_refused(place: int, value: int) -> None:
     data, columns = columns_of([(insert(1, "a"), True)], [ID])
     columns[place] = value
     with pytest.raises(ValueError, match=r"statement 0|last statement"):
-        compiled.executor.execute(data, columns, compiled.spaces(), None)
+        compiled.executor.execute(data, columns, compiled.spaces(), Undo(), None, 0)
     assert held(compiled) == b""
 
 
@@ -82,7 +84,7 @@ def test_a_batch_cut_in_a_statement_is_refused() -> None:
     compiled = make_compiled()
     data, columns = columns_of([(insert(1, "a"), True)], [ID])
     with pytest.raises(ValueError, match="last statement"):
-        compiled.executor.execute(data, columns[:-1], compiled.spaces(), None)
+        compiled.executor.execute(data, columns[:-1], compiled.spaces(), Undo(), None, 0)
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, 1), (5, 3), (6, 2**64 - 1)])
@@ -132,20 +134,6 @@ def test_a_transaction_is_undone_as_a_whole() -> None:
     assert held(compiled) == pack([1, "a"]) + pack([6, "z"])
 
 
-def test_the_layer_of_an_answer_is_the_newest_that_it_needed() -> None:
-    """By a secondary index that of the tuple counts, where it is newer than that of the entry."""
-    compiled = make_compiled()
-    compiled.execute([(insert(1, "a"), True), (insert(2, "b"), True)])
-    compiled.add_layer()
-    compiled.execute([(put(RowType.REPLACE, 2, "b", 7), True)])
-    keys = pack(["a"]) + pack(["b"]) + pack(["c"])
-    columns = array("Q")
-    for at in range(3):
-        columns.extend((0, 1, selectkernel.GET, 1, 0, 3 * at, 3 * at + 3))
-    results, _ = compiled.selector.select(keys, columns, compiled.spaces())
-    assert list(results[7 :: selectkernel.SELECT_RESULTS]) == [1, 0, 2]
-
-
 def test_an_exception_of_the_reference_engine_goes_through() -> None:
     """Only `RequestError` is an answer."""
     compiled = make_compiled()
@@ -159,9 +147,12 @@ def test_an_exception_of_the_reference_engine_goes_through() -> None:
         raise RequestError(ErrorCode.INVALID_MSGPACK, "no")
 
     with pytest.raises(KeyboardInterrupt):
-        compiled.executor.execute(data, columns, compiled.spaces(), interrupted)
-    results, _, failures = compiled.executor.execute(data, columns, compiled.spaces(), refused)
+        compiled.executor.execute(data, columns, compiled.spaces(), Undo(), interrupted, 0)
+    results, _, numbers, failures = compiled.executor.execute(
+        data, columns, compiled.spaces(), Undo(), refused, 0
+    )
     assert list(results[:2]) == [1, ErrorCode.INVALID_MSGPACK]
+    assert numbers == [0]
     assert str(failures[0]) == "no"
 
 
@@ -171,18 +162,70 @@ def test_a_plan_of_a_space_with_a_path_refers_everything() -> None:
     primary = IndexDef(ID, 0, "pk", IndexType.TREE, (PartDef(0, UNSIGNED),))
     path = IndexDef(ID, 1, "path", IndexType.TREE, (part,), False)
     space = SpaceDef(ID, 1, "t").with_indexes((primary, path))
-    assert not plan_of(space).is_compiled
+    assert plan_of(space) is None
     compiled = make_compiled(space)
     ((how, _, new, _),) = compiled.execute([(insert(1, {"a": "x"}), True)])
     assert (how, new, compiled.referred) == ("done", pack([1, {"a": "x"}]), 1)
 
 
 def test_layers_must_fit_their_plan() -> None:
-    """One memtable for each index, and at least one layer."""
+    """A base for each index, and at least one memtable where something is to be changed."""
     plan = plan_of(make_space())
-    for layers in ([], [[]], [[None, None]]):
-        with pytest.raises(ValueError, match="layer"):
-            layerkernel.Space(plan, layers, layerkernel.Base())
+    assert plan is not None
+    base, table = layerkernel.Base(), Memtable()
+    for tables, bases in (
+        ([], []),
+        ([[table]], [base]),
+        ([[table], [table]], [base]),
+        ([[table], [table]], [base, None]),
+        ([[table], [None]], [base, base]),
+        ([[table], []], [base, base]),
+    ):
+        with pytest.raises(ValueError, match=r"index|memtable"):
+            layerkernel.Space(plan, tables, bases, Undo())
+    layerkernel.Space(plan, [[table], []], [base, base], None)
+
+
+@pytest.mark.parametrize("kind", [Undo, PlainUndo])
+def test_what_was_changed_is_taken_back(kind: type[Undo]) -> None:
+    """In several tables, to a mark, also values that lie by themselves; then nothing is known."""
+    undo, one, other = kind(), Memtable(), Memtable()
+    large = bytes(10_000)
+    undo.set(one, b"a", b"1")
+    undo.set(other, b"a", large)
+    mark = undo.mark()
+    undo.set(one, b"a", b"")
+    undo.set(one, b"b", b"2")
+    undo.set(other, b"a", b"x")
+    undo.set(other, b"a", b"y")
+    undo.rollback(mark)
+    assert list(one.ascending()) == [(b"a", b"1")]
+    assert list(other.ascending()) == [(b"a", large)]
+    undo.forget()
+    undo.rollback(undo.mark())
+    assert (one.get(b"a"), other.get(b"a")) == (b"1", large)
+    undo.set(one, b"a", b"3")
+    undo.rollback(0)
+    assert one.get(b"a") == b"1"
+
+
+def test_no_rollback_to_a_mark_that_is_none() -> None:
+    """Not to one that is forgotten, nor below all."""
+    undo = Undo()
+    undo.set(Memtable(), b"a", b"1")
+    for mark in (-1, undo.mark() + 1):
+        with pytest.raises(ValueError, match="mark"):
+            undo.rollback(mark)
+
+
+def test_answers_end_behind_a_limit() -> None:
+    """Behind the transaction that reaches it; the rest is not executed."""
+    compiled = make_compiled()
+    requests = [(insert(number, str(number)), number % 2 == 1) for number in range(6)]
+    data, columns = columns_of(requests, [ID])
+    answers = compiled.group.execute_batch(data, columns, [ID], limit_bytes=1)
+    assert (answers.count, list(answers.refused)) == (2, [])
+    assert held(compiled) == pack([0, "0"]) + pack([1, "1"])
 
 
 @pytest.mark.parametrize(
