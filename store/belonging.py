@@ -12,7 +12,8 @@ another one                 reach it or not       rebuilt: it is the state of an
 none                        reach it              rebuilt: likewise, or nothing tells
 ==========================  ====================  ==================================================
 
-A state with rows that were never logged (durability "none") is used where the block is the same,
+Where the newest snapshot is further than both it is rebuilt from that: it did not get what was
+never logged (durability "none"). A state with rows that were never logged (durability "none") is used where the block is the same,
 else rebuilt. With `force_recovery` what would be refused is rebuilt, too. A block that is damaged
 in the log is none.
 """
@@ -62,6 +63,14 @@ class Kept:
         if place is None or not place.is_in_log or self._found is not Found.SAME:
             return None
         return LogPosition(place.file, place.offset, self.position.vclock)
+
+    def behind(self, report: RecoveryReport) -> str:
+        """Why a snapshot has to take its place, "" where none has: it stands before the newest,
+        and no rows lead there (they were never logged: durability "none")."""
+        newest = report.snapshot
+        if self.since is None or newest is None or report.vclock.covers(newest.vclock):
+            return ""
+        return f"{newest.path.name} holds what neither it nor the log has"
 
     def is_ahead(self, decided: RecoveryPlan) -> bool:
         """Whether it holds rows that are gone from its log."""

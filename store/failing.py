@@ -8,6 +8,7 @@ from pathlib import Path
 from logweir.errors import (
     LogStopped,
     LogweirError,
+    RequestError,
     StateFailed,
     UsedAfterFork,
     WalError,
@@ -62,10 +63,10 @@ class Fails(ABC):
 
     def _fail_taking(self, error: BaseException) -> None:
         """The state did not take rows that are in the log for longer, or in none. Where the disk is
-        full it does so later."""
-        if isinstance(error, WriteFailed):
+        full, or a view is in the way, it does so later; an interrupt leaves it as it was."""
+        if isinstance(error, WriteFailed | RequestError):
             return
-        if isinstance(error, StateError | OSError | WalError):
+        if isinstance(error, Exception):
             raise self._stop(self._stopped_by(error)) from error
 
     def _stopped_by(self, error: BaseException) -> LogStopped:

@@ -406,7 +406,7 @@ class Layers:
         self._changed = threading.Condition(self._lock)
         self._size = 0
         self._under_way: Stack = ()  # the lowest layers, while the base takes them
-        self._thread: threading.Thread | None = None
+        self._serving = False
         self._closing = False
         self._failure: Exception | None = None
 
@@ -424,11 +424,9 @@ class Layers:
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
-            if self._thread is None:  # here, where an interrupt of its start harms nothing
-                self._thread = threading.Thread(
-                    target=self._serve, name="logweir-apply", daemon=True
-                )
-                self._thread.start()
+            if not self._serving and self._failure is None:
+                # Here, where an interrupt of its start harms nothing.
+                threading.Thread(target=self._serve, name="logweir-apply", daemon=True).start()
             if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None
                 self._changed.notify_all()
@@ -530,33 +528,46 @@ class Layers:
         with self._lock:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread.is_alive():  # an interrupt may stop its start
-            self._thread.join()
+            while self._serving:
+                self._changed.wait()
         if apply:
             with contextlib.suppress(LogweirError):  # the log has failed: it is known already
                 self._applying()
 
     def _serve(self) -> None:
-        while True:
+        """The thread; where an interrupted start has left one already, nothing."""
+        with self._lock:
+            if self._serving:
+                return
+            self._serving = True
+        try:
+            while self._is_due():
+                self._serve_once()
+        finally:
             with self._lock:
-                while not self._closing and (left := self._seconds_left()) != 0:
-                    self._changed.wait(left)
-                if self._closing:
-                    return
-            failure: Exception | None = None
-            try:
-                self._applying()
-            except Exception as error:
-                failure = error
-            with self._lock:
-                self._failure = failure
+                self._serving = False
                 self._changed.notify_all()
-                if isinstance(failure, _PASSING):
-                    self._changed.wait(_RETRY_SECONDS)
-                elif isinstance(failure, LogweirError):
-                    return  # who changes something next is told
-            if failure is not None and not isinstance(failure, LogweirError):
-                raise failure
+
+    def _is_due(self) -> bool:
+        """Wait until the base is to take the layers; False: never more."""
+        with self._lock:
+            if self._failure is not None and not isinstance(self._failure, _PASSING):
+                return False  # who changes something next is told
+            while not self._closing and (left := self._seconds_left()) != 0:
+                self._changed.wait(left)
+            return not self._closing
+
+    def _serve_once(self) -> None:
+        failure: Exception | None = None
+        try:
+            self._applying()
+        except Exception as error:
+            failure = error
+        with self._lock:
+            self._failure = failure
+            self._changed.notify_all()
+            if isinstance(failure, _PASSING):
+                self._changed.wait(_RETRY_SECONDS)
 
     def _seconds_left(self) -> float | None:
         """Until the base is to take the layers; None where there are none."""

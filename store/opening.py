@@ -261,6 +261,8 @@ def _recovered(
                 raise kept.refusal(report)
             bootstrap(path, filesystem=filesystem, timestamp=clock())
             continue
+        if kept is not None and not reason and (reason := kept.behind(report)):
+            continue
         decided = plan(report, force=force)
         if kept is not None and not reason:
             reason = kept.misfit(decided, force=force)

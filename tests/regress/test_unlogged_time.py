@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 import logweir
-from logweir.errors import ChainGap
+from logweir.errors import ChainGap, LogweirError
+from logweir.wal import failpoint
 
 
 def test_a_time_without_a_log_is_a_gap_for_whoever_reads_on(tmp_path: Path) -> None:
@@ -28,3 +30,25 @@ def test_a_time_without_a_log_is_a_gap_for_whoever_reads_on(tmp_path: Path) -> N
         assert given[-1] == logged.lsn(log.replica_id)
         (after,) = log.rows(after=unlogged)
         assert after.rows[-1].lsn == log.vclock.lsn(log.replica_id)
+
+
+def test_a_snapshot_counts_where_the_state_did_not_get_what_was_not_logged(tmp_path: Path) -> None:
+    """Died between the snapshot and the state's next transaction."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("kv", [("id", "unsigned")])
+        log.insert("kv", (1,))
+    log = logweir.open(tmp_path, "none")
+
+    def fail() -> None:
+        raise OSError(5, "no more")
+
+    failpoint.arm("store.before_apply_commit", fail)
+    try:
+        log.insert("kv", (2,))
+        with contextlib.suppress(OSError, LogweirError):
+            log.snapshot()
+    finally:
+        log.abandon()
+        failpoint.disarm()
+    with logweir.open(tmp_path) as log:
+        assert log.select("kv") == [(1,), (2,)]
