@@ -11,7 +11,6 @@ from logweir.errors import (
     RequestError,
     StateFailed,
     UsedAfterFork,
-    WalError,
     WriteFailed,
     WriterPoisoned,
 )

@@ -1,12 +1,13 @@
 """Serving iproto: what one connection's requests do to the store.
 
 The requests of one read are handled together, as long as the client takes the answers: above
-`limits.OUTPUT_HIGH_BYTES` of them the rest waits. Runs of changes become one job of the commit
-queue, in which each is a transaction of its own: one that fails is undone alone. Changes of
-definitions are jobs by themselves. A SELECT behind a change that is not finished runs inside the
-job, so that a client which sends both at once reads what it wrote, and what comes behind that job
-waits for it; any other runs at once, on a view of what is durable. An answer to a change is sent
-when it is durable.
+`limits.OUTPUT_HIGH_BYTES` of them the rest waits. A run of changes becomes one job of the commit
+queue, in which each is a transaction of its own: one that fails is undone alone. Where answers may
+be much larger than the requests, what comes behind the run waits for it. Changes of definitions
+are jobs by themselves, and so are requests that are merely odd. A SELECT behind a change that is
+not finished runs inside the job, so that a client which sends both at once reads what it wrote,
+and what comes behind that job waits for it; any other runs at once, on a view of what is durable.
+An answer to a change is sent when it is durable.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
 then what the store says.
@@ -23,8 +24,8 @@ from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import (
-    IPROTO_ANSWER_BYTES,
     IPROTO_PIPELINE_BYTES,
+    OUTPUT_HIGH_BYTES,
     OUTPUT_LOW_BYTES,
 )
 from logweir.replication.iproto import auth, relay
@@ -42,7 +43,7 @@ from logweir.replication.iproto.codec import (
     encode_error,
 )
 from logweir.replication.iproto.requests import DML_TYPES, Request
-from logweir.replication.iproto.runs import StoreRun
+from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.statements import (
@@ -50,15 +51,12 @@ from logweir.replication.iproto.statements import (
     SYSTEM_END,
     apply_each,
     execute,
-    one_by_one,
-    ordinary,
     run_select,
     some,
 )
 from logweir.replication.iproto.sysview import VIEWS
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.store.batches import puts
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
@@ -110,10 +108,11 @@ class Conversation:
         self._unfinished = 0
         self._unanswered_bytes = 0
         self._held = False
-        self._postponed: deque[Request | StoreRun] = deque()
-        self._behind: _Batch | None = None  # a batch with SELECTs that is under way
+        self._postponed: deque[Request | Run] = deque()
+        self._behind: _Batch | Run | None = None  # under way: what comes next waits for its end
         self._waits_for_room = False
-        self._writable: tuple[int, int, Access | None] = 0, -1, None  # of the last run let in
+        self._writable: set[int] = set()  # spaces of runs that were let in
+        self._writable_at = -1, GUEST_ID
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -130,9 +129,8 @@ class Conversation:
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
-            for one in ordinary(event):
-                self._begin(one.size_bytes)
-                self._postponed.append(one)
+            self._begin(event.size_bytes)
+            self._postponed.append(event)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -150,7 +148,7 @@ class Conversation:
                 self._submit()
                 continue
             event = self._postponed.popleft()
-            if isinstance(event, StoreRun):
+            if isinstance(event, Run):
                 self._take_run(event)
                 continue
             try:
@@ -227,72 +225,88 @@ class Conversation:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
         return space
 
-    def _take_run(self, run: StoreRun) -> None:
-        """Many alike changes of one space: checked once, applied and answered together."""
-        try:
-            self._check_run(run.space_id)
-        except RequestError as error:
+    def _take_run(self, run: Run) -> None:
+        """Changes, one behind the other: checked once for each space, applied and answered
+        together."""
+        refused: dict[int, RequestError] = {}
+        for space_id in run.space_ids:
+            try:
+                self._check_run(space_id)
+            except RequestError as error:
+                refused[space_id] = error
+        if refused:
+            errors = run.errors(refused, self.shared.schema_version())
+            self.session.put(b"".join(errors))
+            self.shared.metrics.answered("tarantool", 0, len(errors))
+            run = run.without(refused)
+        if not run.count:
             self._finish(run.size_bytes)
-            self._refuse_run(run, error)
             return
-        batch = _Batch(size_bytes=run.size_bytes)
+        if run.may_grow:
+            self._behind = run
+        self._put_in_line(Job(self._applying(run), run.size_bytes), self._delivering(run))
 
-        def apply(group: Group) -> None:
-            batch.requests, batch.results = [], []
-            columns = puts(RowType(run.type), run.bounds, None)
-            answers = group.execute_batch(
-                run.packed, columns, (run.space_id,), limit_bytes=IPROTO_ANSWER_BYTES
-            )
-            if answers.refused:
-                batch.requests = one_by_one(run)
-                batch.results = [data_body((one.tuple or b"",)) for one in batch.requests]
-                for number in answers.refused:
-                    batch.results[number] = answers.error(number)
+    def _applying(self, run: Run) -> Callable[[Group], tuple[int, int, bytes]]:
+        """What executes a run, up to `limits.OUTPUT_HIGH_BYTES` of answers, and returns how many
+        requests that are, how many of them were refused, and their answers."""
 
-        def done(job: Job) -> None:
-            if job.error is None and not batch.requests:
-                self._deliver_run(run)
+        def apply(group: Group) -> tuple[int, int, bytes]:
+            count = failed = size = 0
+            parts: list[bytes] = []
+            while count < run.count and (size <= OUTPUT_HIGH_BYTES or not run.may_grow):
+                rest = run.behind(count) if count else run
+                done = group.execute_batch(
+                    rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+                )
+                parts.append(rest.answers(done, self.shared.schema_version()))
+                count += done.count
+                failed += len(done.refused)
+                size += len(parts[-1])
+            return count, failed, b"".join(parts)
+
+        return apply
+
+    def _delivering(self, run: Run) -> Callable[[Job], None]:
+        """What answers a run that is durable, or was refused; what is left of it comes next."""
+
+        def deliver(job: Job) -> None:
+            self._settle(run.size_bytes)
+            if self._behind is run:
+                self._behind = None
+            if job.error is not None:
+                error = as_request_error(job.error)
+                version = self.shared.schema_version()
+                found = run.errors(dict.fromkeys(run.space_ids, error), version)
+                count, failed, answers = run.count, run.count, b"".join(found)
+            else:
+                count, failed, answers = job.result
+            if not self.link.is_open:
                 return
-            batch.requests = batch.requests or one_by_one(run)
-            self._deliver(batch, job)
+            if count < run.count:
+                self._postponed.appendleft(run.behind(count))
+            self.shared.metrics.answered("tarantool", count - failed, failed)
+            if self.session.waiting_bytes:
+                self.link.write(answers)
+            else:
+                self.link.send(answers)
+            if self._postponed:
+                self._go_on()
+                self.link.flush()
 
-        self._put_in_line(Job(apply, run.size_bytes), done)
+        return deliver
 
-    def _answer_run(self, run: StoreRun) -> None:
-        answers = run.answers(self.shared.schema_version())
-        if self.session.waiting_bytes:
-            self.link.write(answers)
-        else:
-            self.link.send(answers)
-
-    def _refuse_run(self, run: StoreRun, error: RequestError) -> None:
-        self.shared.metrics.answered("tarantool", 0, run.count)
-        for number in range(run.count):
-            self.session.put_error(run.sync(number), error)
-
-    def _check_run(self, wanted_id: int) -> Access:
-        """What the user may do, where that includes a run into a space. What was let in is let in
+    def _check_run(self, space_id: int) -> None:
+        """Raise errors 36, 7, 42 where the user may not change a space. What was let in is let in
         again while no row of a system space has changed: who may write at all is settled at the
         start."""
-        shared = self.shared
-        space_id, changes, access = self._writable
-        if (
-            space_id != wanted_id
-            or changes != shared.log.system_changes
-            or access is None
-            or access.user.id != self.user_id
-        ):
-            changes = shared.log.system_changes
-            access = shared.access(self.user_id)
-            self._check_space(wanted_id, access, Privilege.WRITE)
-            self._writable = wanted_id, changes, access
-        return access
-
-    def _deliver_run(self, run: StoreRun) -> None:
-        self._settle(run.size_bytes)
-        if self.link.is_open:
-            self._answer_run(run)
-            self.shared.metrics.answered("tarantool", run.count, 0)
+        at = self.shared.log.system_changes, self.user_id
+        if at != self._writable_at:
+            self._writable.clear()
+        elif space_id in self._writable:
+            return
+        self._check_space(space_id, self.shared.access(self.user_id), Privilege.WRITE)
+        self._writable.add(space_id)
+        self._writable_at = at
 
     def _submit(self) -> None:
         batch = self._batch
@@ -427,9 +441,9 @@ class Conversation:
             self.link.resume_reading()
 
 
-def _joins_batch(event: Request | StoreRun) -> bool:
+def _joins_batch(event: Request | Run) -> bool:
     """Whether a request may be one of several in a job: not so a change of definitions."""
-    if isinstance(event, StoreRun) or event.type not in DML_TYPES:
+    if isinstance(event, Run) or event.type not in DML_TYPES:
         return False
     return event.type == RowType.SELECT or event.space_id >= SYSTEM_END
 

@@ -6,7 +6,7 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -23,7 +23,6 @@ from logweir.replication.iproto.codec import (
 )
 from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.rights import execute_checked
-from logweir.replication.iproto.runs import StoreRun
 from logweir.replication.iproto.sysview import VIEWS, row_filter
 from logweir.store.engine import Engine
 from logweir.store.group import Group
@@ -36,8 +35,6 @@ __all__ = [
     "SYSTEM_END",
     "apply_each",
     "execute",
-    "one_by_one",
-    "ordinary",
     "run_select",
     "some",
 ]
@@ -45,26 +42,6 @@ __all__ = [
 SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())
 NO_TUPLE: Final = b"\x90"
-
-
-def ordinary(event: Request | StoreRun) -> Sequence[Request | StoreRun]:
-    """The event itself; of a run into a system space its requests."""
-    if isinstance(event, StoreRun) and event.space_id < SYSTEM_END:
-        return one_by_one(event)
-    return (event,)
-
-
-def one_by_one(run: StoreRun) -> list[Request]:
-    """The requests of a run."""
-    return [
-        Request(
-            run.type,
-            run.sync(number),
-            space_id=run.space_id,
-            tuple=run.tuple_bytes(number),
-        )
-        for number in range(run.count)
-    ]
 
 
 def apply_each(

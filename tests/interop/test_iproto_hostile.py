@@ -23,6 +23,7 @@ from logweir.limits import UPSTREAM_WAITING_BYTES
 from logweir.replication import users
 from logweir.replication.iproto import codec
 from logweir.replication.iproto.follower import Rows, Subscribed
+from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.upstream import connect
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import parse_url
@@ -349,17 +350,14 @@ def test_fault_of_the_program_in_a_change_ends_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told in the log with its traceback; others are served, and nothing was changed."""
-    from logweir.replication.iproto import endpoint, statements
+    real = Run.answers
 
-    real = statements.execute
-
-    def faulty(group: Any, request: Any, access: Any) -> bytes:
-        if request.tuple == pack([13]):
+    def faulty(run: Run, done: Any, version: int) -> bytes:
+        if pack([13]) in run.data:
             raise ZeroDivisionError
-        return real(group, request, access)
+        return real(run, done, version)
 
-    for module in (endpoint, statements):
-        monkeypatch.setattr(module, "execute", faulty)
+    monkeypatch.setattr(Run, "answers", faulty)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         client.send(codec.frame(pack({0: 2, 1: 1}) + pack({0x10: 512, 0x21: [13]})))
