@@ -331,6 +331,43 @@ def test_large_answers_behind_a_change_keep_their_order(tmp_path: Path) -> None:
         assert sorted(counts) == list(range(40))
 
 
+def test_large_answers_of_changes_keep_their_order(tmp_path: Path) -> None:
+    """A run that is cut for its answers goes on before what came behind it; all is pipelined."""
+    key, rise = {0x10: 512, 0x20: [1]}, [["+", 2, 1]]
+    changes = [(4, {**key, 0x21: rise})] * 20 + [(5, key), (2, {0x10: 512, 0x21: [1, "", 0]})]
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        serving.log.create_space("t")
+        serving.log.insert("t", (1, "x" * 900_000, 0))
+        stream = [pack({0: kind, 1: at}) + pack(body) for at, (kind, body) in enumerate(changes)]
+        client.send(b"".join(map(codec.frame, stream[:15])))
+        client.send(b"".join(map(codec.frame, stream[15:])))
+        answers = [client.receive() for _ in changes]
+        assert [one.header.sync for one in answers] == list(range(len(changes)))
+        assert [one.body[0x30][0][2] for one in answers] == [*range(1, 21), 20, 0]
+        assert serving.log.select("t") == [(1, "", 0)]
+        bodies = [row.body for one in serving.log.rows() for row in one.rows]
+        assert len([one for one in bodies if pack(rise) in one]) == 20
+
+
+def test_a_run_into_several_spaces_is_refused_for_those_that_are_not_there(tmp_path: Path) -> None:
+    """The others' changes are made, and each request is answered."""
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        for name in ("t", "u"):
+            serving.log.create_space(name, indexes={"n": {"parts": [1], "unique": True}})
+        spaces = [512, 999, 513, 999, 512, 513, 512]
+        client.send(
+            b"".join(
+                codec.frame(pack({0: 2, 1: at}) + pack({0x10: space, 0x21: [at, at // 5]}))
+                for at, space in enumerate(spaces)
+            )
+        )
+        answers = {one.header.sync: one for one in (client.receive() for _ in spaces)}
+        codes = [int(answers[at].error().code) if answers[at].is_error else 0 for at in range(7)]
+        assert codes == [0, 36, 0, 36, 3, 0, 0]
+        assert serving.log.select("t") == [(0, 0), (6, 1)]
+        assert serving.log.select("u") == [(2, 0), (5, 1)]
+
+
 def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
