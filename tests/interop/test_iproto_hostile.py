@@ -334,16 +334,21 @@ def test_large_answers_behind_a_change_keep_their_order(tmp_path: Path) -> None:
 def test_large_answers_of_changes_keep_their_order(tmp_path: Path) -> None:
     """A run that is cut for its answers goes on before what came behind it; all is pipelined."""
     key, rise = {0x10: 512, 0x20: [1]}, [["+", 2, 1]]
-    changes = [(4, {**key, 0x21: rise})] * 20 + [(5, key), (2, {0x10: 512, 0x21: [1, "", 0]})]
+    asked = (1, {**key, 0x12: 1})
+    changes = [
+        *[(4, {**key, 0x21: rise})] * 20,
+        asked,
+        (5, key),
+        (2, {0x10: 512, 0x21: [1, "", 0]}),
+    ]
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         serving.log.insert("t", (1, "x" * 900_000, 0))
         stream = [pack({0: kind, 1: at}) + pack(body) for at, (kind, body) in enumerate(changes)]
-        client.send(b"".join(map(codec.frame, stream[:15])))
-        client.send(b"".join(map(codec.frame, stream[15:])))
+        client.send(b"".join(map(codec.frame, stream)))
         answers = [client.receive() for _ in changes]
         assert [one.header.sync for one in answers] == list(range(len(changes)))
-        assert [one.body[0x30][0][2] for one in answers] == [*range(1, 21), 20, 0]
+        assert [one.body[0x30][0][2] for one in answers] == [*range(1, 21), 20, 20, 0]
         assert serving.log.select("t") == [(1, "", 0)]
         bodies = [row.body for one in serving.log.rows() for row in one.rows]
         assert len([one for one in bodies if pack(rise) in one]) == 20
