@@ -25,7 +25,6 @@ from typing import Final
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import (
     IPROTO_PIPELINE_BYTES,
-    OUTPUT_HIGH_BYTES,
     OUTPUT_LOW_BYTES,
 )
 from logweir.replication.iproto import auth, relay
@@ -39,20 +38,18 @@ from logweir.replication.iproto.codec import (
     EMPTY_BODY,
     RequestType,
     data_body,
-    encode_answer,
     encode_error,
 )
 from logweir.replication.iproto.requests import DML_TYPES, Request
-from logweir.replication.iproto.runs import Run
+from logweir.replication.iproto.runs import MAY_GROW, Run
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.statements import (
     NO_TUPLE,
     SYSTEM_END,
-    apply_each,
-    execute,
+    Outcome,
+    execute_all,
     run_select,
-    some,
 )
 from logweir.replication.iproto.sysview import VIEWS
 from logweir.replication.link import Link
@@ -88,11 +85,17 @@ class IprotoService:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that are answered together. `results`: encoded body or error, one per request."""
+    """Requests that are executed in one job. `goes_first`: what comes behind waits for its end."""
 
-    requests: list[Request] = field(default_factory=list)
+    events: list[Request | Run] = field(default_factory=list)
     size_bytes: int = 0
-    results: list[bytes | RequestError] = field(default_factory=list)
+    goes_first: bool = False
+
+    def add(self, event: Request | Run, *, goes_first: bool) -> None:
+        """One more."""
+        self.events.append(event)
+        self.size_bytes += event.size_bytes
+        self.goes_first = self.goes_first or goes_first
 
 
 class Conversation:
@@ -109,7 +112,7 @@ class Conversation:
         self._unanswered_bytes = 0
         self._held = False
         self._postponed: deque[Request | Run] = deque()
-        self._behind: _Batch | Run | None = None  # under way: what comes next waits for its end
+        self._behind: _Batch | None = None  # under way: what comes next waits for its end
         self._waits_for_room = False
         self._writable: set[int] = set()  # spaces of runs that were let in
         self._writable_at = -1, GUEST_ID
@@ -144,7 +147,7 @@ class Conversation:
                     self._waits_for_room = True
                     link.spawn(self._wait_for_room())
                 break
-            if self._batch.requests and not _joins_batch(self._postponed[0]):
+            if self._batch.events and not _joins_batch(self._postponed[0]):
                 self._submit()
                 continue
             event = self._postponed.popleft()
@@ -204,13 +207,12 @@ class Conversation:
         is_select = request.type == RowType.SELECT
         wanted = Privilege.READ if is_select else Privilege.WRITE
         space = self._check_space(request.space_id, access, wanted)
-        if is_select and not self._batch.requests and not self._unfinished:
+        if is_select and not self._batch.events and not self._unfinished:
             with self.shared.log.read_view() as view:
                 body = data_body(list(run_select(view.engine, request, access)))
             self._answer(request, body)
             return
-        self._batch.requests.append(request)
-        self._batch.size_bytes += request.size_bytes
+        self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
         if not is_select and space.id < SYSTEM_END:
             self._submit()
 
@@ -239,61 +241,10 @@ class Conversation:
             self.session.put(b"".join(errors))
             self.shared.metrics.answered("tarantool", 0, len(errors))
             run = run.without(refused)
-        if not run.count:
+        if run.count:
+            self._batch.add(run, goes_first=run.may_grow)
+        else:
             self._finish(run.size_bytes)
-            return
-        if run.may_grow:
-            self._behind = run
-        self._put_in_line(Job(self._applying(run), run.size_bytes), self._delivering(run))
-
-    def _applying(self, run: Run) -> Callable[[Group], tuple[int, int, bytes]]:
-        """What executes a run, up to `limits.OUTPUT_HIGH_BYTES` of answers, and returns how many
-        requests that are, how many of them were refused, and their answers."""
-
-        def apply(group: Group) -> tuple[int, int, bytes]:
-            count = failed = size = 0
-            parts: list[bytes] = []
-            while count < run.count and (size <= OUTPUT_HIGH_BYTES or not run.may_grow):
-                rest = run.behind(count) if count else run
-                done = group.execute_batch(
-                    rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
-                )
-                parts.append(rest.answers(done, self.shared.schema_version()))
-                count += done.count
-                failed += len(done.refused)
-                size += len(parts[-1])
-            return count, failed, b"".join(parts)
-
-        return apply
-
-    def _delivering(self, run: Run) -> Callable[[Job], None]:
-        """What answers a run that is durable, or was refused; what is left of it comes next."""
-
-        def deliver(job: Job) -> None:
-            self._settle(run.size_bytes)
-            if self._behind is run:
-                self._behind = None
-            if job.error is not None:
-                error = as_request_error(job.error)
-                version = self.shared.schema_version()
-                found = run.errors(dict.fromkeys(run.space_ids, error), version)
-                count, failed, answers = run.count, run.count, b"".join(found)
-            else:
-                count, failed, answers = job.result
-            if not self.link.is_open:
-                return
-            if count < run.count:
-                self._postponed.appendleft(run.behind(count))
-            self.shared.metrics.answered("tarantool", count - failed, failed)
-            if self.session.waiting_bytes:
-                self.link.write(answers)
-            else:
-                self.link.send(answers)
-            if self._postponed:
-                self._go_on()
-                self.link.flush()
-
-        return deliver
 
     def _check_run(self, space_id: int) -> None:
         """Raise errors 36, 7, 42 where the user may not change a space. What was let in is let in
@@ -310,18 +261,15 @@ class Conversation:
 
     def _submit(self) -> None:
         batch = self._batch
-        if not batch.requests:
+        if not batch.events:
             return
         self._batch = _Batch()
-        if any(one.type == RowType.SELECT for one in batch.requests):
+        if batch.goes_first:
             self._behind = batch
-        access = self.shared.access(self.user_id)
+        access, version_of = self.shared.access(self.user_id), self.shared.version_of
 
-        def apply(group: Group) -> None:
-            if len(batch.requests) == 1:
-                batch.results = [execute(group, batch.requests[0], access)]
-            else:
-                batch.results = some(apply_each(group, batch.requests, access))
+        def apply(group: Group) -> Outcome:
+            return execute_all(group, batch.events, access, version_of)
 
         self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
 
@@ -342,35 +290,36 @@ class Conversation:
 
     def _deliver(self, batch: _Batch, job: Job) -> None:
         """Answer a batch that is durable, or was refused; what is left of it comes next."""
-        is_cut = job.error is None and len(batch.results) < len(batch.requests)
-        if is_cut:
-            left = batch.requests[len(batch.results) :]
+        left: Sequence[Request | Run] = () if job.error is not None else job.result.left
+        if left:
             self._postponed.extendleft(reversed(left))
-            del batch.requests[len(batch.results) :]
-            batch.size_bytes -= sum(one.size_bytes for one in left)
         if self._behind is batch:
             self._behind = None
-        self._settle(batch.size_bytes)
+        self._settle(batch.size_bytes - sum(one.size_bytes for one in left))
         if not self.link.is_open:
             return
-        version = self.shared.schema_version()
+        outcome = job.result
         if job.error is not None:
-            error = as_request_error(job.error)
-            batch.results = [error] * len(batch.requests)
-        parts: list[bytes] = []
-        failed = 0
-        for request, result in zip(batch.requests, batch.results, strict=True):
-            if isinstance(result, RequestError):
-                failed += 1
-                parts.append(encode_error(request.sync, version, result))
-            else:
-                parts.append(encode_answer(request.sync, version, result))
-        self.shared.metrics.answered("tarantool", len(parts) - failed, failed)
-        self.session.put(b"".join(parts))
-        self.link.flush()
+            outcome = self._refused(batch, as_request_error(job.error))
+        self.shared.metrics.answered("tarantool", outcome.count - outcome.refused, outcome.refused)
+        if self.session.waiting_bytes:
+            self.link.write(outcome.answers)
+        else:
+            self.link.send(outcome.answers)
         if self._postponed:
             self._go_on()
             self.link.flush()
+
+    def _refused(self, batch: _Batch, error: RequestError) -> Outcome:
+        """The same error for all."""
+        version = self.shared.schema_version()
+        answers: list[bytes] = []
+        for event in batch.events:
+            if isinstance(event, Run):
+                answers += event.errors(dict.fromkeys(event.space_ids, error), version)
+            else:
+                answers.append(encode_error(event.sync, version, error))
+        return Outcome(b"".join(answers), len(answers), len(answers), ())
 
     # --- other requests ---------------------------------------------------------------------------
 
@@ -443,9 +392,9 @@ class Conversation:
 
 def _joins_batch(event: Request | Run) -> bool:
     """Whether a request may be one of several in a job: not so a change of definitions."""
-    if isinstance(event, Run) or event.type not in DML_TYPES:
-        return False
-    return event.type == RowType.SELECT or event.space_id >= SYSTEM_END
+    if isinstance(event, Run) or event.type == RowType.SELECT:
+        return True
+    return event.type in DML_TYPES and event.space_id >= SYSTEM_END
 
 
 def _is_private(space: SpaceDef) -> bool:

@@ -17,11 +17,12 @@ from logweir.replication.iproto.codec import encode_error
 from logweir.store.batches import Answers
 from logweir.wal.xrow import RowType
 
-__all__ = ["Run", "take_run"]
+__all__ = ["MAY_GROW", "Run", "take_run"]
 
 _RUN_MAX: Final = 65_536
 _ZERO: Final = array("Q", (0,))
-_MAY_GROW: Final = frozenset((RowType.UPDATE, RowType.DELETE))
+MAY_GROW: Final = frozenset((RowType.UPDATE, RowType.DELETE))
+"""Types whose answers may take much more than the requests."""
 
 
 @dataclass(slots=True)
@@ -45,12 +46,12 @@ class Run:
     @property
     def may_grow(self) -> bool:
         """Whether answers may take much more than their requests."""
-        return not _MAY_GROW.isdisjoint(self.columns[:: kernel.WIDTH])
+        return not MAY_GROW.isdisjoint(self.columns[:: kernel.WIDTH])
 
     def behind(self, number: int) -> Run:
-        """The requests from one on, which count for nothing in `size_bytes`."""
+        """The requests from one on."""
         columns, syncs = self.columns[number * kernel.WIDTH :], self.syncs[number:]
-        return Run(self.data, columns, syncs, self.space_ids, self.stop, 0)
+        return Run(self.data, columns, syncs, self.space_ids, self.stop, self.size_bytes)
 
     def without(self, spaces: Collection[int]) -> Run:
         """The requests whose spaces are not among these."""

@@ -25,6 +25,7 @@ from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
 from logweir.store.commit import Job
 from logweir.store.log import Log
+from logweir.store.schema import Schema
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -125,7 +126,11 @@ class Shared:
 
     def schema_version(self) -> int:
         """What stands in every answer."""
-        return self.log.schema.version + self._version_offset
+        return self.version_of(self.log.schema)
+
+    def version_of(self, schema: Schema) -> int:
+        """What stands in an answer, where the definitions are these."""
+        return schema.version + self._version_offset
 
     @property
     def directory(self) -> Directory:
