@@ -24,6 +24,7 @@ KERNELS = {
     "logweir.store.plankernel": "store/plankernel.pyx",
     "logweir.store.layerkernel": "store/layerkernel.pyx",
     "logweir.store.statementkernel": "store/statementkernel.pyx",
+    "logweir.store.rowkernel": "store/rowkernel.pyx",
     "logweir.store.selectkernel": "store/selectkernel.pyx",
     "logweir.store.pagekernel": "store/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",

@@ -14,10 +14,9 @@ from logweir.errors import RequestError
 from logweir.store.definition import SpaceDef
 from logweir.store.executing import COLUMNS, LAST, RESULTS
 from logweir.store.refusal import refusal
-from logweir.store.request import Request
 from logweir.wal.xrow import RowType
 
-__all__ = ["Answers", "columns_of", "puts"]
+__all__ = ["Answers", "puts"]
 
 _FIRST: Final = 4
 _OLD: Final = 4
@@ -90,24 +89,6 @@ class Answers:
     def _part(self, number: int, place: int) -> bytes | None:
         start, end = self.results[number * RESULTS + place : number * RESULTS + place + 2]
         return self.out[start:end] if end else None
-
-
-def columns_of(request: Request) -> tuple[bytes, array[int]] | None:
-    """A request as a batch of one; None where it has parts that are not of its kind."""
-    if request.type in (RowType.UPDATE, RowType.DELETE):
-        first, other = request.key, request.tuple
-    else:
-        first, other = request.tuple, request.key
-    if not first or other is not None:
-        return None
-    size, kind = len(first), int(request.type)
-    ops = request.ops
-    if ops is None:
-        head = (kind, 0, request.index_id, request.index_base, 0, size, 0, 0, 1, 0, 0, 0, 0)
-        return first, array("Q", head)
-    end = size + len(ops)
-    head = (kind, 0, request.index_id, request.index_base, 0, size, size, end, 1, 0, 0, 0, 0)
-    return first + ops, array("Q", head)
 
 
 def puts(kind: RowType, bounds: array[int], ends: array[int] | None) -> array[int]:

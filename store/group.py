@@ -12,12 +12,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store import ddl
-from logweir.store.batches import Answers, columns_of
+from logweir.store.batches import Answers
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
 from logweir.store.executing import COLUMNS, COMPILED, LAST, Answer, Executor
@@ -25,6 +25,7 @@ from logweir.store.layers import LayeredTxn
 from logweir.store.layers import Mark as TxnMark
 from logweir.store.reference import found_by, is_expected, request_of
 from logweir.store.references import LargeTuple
+from logweir.store.refusal import refusal
 from logweir.store.request import Request, encode_body
 from logweir.store.rows import Draft, Rows
 from logweir.store.schema import Schema, check_cluster_row
@@ -40,6 +41,10 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.layerkernel import Space
 
 __all__ = ["Group", "Mark", "Spoiled"]
+
+_BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
+_REFUSED: Final = 1
+_REFERRED: Final = 2
 
 
 class Spoiled(Exception):
@@ -120,27 +125,30 @@ class Group:
 
         Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
         """
-        batch = columns_of(request)
-        space = None if batch is None else self._compiled(request.space_id)
-        if batch is None or space is None:
+        space = self._compiled(request.space_id)
+        first, other = request.tuple, request.key
+        if request.type in _BY_KEY:
+            first, other = other, first
+        if space is None or first is None or other is not None:
             return self._execute_referred(request)
-        data, columns = batch
-        definition = space.plan.source
         mark = self.txn.mark()
-        results, out, refused, failures = self._executor.execute(
-            data, columns, [space], self.txn.undo, lambda _: self._refer(request), 0
+        status, old, new, body = self._executor.one(
+            request.type, request.index_id, request.index_base, first, request.ops, space
         )
-        if refused:
-            raise Answers(data, columns, results, out, refused, failures, [definition]).error(0)
-        old, old_end, new, new_end, body, body_end = results[4:]
+        definition = space.plan.source
+        if status == _REFERRED:
+            return self._execute_referred(request)
+        if status == _REFUSED:
+            code, one, other = old, new, body
+            raise refusal(definition, code, one, other, request.ops or b"")
         if not definition.is_temporary:
             try:
-                self._draft(int(request.type), out[body:body_end], definition)
+                self._draft(request.type, body, definition)
             except LimitExceeded:
                 self.txn.rollback(mark)
                 raise
         self.touched = True
-        return out[old:old_end] if old_end else None, out[new:new_end] if new_end else None
+        return old, new
 
     def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
         """`execute` by the reference engine alone."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS
 from logweir.store.executing import COMPILED, Undo
+from logweir.store.layer import Layer, Name, Stack, joined
 from logweir.store.memtable import Memtable, merged_ascending, merged_descending
 from logweir.store.references import REFERENCE
 from logweir.store.state import MapFull, Position, State, Txn
@@ -36,12 +37,9 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.plankernel import Plan
     from logweir.store.statebase import StateBase
 
-__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Layers"]
+__all__ = ["LayeredTree", "LayeredTxn", "Layers"]
 
 _T = TypeVar("_T")
-
-Name: TypeAlias = tuple[int, int]
-"""An index: the id of its space and its own."""
 
 _PART_ROWS: Final = 4096
 _RETRY_SECONDS: Final = 0.5
@@ -54,64 +52,8 @@ _JOINED_RANK: Final = 6
 """Of this size, some 10,000 entries, they no longer are."""
 
 
-Stack: TypeAlias = "tuple[Layer, ...]"
-"""Layers, the newest first."""
-
 Mark: TypeAlias = tuple[int, int]
 """A place to roll back to: what was changed, and what was dropped before it."""
-
-
-class Layer:
-    """Changes of some transactions. `tables`: of each index that they touch; `cleared`: the indexes
-    of which nothing counts any more that stands below this layer."""
-
-    __slots__ = ("cleared", "since", "tables")
-
-    def __init__(self) -> None:
-        self.tables: dict[Name, Memtable] = {}
-        self.cleared: set[Name] = set()
-        self.since = 0.0
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it holds."""
-        return sum([table.size_bytes for table in self.tables.values()])
-
-    def table(self, name: Name) -> Memtable:
-        """The map of an index, made where there is none."""
-        found = self.tables.get(name)
-        if found is None:
-            found = self.tables[name] = Memtable()
-        return found
-
-    @property
-    def rank(self) -> int:
-        """How large it is, roughly: one more is four times as many entries."""
-        return sum(map(len, self.tables.values())).bit_length() // 2
-
-    @classmethod
-    def joined(cls, stack: Stack) -> Layer:
-        """One layer that says what these do, the newest first. They are not changed."""
-        made = cls()
-        made.since = min([layer.since for layer in stack], default=0.0)
-        for name in {name for layer in stack for name in layer.tables}:
-            tables: list[Memtable] = []
-            for layer in stack:
-                if name in layer.tables:
-                    tables.append(layer.tables[name])
-                if name in layer.cleared:
-                    made.cleared.add(name)
-                    break
-            made.tables[name] = tables[0] if len(tables) == 1 else _joined(tables)
-        return made
-
-
-def _joined(tables: Sequence[Memtable]) -> Memtable:
-    """One map that says what these do, the newest first."""
-    made = Memtable()
-    for table in reversed(tables):
-        made.merge(table)
-    return made
 
 
 class LayeredTree:
@@ -187,7 +129,7 @@ class LayeredTree:
         """How many entries there are. Each key of the layers is looked up."""
         base = self.base
         count = 0 if base is None else base.count()
-        for key, value in _joined(self.tables).ascending():
+        for key, value in joined(self.tables).ascending():
             count += bool(value) - (base is not None and base.has(key))
         return count
 

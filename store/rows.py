@@ -28,7 +28,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
 if TYPE_CHECKING or COMPILED:
-    from logweir.store.statementkernel import encode_rows
+    from logweir.store.rowkernel import encode_rows
 
 __all__ = ["Rows"]
 
@@ -62,40 +62,43 @@ class Rows:
 
     def end(self, rows: Sequence[Draft]) -> None:
         """Take the rows of a transaction, at least one."""
-        drafts = [(kind, body, space.is_local) for kind, body, space in rows]
-        if drafts[-1][2] and not all(local for _, _, local in drafts):
-            drafts.append((RowType.NOP, b"", False))
-        numbers = []
-        for _, _, local in drafts:
-            replica_id = 0 if local else self.replica_id
-            self.lsns[replica_id] += 1
-            numbers.append((replica_id, self.lsns[replica_id]))
-        tsn = next((lsn for replica_id, lsn in numbers if replica_id), numbers[0][1])
-        last = len(drafts) - 1
-        for i, ((kind, body, local), (replica_id, lsn)) in enumerate(
-            zip(drafts, numbers, strict=True)
-        ):
-            flags = FLAG_COMMIT if i == last else 0
-            self._row(kind, replica_id, GROUP_LOCAL if local else 0, lsn, tsn, flags, body)
-        if any(space.is_sync for _, _, space in rows):
+        kinds = [kind for kind, _, _ in rows]
+        bodies = [body for _, body, _ in rows]
+        local = [space.is_local for _, _, space in rows]
+        if local[-1] and not all(local):
+            kinds.append(RowType.NOP)
+            bodies.append(b"")
+            local.append(False)
+        self._add(kinds, local, bodies)
+        if any([space.is_sync for _, _, space in rows]):
             self.decide(RowType.CONFIRM, self.replica_id, self.lsns[self.replica_id])
         self._seal_full()
 
     def decide(self, kind: RowType, owner: int, lsn: int) -> None:
         """A CONFIRM or ROLLBACK of ours, a transaction."""
-        self.lsns[self.replica_id] += 1
-        own = self.lsns[self.replica_id]
-        body = encode_decision(owner, lsn)
-        self._row(int(kind), self.replica_id, 0, own, own, FLAG_COMMIT, body)
+        self._add([kind], [False], [encode_decision(owner, lsn)])
 
-    def _row(
-        self, kind: int, replica_id: int, group_id: int, lsn: int, tsn: int, flags: int, body: bytes
-    ) -> None:
-        row = (kind, replica_id, group_id, lsn, self._now_bits, tsn, flags)
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-        self._bodies.append(body)
-        self._bodies_bytes += len(body)
+    def _add(self, kinds: list[int], local: list[bool], bodies: list[bytes]) -> None:
+        """The rows of a transaction. `local`: of which spaces."""
+        replicas = [0 if is_local else self.replica_id for is_local in local]
+        lsns = []
+        for replica_id in replicas:
+            self.lsns[replica_id] += 1
+            lsns.append(self.lsns[replica_id])
+        count = len(kinds)
+        columns = (
+            kinds,
+            replicas,
+            [GROUP_LOCAL if is_local else 0 for is_local in local],
+            lsns,
+            [self._now_bits] * count,
+            [lsns[local.index(False) if False in local else 0]] * count,
+            [*[0] * (count - 1), FLAG_COMMIT],
+        )
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend(values)
+        self._bodies += bodies
+        self._bodies_bytes += sum(map(len, bodies))
 
     def add_statements(self, answers: Answers, *, is_local: bool, is_open: bool) -> int:
         """Take what is done of a batch; how many rows that are.

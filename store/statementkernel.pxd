@@ -43,6 +43,7 @@ cdef struct Change:
 cdef class Executor:
     cdef Updater updater
     cdef Room out  # the answers' bytes
+    cdef Room given  # of a statement by itself
     cdef Room key  # the primary key
     cdef Room other  # a second one
     cdef Room entries  # of both tuples in the other indexes
@@ -63,6 +64,7 @@ cdef class Executor:
     cdef int refer(
         self, Undo undo, Py_ssize_t number, reference, dict failures, u64* result
     ) except -1
+    cdef object part(self, const u64* span)
     cdef int copy_out(self, bytes value, u64* span) except -1
     cdef int append(self, Source value, Py_ssize_t size, u64* span) except -1
     cdef int swap(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1

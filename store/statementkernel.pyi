@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from logweir.errors import RequestError
 from logweir.store.layerkernel import Space, Undo
@@ -19,16 +20,6 @@ class Executor:
         reference: Callable[[int], tuple[bool, bytes | None, bytes | None, bytes | None]],
         limit_bytes: int,
     ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]: ...
-
-def encode_rows(
-    columns: array[int],
-    results: array[int],
-    source: bytes,
-    replica_id: int,
-    group_id: int,
-    lsn: int,
-    tsn: int,
-    is_open: bool,
-    timestamp_bits: int,
-    target_bytes: int,
-) -> tuple[list[bytes], int]: ...
+    def one(
+        self, kind: int, index: int, base: int, first: bytes, ops: bytes | None, space: Space
+    ) -> tuple[int, Any, Any, Any]: ...

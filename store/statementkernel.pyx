@@ -93,6 +93,7 @@ cdef class Executor:
     def __cinit__(self):
         self.updater = Updater()
         self.out, self.key, self.other, self.entries = Room(), Room(), Room(), Room()
+        self.given = Room()
         self.changes = <Change*>PyMem_Calloc(INDEXES, sizeof(Change))
         if self.changes == NULL:
             raise MemoryError()
@@ -160,6 +161,41 @@ cdef class Executor:
             results = None
             del made[i * RESULT_WIDTH:]
         return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size), refused, failures
+
+    def one(
+        self, u64 kind, u64 index, u64 base, bytes first not None, bytes ops, Space space not None
+    ):
+        """Execute one statement as part of an open transaction.
+
+        `first`: the tuple, of UPDATE and DELETE the key; `ops`: None: there are none. Returns
+        0, old tuple, new tuple (None: none), body to be logged; or 1 and why it is refused, three
+        numbers; or 2 where the reference engine must do it. Then nothing is done.
+        """
+        cdef u64[WIDTH] column
+        cdef u64[RESULT_WIDTH] result
+        cdef Py_ssize_t size = len(first), ops_size = 0 if ops is None else len(ops)
+        cdef int how
+        memset(column, 0, sizeof(column))
+        memset(result, 0, sizeof(result))
+        self.given.size = self.out.size = 0
+        self.given.need(size + ops_size)
+        memcpy(self.given.data, <Source><char*>first, size)
+        column[KIND], column[INDEX], column[BASE], column[FIRST_END] = kind, index, base, size
+        if ops is not None:
+            memcpy(self.given.data + size, <Source><char*>ops, ops_size)
+            column[OPS], column[OPS_END] = size, size + ops_size
+        self.data, self.size = self.given.data, size + ops_size
+        how = self.statement(space, column, result)
+        if how == REFER:
+            return REFER, None, None, None
+        if how == REFUSED:
+            return REFUSED, result[CODE], result[WHY_A], result[WHY_B]
+        return DONE, self.part(&result[OLD]), self.part(&result[NEW]), self.part(&result[BODY])
+
+    cdef object part(self, const u64* span):
+        if span[1] == 0:
+            return None
+        return PyBytes_FromStringAndSize(<char*>self.out.data + span[0], span[1] - span[0])
 
     def check_columns(self, u64 size, const u64[::1] columns, list spaces):
         """Raise `ValueError` unless the numbers of a batch can be believed."""
@@ -540,54 +576,3 @@ cdef class Executor:
         self.out.size = at + 1 + size
         result[BODY_END] = self.out.size
         return DONE
-
-
-def encode_rows(
-    const u64[::1] columns not None, const u64[::1] results not None, bytes source not None,
-    u64 replica_id, u64 group_id, u64 lsn, u64 tsn, bint is_open, u64 timestamp_bits,
-    Py_ssize_t target_bytes
-):
-    """The rows of the statements of a batch that are done, as they stand in the log.
-
-    `source`: the bytes in which the results point; `lsn`: of the first row; `tsn`: of the first
-    transaction; `is_open`: the last one does not end here; `timestamp_bits`: of the 64-bit float.
-    Returns the bytes in parts, each but the last of at least `target_bytes` and of whole
-    transactions, and how many rows they are. Raises `ValueError` for results that contradict the
-    rest.
-    """
-    cdef Py_ssize_t count = len(results) // RESULT_WIDTH, i, size
-    cdef Source data = <Source><char*>source
-    cdef u64 whole = len(source), number = lsn
-    cdef u64[7] fields
-    cdef const u64* column
-    cdef const u64* result
-    cdef Room out = Room()
-    cdef list parts = []
-    cdef bint is_end
-    if len(columns) // WIDTH < count:
-        raise ValueError("there are more results than statements")
-    fields[1], fields[2], fields[4] = replica_id, group_id, timestamp_bits
-    for i in range(count):
-        column, result = &columns[i * WIDTH], &results[i * RESULT_WIDTH]
-        is_end = column[LAST] != 0 and not (is_open and i == count - 1)
-        if result[STATUS] == DONE:
-            if not result[BODY] <= result[BODY_END] <= whole:
-                raise ValueError(f"the body of statement {i} is not among the answers")
-            size = result[BODY_END] - result[BODY]
-            out.need(rows.HEADER_BYTES + size)
-            fields[0] = column[KIND]
-            if column[AS_REPLACE] and column[OPS_END] and result[NEW_END]:
-                fields[0] = REPLACE
-            fields[3], fields[5], fields[6] = number, tsn, is_end
-            out.size = rows.put_header(out.data, out.size, fields, 0)
-            memcpy(out.data + out.size, data + result[BODY], size)
-            out.size += size
-            number += 1
-        if is_end:
-            tsn = number
-            if out.size >= target_bytes:
-                parts.append(PyBytes_FromStringAndSize(<char*>out.data, out.size))
-                out.size = 0
-    if out.size:
-        parts.append(PyBytes_FromStringAndSize(<char*>out.data, out.size))
-    return parts, number - lsn

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("logweir.store.statementkernel")
 
 from logweir.errors import RequestError
-from logweir.store import selectkernel, statementkernel
+from logweir.store import executing, selectkernel, statementkernel
 from logweir.store.batches import Answers
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
@@ -22,7 +22,7 @@ from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.wal.vclock import VClock
 
-COLUMNS, RESULTS = statementkernel.COLUMNS, statementkernel.RESULTS
+COLUMNS, RESULTS = executing.COLUMNS, executing.RESULTS
 ALL = 2**64 - 1
 Outcome = tuple[object, ...]
 Wanted = tuple[int, int, int, int, int, bytes]
@@ -116,6 +116,14 @@ class Compiled:
             columns[end - len(condition) : end] = array("Q", condition)
         answers = self.group.execute_batch(data, columns, self.ids, limit_bytes=ALL >> 1)
         return [outcome(answers, number) for number in range(len(requests))]
+
+    def execute_one(self, request: Request) -> Outcome:
+        """What comes of a request by itself."""
+        try:
+            old, new = self.group.execute(request)
+        except RequestError as error:
+            return told(error)
+        return ("done", old, new, self.group._pending[-1][1])
 
     def select(self, wanted: list[Wanted]) -> list[Outcome]:
         """What selections give."""
