@@ -13,9 +13,9 @@ none                        reach it              rebuilt: likewise, or nothing 
 ==========================  ====================  ==================================================
 
 Where the newest snapshot is further than both it is rebuilt from that: it did not get what was
-never logged (durability "none"). A state with rows that were never logged (durability "none") is used where the block is the same,
-else rebuilt. With `force_recovery` what would be refused is rebuilt, too. A block that is damaged
-in the log is none.
+never logged (durability "none"). A state with such rows is used where the block is the same, else
+rebuilt. With `force_recovery` what would be refused is rebuilt, too. A block that is damaged in the
+log is none.
 """
 
 from __future__ import annotations

@@ -27,10 +27,11 @@ from logweir.store.executing import COMPILED, Undo
 from logweir.store.layer import Layer, Name, Stack, joined
 from logweir.store.memtable import Memtable, merged_ascending, merged_descending
 from logweir.store.references import REFERENCE
-from logweir.store.state import MapFull, Position, State, Txn
+from logweir.store.state import MapFull, Position, State, StateError, Txn
 from logweir.store.tree import Tree
 from logweir.store.viewers import Viewers
 from logweir.wal.failpoint import failpoint
+from logweir.wal.process import start_thread
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.layerkernel import Base, Space
@@ -367,8 +368,7 @@ class Layers:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
             if not self._serving and self._failure is None:
-                # Here, where an interrupt of its start harms nothing.
-                threading.Thread(target=self._serve, name="logweir-apply", daemon=True).start()
+                start_thread("logweir-apply", self._serve)  # an interrupt harms nothing here
             if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None
                 self._changed.notify_all()
@@ -378,9 +378,9 @@ class Layers:
                 self._changed.wait()
 
     @property
-    def disk_bytes(self) -> int:
-        """About what the base still needs of the disk for the layers."""
-        return 2 * self._size
+    def size_bytes(self) -> int:
+        """Of the layers on the stack, for which the base still needs about as much of the disk."""
+        return self._size
 
     def push(self, layer: Layer, position: Position | None) -> None:
         """Show a layer to everybody; the caller holds the guard. `position`: behind it."""
@@ -425,19 +425,17 @@ class Layers:
         try:
             if stack or position != self._base_position:  # what was logged may change nothing
                 whole = Layer.joined(stack)
-                self._check_disk(whole)
-                self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
+                try:
+                    self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
+                except StateError:
+                    # It writes pages, so how many is not known before. As to a write that failed
+                    # nothing was changed; as to a sync that did it is another error.
+                    self._state.check_disk(_disk_bytes(whole))
+                    raise
                 self._base_position = position
         finally:
             with self._lock:
                 self._under_way = ()
-
-    def _check_disk(self, layer: Layer) -> None:
-        """Raise `WriteFailed` where the disk may have no room for what LMDB writes: the entries,
-        and again each page that it changes, two for an entry or all that there are."""
-        entries = sum(map(len, layer.tables.values()))
-        pages = min(2 * _PAGE_BYTES * entries, self._state.used_bytes)
-        self._state.check_disk(pages + 2 * layer.size_bytes)
 
     def _changed_base(self, change: Callable[[Txn], _T], done: Stack) -> _T:
         """`done`: the layers that the base then holds."""
@@ -527,6 +525,12 @@ def _alike(stack: Stack) -> int:
     if rank > _JOINED_RANK:
         return 0
     return len(list(takewhile(lambda layer: layer.rank <= rank, stack)))
+
+
+def _disk_bytes(layer: Layer) -> int:
+    """At most what LMDB writes for it: each entry, and each page that it changes, two for one."""
+    entries = sum(map(len, layer.tables.values()))
+    return 2 * _PAGE_BYTES * entries + 2 * layer.size_bytes
 
 
 def _put_into(txn: Txn, layer: Layer, position: Position | None) -> None:

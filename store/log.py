@@ -487,7 +487,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
             return
         if blocks:
             wanted = 2 * sum(map(len, blocks))  # the log, the state
-            self._state.check_disk(wanted + self._layers.disk_bytes)
+            self._state.check_disk(wanted + self._layers.size_bytes)
         vclock, position = self._vclock, self._layers.position
         # What changes temporary spaces only is in no log.
         is_logged = bool(blocks) and self.durability != "none"

@@ -23,18 +23,20 @@ write of a log.
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Final
 
 from logweir.errors import DecodeError
 from logweir.wal.block import FIXHEADER_BYTES, decode_fixheader, encode_fixheader
 from logweir.wal.crc32c import behind_zeros, checksum
-from logweir.wal.filesystem import ReadFile
+from logweir.wal.filesystem import FileSystem, ReadFile
 
 __all__ = [
     "FILLER_BYTES",
     "encode_filler",
     "filler_before",
     "filler_zeros",
+    "has_spare",
     "last_nonzero",
     "may_end_filler",
 ]
@@ -44,6 +46,7 @@ _SKIPPED: Final = bytes.fromhex("502a4d18")
 _LENGTH: Final = struct.Struct("<I")
 _HEAD_BYTES: Final = FILLER_BYTES - FIXHEADER_BYTES
 _STEP_BYTES: Final = 64 * 1024
+_SPARE_TIMES: Final = 16
 
 
 def encode_filler(zeros: int) -> bytes:
@@ -92,3 +95,13 @@ def filler_before(file: ReadFile, size: int) -> int | None:
         if filler_zeros(data[at:]) is not None:
             return start + at
     return None
+
+
+def has_spare(filesystem: FileSystem, log: Path, count: int) -> bool:
+    """Whether there are that many zeros to write, 1 or more, and the disk can spare them: others
+    want what is left of it, too. Where it does not say, the write will."""
+    try:
+        free = filesystem.free_bytes(log.parent)
+    except OSError:
+        free = None
+    return count > 0 and (free is None or free >= _SPARE_TIMES * count)

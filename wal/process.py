@@ -18,12 +18,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Final
 
 from logweir.errors import UsedAfterFork
 
-__all__ = ["OfProcess", "keep_for_ever"]
+__all__ = ["OfProcess", "keep_for_ever", "start_thread"]
 
 
 class OfProcess:
@@ -69,3 +71,16 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+def start_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    """A thread that nobody waits for at the end of the program. An interrupt comes out as such:
+    `Thread.start` makes a RuntimeError of it, where it may have started all the same."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
+    return thread

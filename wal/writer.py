@@ -41,7 +41,7 @@ from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block,
 from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
-from logweir.wal.filler import FILLER_BYTES, encode_filler
+from logweir.wal.filler import FILLER_BYTES, encode_filler, has_spare
 from logweir.wal.meta import SYNCED, Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.process import OfProcess
@@ -451,7 +451,7 @@ class WalWriter(OfProcess):
         if few or current.filled - size >= step // 2 or not current.takes_zeros:
             return
         before = max(current.filled, size + FILLER_BYTES)
-        if filled <= before:
+        if not has_spare(self._filesystem, current.path, filled - before):
             return
         current.filled = filled  # also where what follows is interrupted
         whole, rest = divmod(filled - before, len(_ZEROS))

@@ -119,3 +119,15 @@ def test_a_store_without_a_file_left_to_open_is_refused_and_not_harmed(tmp_path:
     assert 3 < refused < 99
     with logweir.open(tmp_path / "store") as log:
         assert log.count("kv") == 10
+
+
+def test_zeros_are_not_written_ahead_where_the_disk_is_small(tmp_path: Path) -> None:
+    """They would take what the state needs."""
+    with mounted(tmp_path / "small", 1_500_000) as disk, logweir.open(disk / "s") as log:
+        log.create_space("kv", [("id", "unsigned"), ("value", "string")])
+        (newest,) = (disk / "s").glob("*.xlog")
+        zeros = []
+        for number in range(300):
+            log.insert("kv", (number, "x" * 1000))
+            zeros.append(newest.stat().st_size - log.status()["log_bytes"])
+        assert 0 < max(zeros) < 150_000

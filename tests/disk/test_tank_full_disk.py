@@ -76,7 +76,7 @@ def test_full_disk_refuses_publishes_and_loses_none(
             connection = await Connection.open(url)
             await connection.ask(Create(0, "t", 1))
             results = []
-            for number in range(60):
+            for number in range(80):
                 results.append(await publish(connection, bundle(number)))
                 if results[-1] is PublishResult.STORED:
                     acknowledged.append(number)
@@ -84,9 +84,9 @@ def test_full_disk_refuses_publishes_and_loses_none(
             assert results[-1] is PublishResult.FAILED
             assert await stored(connection) == acknowledged
             (disk / "filler").unlink()
-            result = await publish(connection, bundle(60))
+            result = await publish(connection, bundle(80))
             assert result is PublishResult.STORED
-            acknowledged.append(60)
+            acknowledged.append(80)
             assert await stored(connection) == acknowledged
             connection.close()
             await server.stop()
