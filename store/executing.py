@@ -75,6 +75,8 @@ class PlainUndo:
 class PlainExecutor:
     """Has the reference do every statement. See `statementkernel.pyx` for what it is given."""
 
+    select_bytes = 1 << 60
+
     def execute(
         self,
         data: bytes,

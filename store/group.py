@@ -23,7 +23,7 @@ from logweir.store.engine import Engine, Plans
 from logweir.store.executing import COLUMNS, COMPILED, LAST, Answer, Executor
 from logweir.store.layers import LayeredTxn
 from logweir.store.layers import Mark as TxnMark
-from logweir.store.reference import found_by, is_expected, request_of
+from logweir.store.reference import found_by, is_expected, request_of, selected
 from logweir.store.references import LargeTuple
 from logweir.store.refusal import refusal
 from logweir.store.request import Request, encode_body
@@ -43,7 +43,7 @@ if TYPE_CHECKING or COMPILED:
 __all__ = ["Group", "Mark", "Spoiled"]
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
-_REFUSED: Final = 1
+_DONE: Final = 0
 _REFERRED: Final = 2
 
 
@@ -131,24 +131,26 @@ class Group:
             first, other = other, first
         if space is None or first is None or other is not None:
             return self._execute_referred(request)
-        mark = self.txn.mark()
-        status, old, new, body = self._executor.one(
-            request.type, request.index_id, request.index_base, first, request.ops, space
-        )
         definition = space.plan.source
+        mark, count, size = self.txn.mark(), len(self._pending), self._pending_bytes
+        try:
+            status, old, new, body = self._executor.one(
+                request.type, request.index_id, request.index_base, first, request.ops, space
+            )
+            if status == _DONE:
+                if not definition.is_temporary:
+                    self._draft(request.type, body, definition)
+                self.touched = True
+                return old, new
+        except BaseException:  # also an interrupt: what is logged is what was done
+            self.txn.rollback(mark)
+            del self._pending[count:]
+            self._pending_bytes = size
+            raise
         if status == _REFERRED:
             return self._execute_referred(request)
-        if status == _REFUSED:
-            code, one, other = old, new, body
-            raise refusal(definition, code, one, other, request.ops or b"")
-        if not definition.is_temporary:
-            try:
-                self._draft(request.type, body, definition)
-            except LimitExceeded:
-                self.txn.rollback(mark)
-                raise
-        self.touched = True
-        return old, new
+        code, one, other = old, new, body
+        raise refusal(definition, code, one, other, request.ops or b"")
 
     def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
         """`execute` by the reference engine alone."""
@@ -158,7 +160,7 @@ class Group:
             space = self.schema.space(request.space_id)
             if not space.is_temporary:
                 self._draft(int(request.type), body or b"", space)
-        except Exception:
+        except BaseException:
             self.rollback(mark)
             raise
         self.touched = True
@@ -214,6 +216,10 @@ class Group:
         self, data: bytes, columns: array[int], number: int, ids: Sequence[int]
     ) -> Answer:
         """A statement of a batch by the reference engine."""
+        if columns[number * COLUMNS] == RowType.SELECT:
+            limit_bytes = self._executor.select_bytes
+            rows = selected(self.engine, data, columns, number, ids, limit_bytes)
+            return True, None, rows, None
         request = request_of(data, columns, number, ids)
         expect, field, value, as_replace = columns[number * COLUMNS + LAST + 1 :][:4]
         if expect:
@@ -252,7 +258,7 @@ class Group:
 
     def _log_batch(self, answers: Answers, *, is_open: bool) -> None:
         """Log what is done of a batch."""
-        if len(answers.refused) == answers.count:
+        if len(answers.refused) == answers.count or answers.is_read_only:
             return
         self.touched = True
         spaces = [space for space in answers.spaces if space is not None]
@@ -265,8 +271,9 @@ class Group:
         refused = set(answers.refused)
         for number in range(answers.count):
             space = answers.space(number)
-            if number not in refused and not space.is_temporary:
-                self._draft(answers.kind(number), answers.body(number), space)
+            body = answers.body(number)
+            if body and number not in refused and not space.is_temporary:
+                self._draft(answers.kind(number), body, space)
             if answers.columns[number * COLUMNS + LAST] and not (
                 is_open and number == answers.count - 1
             ):

@@ -29,7 +29,7 @@ from logweir.errors import (
     UsedAfterFork,
     WriterPoisoned,
 )
-from logweir.limits import SYNC_ASIDE_BYTES
+from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
 from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
@@ -120,6 +120,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
         )
         self._plans = opened.plans
         self._executor = Executor()
+        self._executor.select_bytes = IPROTO_ANSWER_BYTES
         self._writer: WalWriter = opened.writer
         self.end_marks: EndMarks = opened.writer.end_marks
         self._lock_stack = opened.lock

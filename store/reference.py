@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from logweir.errors import ErrorCode
+from logweir.errors import ErrorCode, RequestError
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
-from logweir.store.executing import COLUMNS
+from logweir.store.executing import COLUMNS, LAST
 from logweir.store.fieldtype import MpType, mp_type
 from logweir.store.refusal import refusal
 from logweir.store.request import Request
+from logweir.store.select import Select, select
 from logweir.store.values import read_array, read_int, skip
 from logweir.wal.xrow import RowType
 
-__all__ = ["found_by", "is_expected", "request_of"]
+__all__ = ["bounded", "found_by", "is_expected", "request_of", "selected"]
 
 _ABSENT: Final = 1
+_GET: Final = 7
 _VALUE: Final = 3
 
 
@@ -37,6 +39,46 @@ def request_of(data: bytes, columns: array[int], number: int, ids: Sequence[int]
         index_id=index,
         index_base=base,
     )
+
+
+def selected(
+    engine: Engine,
+    data: bytes,
+    columns: array[int],
+    number: int,
+    ids: Sequence[int],
+    limit_bytes: int,
+) -> bytes:
+    """The tuples of a SELECT of a batch as a MsgPack array. Raises `RequestError`, error 2 where
+    they have more than `limit_bytes`."""
+    at = number * COLUMNS
+    _, place, index_id, iterator, first, end = columns[at : at + 6]
+    limit, offset = columns[at + LAST + 2 : at + LAST + 4]
+    key = data[first:end]
+    if iterator == _GET:
+        space = engine.schema.space(ids[place])
+        index = engine.schema.index(space, index_id)
+        if not index.is_unique:
+            raise refusal(space, ErrorCode.MORE_THAN_ONE_TUPLE, 0, 0, b"")
+        one = engine.get(space, index, key)
+        found = [] if one is None or offset or not limit else [one]
+        return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
+    wanted = Select.packed(
+        engine.schema, ids[place], key, iterator, index=index_id, limit=limit, offset=offset
+    )
+    found = list(bounded(select(engine, wanted), limit_bytes))
+    return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
+
+
+def bounded(rows: Iterable[bytes], limit_bytes: int) -> Iterator[bytes]:
+    """The same tuples. Raises error 2 where they have more than `limit_bytes` together."""
+    size = 0
+    for row in rows:
+        size += len(row)
+        if size > limit_bytes:
+            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
+            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
+        yield row
 
 
 def found_by(engine: Engine, space: SpaceDef, request: Request) -> bytes | None:

@@ -42,7 +42,7 @@ def encode_rows(
     for i in range(count):
         column, result = &columns[i * WIDTH], &results[i * RESULT_WIDTH]
         is_end = column[LAST] != 0 and not (is_open and i == count - 1)
-        if result[STATUS] == DONE:
+        if result[STATUS] == DONE and result[BODY_END]:
             if not result[BODY] <= result[BODY_END] <= whole:
                 raise ValueError(f"the body of statement {i} is not among the answers")
             size = result[BODY_END] - result[BODY]

@@ -2,35 +2,10 @@
 # cython: language_level=3
 """Selections over layers and their base, compiled: by full key, and ranges in order.
 
-`store.select` says what each iterator selects. Selections stand one behind the other in an array
-of numbers, `SELECT_COLUMNS` each; what they give in another, `SELECT_RESULTS` each. Nothing
-recurses or believes a length.
-
-============  ======================================================================================
-column        holds
-============  ======================================================================================
-SPACE         number of its `Space`
-INDEX         id of the index
-ITERATOR      0 EQ, 1 REQ, 2 ALL, 3 LT, 4 LE, 5 GE, 6 GT; 7: the one tuple with that key of a unique
-              index, as `Engine.get`
-LIMIT         so many tuples at most
-OFFSET        so many are left out first
-KEY, …_END    where in the given bytes the key stands
-============  ======================================================================================
-
-============  ======================================================================================
-result        holds
-============  ======================================================================================
-STATUS        0 done; 1 refused; 2 the reference engine must do it
-CODE, A, B    why it was refused: see `store.refusal`
-COUNT         tuples
-START, END    where in the answers' bytes they stand: a MsgPack array (dd and four bytes) of them
-============  ======================================================================================
+`store.select` says what each iterator selects. `store.statementkernel` has selections among its
+statements and calls this. Nothing recurses or believes a length.
 """
 
-from array import array
-
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -42,29 +17,7 @@ from logweir.store.memtablenodes cimport THERE, key_of, order_of, step, step_bac
 from logweir.store.plankernel cimport Index, Plan
 from logweir.store.updatekernel cimport DONE, REFER, REFUSED, items_from
 
-SELECT_COLUMNS = 7
-SELECT_RESULTS = 7
-GET = 7
-
 cdef enum:
-    SPACE = 0
-    INDEX = 1
-    ITERATOR = 2
-    LIMIT = 3
-    OFFSET = 4
-    KEY = 5
-    KEY_END = 6
-    WIDTH = 7
-
-    STATUS = 0
-    CODE = 1
-    WHY_A = 2
-    WHY_B = 3
-    COUNT = 4
-    START = 5
-    END = 6
-    RESULT_WIDTH = 7
-
     BY_EQ = 0
     BY_REQ = 1
     BY_ALL = 2
@@ -80,71 +33,36 @@ cdef enum:
 
 
 cdef class Selector:
-    """Answers selections, one batch after another, for one thread at a time."""
+    """Answers selections, one after another, for one thread at a time."""
 
-    def __cinit__(self):
-        self.out, self.key, self.bound = Room(), Room(), Room()
+    def __init__(self, Room out not None):
+        """`out`: where tuples go."""
+        self.out, self.key, self.bound = out, Room(), Room()
+        self.limit_bytes = <Py_ssize_t>1 << 60
 
     def __dealloc__(self):
         PyMem_Free(self.walks)
 
-    def select(self, const unsigned char[::1] data, const u64[::1] columns, list spaces):
-        """Answer selections from the layers of `spaces`, which nobody changes meanwhile.
+    cdef int one(
+        self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
+        Py_ssize_t size, u64* span
+    ) except -1:
+        """Put the tuples of one selection behind what `out` has, as a MsgPack array (dd and four
+        bytes), and tell where it stands: `DONE`, `REFUSED` or `REFER`, also where it has more than
+        `limit_bytes`.
 
-        Returns the results (array, format "Q") and the bytes in which they point. Raises
-        `ValueError`, before anything is read, for numbers that contradict one another.
+        `by`: 0 EQ, 1 REQ, 2 ALL, 3 LT, 4 LE, 5 GE, 6 GT; 7: the one tuple with that key of a unique
+        index, as `Engine.get`; `limit`: so many tuples at most; `offset`: so many are left out
+        first.
         """
-        cdef Py_ssize_t count = len(columns) // WIDTH, i, start
-        cdef u64[::1] results
-        cdef Source given = &data[0] if len(data) else NULL
-        cdef Space space
-        cdef int how
-        self.check_columns(len(data), columns, spaces)
-        made = array("Q", bytes(8 * RESULT_WIDTH * count))
-        self.out.size = 0
-        if count:
-            results = made
-        for i in range(count):
-            space = spaces[columns[i * WIDTH + SPACE]]
-            start = self.out.size
-            how = self.one(space, given + columns[i * WIDTH + KEY], &columns[i * WIDTH],
-                           &results[i * RESULT_WIDTH])
-            self.scan = None
-            if how != DONE:
-                self.out.size = start
-                memset(&results[i * RESULT_WIDTH], 0, RESULT_WIDTH * sizeof(u64))
-                results[i * RESULT_WIDTH + STATUS] = how
-            if how == REFUSED:
-                results[i * RESULT_WIDTH + CODE] = self.why.code
-                results[i * RESULT_WIDTH + WHY_A] = self.why.first
-                results[i * RESULT_WIDTH + WHY_B] = self.why.second
-        return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size)
-
-    def check_columns(self, u64 size, const u64[::1] columns, list spaces):
-        """Raise `ValueError` unless the numbers of a batch can be believed."""
-        cdef Py_ssize_t at = 0
-        cdef u64 count = len(spaces)
-        if len(columns) % WIDTH:
-            raise ValueError("a selection has all its numbers")
-        for space in spaces:
-            if not isinstance(space, Space):
-                raise ValueError("spaces are wanted")
-        while at < len(columns):
-            if columns[at + SPACE] >= count or not (
-                columns[at + KEY] <= columns[at + KEY_END] <= size
-            ):
-                raise ValueError(f"selection {at // WIDTH} has a key that is not in its batch")
-            at += WIDTH
-
-    cdef int one(self, Space space, Source key, const u64* column, u64* result) except -1:
-        """One selection: `DONE`, `REFUSED` or `REFER`."""
         cdef Plan plan = space.plan
-        cdef Py_ssize_t place = plan.find_index(column[INDEX])
-        cdef Py_ssize_t size = column[KEY_END] - column[KEY]
-        cdef u64 by = column[ITERATOR], count
+        cdef Py_ssize_t place = plan.find_index(index_id)
+        cdef u64 count
         cdef Index* index
         cdef bint has_key
         cdef int how
+        self.limit, self.offset, self.count, self.begin = limit, offset, 0, self.out.size
+        self.scan = None
         if place < 0 or by > BY_GET:
             return REFER
         index = &plan.indexes[place]
@@ -155,7 +73,7 @@ cdef class Selector:
                 self.why.code = MORE_THAN_ONE_TUPLE
                 return REFUSED
             how = plan.exact_key(place, key, size, self.key, &self.why)
-            return self.exact(space, place, column, result) if how == DONE else how
+            return self.exact(space, place, span) if how == DONE else how
         how = plan.search_key(place, key, size, by == BY_ALL or by == BY_GT, self.key, &self.why)
         if how != DONE:
             return how
@@ -164,7 +82,7 @@ cdef class Selector:
         if by <= BY_REQ and index.is_unique and index.used == index.own:
             items_from(key, size, &count)
             if count == <u64>index.own:
-                return self.exact(space, place, column, result)
+                return self.exact(space, place, span)
         if index.is_hash and by == BY_ALL:
             self.key.size = 0
         has_key = self.key.size != 0
@@ -176,14 +94,13 @@ cdef class Selector:
         if by != BY_LT:
             self.succeed()  # of which the class byte of a part, below ff, leaves something
         if by == BY_EQ or by == BY_REQ:
-            return self.walk(space, place, column, has_key, has_key, result)
+            return self.walk(space, place, has_key, has_key, span)
         if by == BY_GT:
             self.key.size = 0
             self.key.need(self.bound.size)
             memcpy(self.key.data, self.bound.data, self.bound.size)
             self.key.size = self.bound.size
-        return self.walk(space, place, column, has_key and not self.reverse,
-                         has_key and self.reverse, result)
+        return self.walk(space, place, has_key and not self.reverse, has_key and self.reverse, span)
 
     cdef void succeed(self) noexcept:
         """Make `bound` the least key above all that begin with it."""
@@ -192,23 +109,22 @@ cdef class Selector:
         if self.bound.size:
             self.bound.data[self.bound.size - 1] += 1
 
-    cdef int exact(self, Space space, Py_ssize_t index, const u64* column, u64* result) except -1:
+    cdef int exact(self, Space space, Py_ssize_t index, u64* span) except -1:
         """The tuple whose entry in a unique index is `key`."""
         cdef Found found
         cdef int how = DONE
         if PyList_GET_SIZE(space.kept):
             space.kept.clear()
         space.find(index, self.key.data, self.key.size, &found)
-        self.open_answer(result)
-        if found.state == THERE and column[LIMIT] and not column[OFFSET]:
-            how = self.emit(space, index, found.value, found.size, result)
-        self.close_answer(result)
+        self.open_answer()
+        if found.state == THERE and self.limit and not self.offset:
+            how = self.emit(space, index, found.value, found.size)
+        self.close_answer(span)
         return how
 
     # --- ranges -----------------------------------------------------------------------------------
     cdef int walk(
-        self, Space space, Py_ssize_t index, const u64* column, bint has_low, bint has_high,
-        u64* result
+        self, Space space, Py_ssize_t index, bint has_low, bint has_high, u64* span
     ) except -1:
         """The entries from `key` on, if there is a low end, to below `bound`, if there is a high
         one."""
@@ -220,8 +136,8 @@ cdef class Selector:
             self.start(space, index, self.bound, has_high)
         else:
             self.start(space, index, self.key, has_low)
-        self.open_answer(result)
-        while result[COUNT] < column[LIMIT] and how == DONE:
+        self.open_answer()
+        while self.count < self.limit and how == DONE:
             number = self.pick()
             if number < 0:
                 break
@@ -235,14 +151,15 @@ cdef class Selector:
             if self.is_outside(key, size, has_low, has_high):
                 break
             if length:
-                if skipped < column[OFFSET]:
+                if skipped < self.offset:
                     skipped += 1
                 else:
                     if PyList_GET_SIZE(space.kept):
                         space.kept.clear()  # of the tuple before
-                    how = self.emit(space, index, value, length, result)
+                    how = self.emit(space, index, value, length)
             self.pass_entry(number)
-        self.close_answer(result)
+        self.close_answer(span)
+        self.scan = None
         return how
 
     cdef int start(self, Space space, Py_ssize_t index, Room bound, bint has_bound) except -1:
@@ -312,7 +229,7 @@ cdef class Selector:
 
     # --- answers ----------------------------------------------------------------------------------
     cdef int emit(
-        self, Space space, Py_ssize_t index, Source value, Py_ssize_t length, u64* result
+        self, Space space, Py_ssize_t index, Source value, Py_ssize_t length
     ) except -1:
         """Put the tuple of an entry into the answer. `REFER` where it is not at hand."""
         cdef Found found
@@ -321,23 +238,22 @@ cdef class Selector:
             if found.state != THERE:
                 return REFER
             value, length = found.value, found.size
-        if value[0] == REFERENCE:
+        if value[0] == REFERENCE or self.out.size - self.begin + length > self.limit_bytes:
             return REFER
         self.out.need(length)
         memcpy(self.out.data + self.out.size, value, length)
         self.out.size += length
-        result[COUNT] += 1
+        self.count += 1
         return DONE
 
-    cdef int open_answer(self, u64* result) except -1:
+    cdef int open_answer(self) except -1:
         """Leave room for the header of the array."""
         self.out.need(HEAD_BYTES)
-        result[START] = self.out.size
         self.out.size += HEAD_BYTES
         return 0
 
-    cdef void close_answer(self, u64* result) noexcept:
+    cdef void close_answer(self, u64* span) noexcept:
         """Write it."""
-        self.out.data[result[START]] = 0xDD
-        rows.put_number(self.out.data, result[START] + 1, result[COUNT], 4)
-        result[END] = self.out.size
+        self.out.data[self.begin] = 0xDD
+        rows.put_number(self.out.data, self.begin + 1, self.count, 4)
+        span[0], span[1] = self.begin, self.out.size

@@ -1,6 +1,7 @@
 # Statements on memtables, compiled.
 from logweir.store.layerkernel cimport Found, Space, Undo
 from logweir.store.plankernel cimport Fields, Index, Plan
+from logweir.store.selectkernel cimport Selector
 from logweir.store.updatekernel cimport Refusal, Room, Source, Target, Updater, u64
 
 cdef enum:
@@ -42,6 +43,7 @@ cdef struct Change:
 
 cdef class Executor:
     cdef Updater updater
+    cdef Selector selector
     cdef Room out  # the answers' bytes
     cdef Room given  # of a statement by itself
     cdef Room key  # the primary key

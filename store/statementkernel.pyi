@@ -11,6 +11,7 @@ COLUMNS: int
 RESULTS: int
 
 class Executor:
+    select_bytes: int
     def execute(
         self,
         data: bytes | bytearray | memoryview,

@@ -10,17 +10,18 @@ another, `RESULTS` each. Nothing recurses or believes a length.
 ==============  ====================================================================================
 column          holds
 ==============  ====================================================================================
-KIND            2 INSERT, 3 REPLACE, 4 UPDATE, 5 DELETE, 9 UPSERT
+KIND            1 SELECT, 2 INSERT, 3 REPLACE, 4 UPDATE, 5 DELETE, 9 UPSERT
 SPACE           number of its `Space` in the batch
-INDEX           id of the index by which UPDATE and DELETE find the tuple
-BASE            what the first field has for a number in operations
-FIRST, …_END    where in the batch's bytes the tuple stands; of UPDATE and DELETE the key
+INDEX           id of the index by which SELECT, UPDATE and DELETE find tuples
+BASE            what the first field has for a number in operations; of SELECT the iterator, as
+                `store.select` numbers them, or 7: as `Engine.get`
+FIRST, …_END    where in the batch's bytes the tuple stands; of SELECT, UPDATE and DELETE the key
 OPS, …_END      where the operations stand; both 0: there are none
 LAST            1 at the last statement of a transaction
 EXPECT          what must be so of the tuple with the primary key of INSERT, REPLACE, UPSERT, or
                 which UPDATE and DELETE find: 0 anything; 1 it is absent; 2 present; 3 present, and
                 field FIELD (from 0) is the unsigned integer VALUE
-FIELD, VALUE    see EXPECT
+FIELD, VALUE    see EXPECT; of SELECT limit and offset
 AS_REPLACE      1: an UPDATE or UPSERT is logged as a REPLACE by the tuple that it made, if any
 ==============  ====================================================================================
 
@@ -32,8 +33,8 @@ STATUS          0 done; 1 refused; 3 undone: another statement of its transactio
                 after a refusal, nothing of its transaction is done
 CODE, A, B      of one that was refused why: see `store.refusal`
 OLD, …_END      where in the answers' bytes the old tuple stands; both 0: there was none
-NEW, …_END      the new one likewise
-BODY, …_END     what is to be logged
+NEW, …_END      the new one likewise; of SELECT an array of all tuples
+BODY, …_END     what is to be logged; both 0: nothing
 ==============  ====================================================================================
 """
 
@@ -63,6 +64,7 @@ cdef enum:
     EXPECT_VALUE = 3
     UINT = 1  # as store.fieldtype.MpType
 
+    SELECT = 1
     INSERT = 2
     REPLACE = 3
     UPDATE = 4
@@ -94,12 +96,22 @@ cdef class Executor:
         self.updater = Updater()
         self.out, self.key, self.other, self.entries = Room(), Room(), Room(), Room()
         self.given = Room()
+        self.selector = Selector(self.out)
         self.changes = <Change*>PyMem_Calloc(INDEXES, sizeof(Change))
         if self.changes == NULL:
             raise MemoryError()
 
     def __dealloc__(self):
         PyMem_Free(self.changes)
+
+    @property
+    def select_bytes(self):
+        """The tuples of a SELECT have so many bytes at most, else the reference engine is asked."""
+        return self.selector.limit_bytes
+
+    @select_bytes.setter
+    def select_bytes(self, Py_ssize_t limit_bytes):
+        self.selector.limit_bytes = limit_bytes
 
     def execute(
         self, const unsigned char[::1] data, const u64[::1] columns, list spaces, Undo undo not None,
@@ -165,7 +177,7 @@ cdef class Executor:
     def one(
         self, u64 kind, u64 index, u64 base, bytes first not None, bytes ops, Space space not None
     ):
-        """Execute one statement as part of an open transaction.
+        """Execute one statement, but no SELECT, as part of an open transaction.
 
         `first`: the tuple, of UPDATE and DELETE the key; `ops`: None: there are none. Returns
         0, old tuple, new tuple (None: none), body to be logged; or 1 and why it is refused, three
@@ -185,7 +197,7 @@ cdef class Executor:
             memcpy(self.given.data + size, <Source><char*>ops, ops_size)
             column[OPS], column[OPS_END] = size, size + ops_size
         self.data, self.size = self.given.data, size + ops_size
-        how = self.statement(space, column, result)
+        how = self.statement(space, column, result) if kind != SELECT else REFER
         if how == REFER:
             return REFER, None, None, None
         if how == REFUSED:
@@ -262,6 +274,12 @@ cdef class Executor:
                 how = self.by_key(space, column, result)
             elif column[KIND] == UPSERT:
                 how = self.upsert(space, column, result)
+            elif column[KIND] == SELECT:
+                how = self.selector.one(
+                    space, column[INDEX], column[BASE], column[FIELD], column[VALUE],
+                    self.data + column[FIRST], column[FIRST_END] - column[FIRST], &result[NEW])
+                if how == REFUSED:
+                    self.why = self.selector.why
         if how == UNMET:
             result[STATUS] = how
         elif how != DONE:

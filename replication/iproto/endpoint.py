@@ -27,7 +27,7 @@ from logweir.limits import (
     IPROTO_PIPELINE_BYTES,
     OUTPUT_LOW_BYTES,
 )
-from logweir.replication.iproto import auth, relay
+from logweir.replication.iproto import auth, kernel, relay
 from logweir.replication.iproto.access import (
     GUEST_ID,
     Access,
@@ -49,6 +49,7 @@ from logweir.replication.iproto.statements import (
     SYSTEM_END,
     Outcome,
     execute_all,
+    read_run,
     run_select,
 )
 from logweir.replication.iproto.sysview import VIEWS
@@ -65,6 +66,7 @@ __all__ = ["Conversation", "IprotoService"]
 _log = get_logger("logweir.replication.iproto")
 
 _FUNC_ID: Final = 296
+_USES: Final = (kernel.USED_TO_READ, kernel.USED_TO_WRITE)
 
 
 class IprotoService:
@@ -114,8 +116,8 @@ class Conversation:
         self._postponed: deque[Request | Run] = deque()
         self._behind: _Batch | None = None  # under way: what comes next waits for its end
         self._waits_for_room = False
-        self._writable: set[int] = set()  # spaces of runs that were let in
-        self._writable_at = -1, GUEST_ID
+        self._let_in: set[tuple[int, int]] = set()  # uses of spaces by runs
+        self._let_in_at = -1, GUEST_ID
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -228,36 +230,58 @@ class Conversation:
         return space
 
     def _take_run(self, run: Run) -> None:
-        """Changes, one behind the other: checked once for each space, applied and answered
+        """Requests, one behind the other: checked once for each space, executed and answered
         together."""
-        refused: dict[int, RequestError] = {}
-        for space_id in run.space_ids:
-            try:
-                self._check_run(space_id)
-            except RequestError as error:
-                refused[space_id] = error
+        refused: dict[tuple[int, int], RequestError] = {}
+        for space_id, uses in zip(run.space_ids, run.uses, strict=True):
+            for use in _USES:
+                try:
+                    if uses & use:
+                        self._check_use(space_id, use)
+                except RequestError as error:
+                    refused[space_id, use] = error
         if refused:
             errors = run.errors(refused, self.shared.schema_version())
             self.session.put(b"".join(errors))
             self.shared.metrics.answered("tarantool", 0, len(errors))
             run = run.without(refused)
-        if run.count:
-            self._batch.add(run, goes_first=run.may_grow)
-        else:
+        if not run.count:
             self._finish(run.size_bytes)
+        elif run.is_read_only and not self._batch.events and not self._unfinished:
+            self._read_run(run)
+        else:
+            self._batch.add(run, goes_first=run.may_grow)
 
-    def _check_run(self, space_id: int) -> None:
-        """Raise errors 36, 7, 42 where the user may not change a space. What was let in is let in
+    def _read_run(self, run: Run) -> None:
+        """Answer SELECTs at once; what is left of them comes next."""
+        shared = self.shared
+        with shared.log.read_view() as view:
+            outcome = read_run(view, run, shared.executor, shared.version_of)
+        self._postponed.extendleft(reversed(outcome.left))
+        if not outcome.left:
+            self._finish(run.size_bytes)
+        self._answer_outcome(outcome)
+
+    def _answer_outcome(self, outcome: Outcome) -> None:
+        self.shared.metrics.answered("tarantool", outcome.count - outcome.refused, outcome.refused)
+        if self.session.waiting_bytes:
+            self.link.write(outcome.answers)
+        else:
+            self.link.send(outcome.answers)
+
+    def _check_use(self, space_id: int, use: int) -> None:
+        """Raise errors 36, 7, 42 where the user may not use a space so. What was let in is let in
         again while no row of a system space has changed: who may write at all is settled at the
         start."""
         at = self.shared.log.system_changes, self.user_id
-        if at != self._writable_at:
-            self._writable.clear()
-        elif space_id in self._writable:
+        if at != self._let_in_at:
+            self._let_in.clear()
+        elif (space_id, use) in self._let_in:
             return
-        self._check_space(space_id, self.shared.access(self.user_id), Privilege.WRITE)
-        self._writable.add(space_id)
-        self._writable_at = at
+        wanted = Privilege.READ if use == kernel.USED_TO_READ else Privilege.WRITE
+        self._check_space(space_id, self.shared.access(self.user_id), wanted)
+        self._let_in.add((space_id, use))
+        self._let_in_at = at
 
     def _submit(self) -> None:
         batch = self._batch
@@ -301,11 +325,7 @@ class Conversation:
         outcome = job.result
         if job.error is not None:
             outcome = self._refused(batch, as_request_error(job.error))
-        self.shared.metrics.answered("tarantool", outcome.count - outcome.refused, outcome.refused)
-        if self.session.waiting_bytes:
-            self.link.write(outcome.answers)
-        else:
-            self.link.send(outcome.answers)
+        self._answer_outcome(outcome)
         if self._postponed:
             self._go_on()
             self.link.flush()
@@ -316,7 +336,7 @@ class Conversation:
         answers: list[bytes] = []
         for event in batch.events:
             if isinstance(event, Run):
-                answers += event.errors(dict.fromkeys(event.space_ids, error), version)
+                answers += event.all_errors(error, version)
             else:
                 answers.append(encode_error(event.sync, version, error))
         return Outcome(b"".join(answers), len(answers), len(answers), ())

@@ -1,17 +1,18 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""The hot loops of iproto: pipelined changes as columns of statements, and their answers; the rows
+"""The hot loops of iproto: pipelined requests as columns of statements, and their answers; the rows
 of a block as packets for a replica.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
 stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.iproto.runs` and `packets` are
 its face; nothing else calls it.
 
-A *run* is changes one behind the other: INSERT, REPLACE, UPDATE, DELETE, UPSERT of spaces that are
-not the system's, `SPACES` different ones at most; header keys 00, 01, 05 and body keys 10, 11, 15,
-20, 21, 28 and no others, each at most once, those that the type needs and no others of keys, tuples
-and operations; the schema version asked for, or none; well-formed. What is not of that form ends
-the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit one.
+A *run* is requests one behind the other: SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT on spaces
+that are not the system's, `SPACES` different ones at most; header keys 00, 01, 05 and body keys 10
+to 15, 20, 21, 28 and no others, each at most once, those that the type needs and no others of keys,
+tuples and operations; the schema version asked for, or none; well-formed. What is not of that form
+ends the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit
+one.
 
 Nothing here raises, recurses or believes a length: every read and write is checked against the
 ends of its buffer first, since the compiled one would not notice.
@@ -35,13 +36,17 @@ SPACES = 16
 # What `take_run` writes before the columns.
 RUN_STOP = 0
 RUN_SPACES = 1
-RUN_HEAD = 2 + SPACES
+RUN_USES = 2 + SPACES
+RUN_HEAD = 2 + 2 * SPACES
+USED_TO_READ = 1
+USED_TO_WRITE = 2
 
 WIDTH = 13  # store.statementkernel.COLUMNS
 RESULTS = 10  # store.statementkernel.RESULTS
 
 ANSWER_BYTES = 35  # of an answer before its tuple: 5 length, 23 header, 7 start of the body
 
+_ARRAY_AT = 30  # where in an answer the array of its tuples is
 _HEAD = 5 + 81  # room for a length and a header: rows.PACKET_BYTES, rows.HEADER_ROOM
 _REPLICAS = 32
 _LSN_END = 2**63
@@ -49,12 +54,16 @@ _ONES = 2**64 - 1
 _SPACES = SPACES
 _RUN_STOP = RUN_STOP
 _RUN_SPACES = RUN_SPACES
+_RUN_USES = RUN_USES
 _RUN_HEAD = RUN_HEAD
 _WIDTH = WIDTH
 _RESULTS = RESULTS
 _ANSWER_BYTES = ANSWER_BYTES
 _SYSTEM_END = 512
+_SELECT = 1
 _UPSERT = 9
+_ITERATORS = 7
+_U32 = 0xFFFFFFFF
 
 # Of `fields`, and bits of what was seen.
 _TYPE = 0
@@ -66,14 +75,17 @@ _BASE = 5
 _KEY = 6
 _TUPLE = 8
 _OPS = 10
-_FIELDS = 12
+_LIMIT = 12
+_OFFSET = 13
+_ITERATOR = 14
+_FIELDS = 15
 
 
-def read_change(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
+def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
     """Read the payload of one request from `at` to `end` into `fields`.
 
     `fields`: type, sync, version, space, index, base; start and end of key, tuple, operations, both
-    0 where there is none. Returns False where it is not of a run's form.
+    0 where there is none; limit, offset, iterator. Returns False where it is not of a run's form.
     """
     stop = rows.map_end(data, at, end)
     if stop < 0:
@@ -119,6 +131,12 @@ def read_change(data: bytes, at: int, end: int, fields: list[int], owed: list[in
             place = _SPACE
         elif key == 0x11:
             place = _INDEX
+        elif key == 0x12:
+            place = _LIMIT
+        elif key == 0x13:
+            place = _OFFSET
+        elif key == 0x14:
+            place = _ITERATOR
         elif key == 0x15:
             place = _BASE
         elif key == 0x20:
@@ -132,7 +150,7 @@ def read_change(data: bytes, at: int, end: int, fields: list[int], owed: list[in
         if seen & (1 << place):
             return False
         seen |= 1 << place
-        if place < _KEY:
+        if place < _KEY or place >= _LIMIT:
             stop = rows.uint_end(data, at, end)
             if stop < 0:
                 return False
@@ -148,8 +166,11 @@ def read_change(data: bytes, at: int, end: int, fields: list[int], owed: list[in
         at = stop
     if at != end or not seen & 1 << _SPACE:
         return False
-    seen &= (1 << _KEY) | (1 << _TUPLE) | (1 << _OPS)
     kind = fields[_TYPE]
+    if kind == _SELECT:
+        seen &= ~((1 << _INDEX) | (1 << _OFFSET) | (1 << _ITERATOR) | 15)
+        return seen == (1 << _KEY) | (1 << _LIMIT) and fields[_ITERATOR] < _ITERATORS
+    seen &= ~((1 << _INDEX) | (1 << _BASE) | 15)
     if kind == 2 or kind == 3:
         return seen == 1 << _TUPLE
     if kind == 4:
@@ -161,7 +182,7 @@ def read_change(data: bytes, at: int, end: int, fields: list[int], owed: list[in
 
 def frames(data: bytes, at: int, most: int) -> int:
     """How many whole frames begin at `at`, `most` at most, up to the first that shows in its first
-    bytes that it is no change."""
+    bytes that it is of no run."""
     raw = data
     end = len(data)
     count = 0
@@ -174,7 +195,7 @@ def frames(data: bytes, at: int, most: int) -> int:
             break
         if length > 2 and raw[stop] >> 4 == 8 and raw[stop + 1] == 0:
             kind = raw[stop + 2]
-            if kind < 2 or (kind > 5 and kind != _UPSERT):
+            if kind < _SELECT or (kind > 5 and kind != _UPSERT):
                 break
         at = stop + length
         count += 1
@@ -185,12 +206,12 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
     """Find the run that begins at `at`. Returns how many requests it has, `capacity` at most.
 
     `version`: of the schema; `table`: RUN_HEAD numbers (where the run stops, how many spaces, the
-    id of each), then `capacity` syncs, then the columns of as many statements, their spans counted
-    from `at`.
+    id of each, for what each is used), then `capacity` syncs, then the columns of as many
+    statements, their spans counted from `at`.
     """
     raw = data
     owed = [0] * 512
-    fields = [0] * 12
+    fields = [0] * 15
     end = len(data)
     count = 0
     spaces = 0
@@ -207,7 +228,7 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
         if length > end - stop:
             break
         last = stop + length
-        if not read_change(raw, stop, last, fields, owed):
+        if not read_request(raw, stop, last, fields, owed):
             break
         if fields[_SPACE] < _SYSTEM_END or (fields[_VERSION] and fields[_VERSION] != version):
             break
@@ -218,20 +239,24 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
             break
         if place == spaces:
             table[2 + place] = fields[_SPACE]
+            table[_RUN_USES + place] = 0
             spaces += 1
         kind = fields[_TYPE]
-        first = _KEY if kind == 4 or kind == 5 else _TUPLE
+        table[_RUN_USES + place] |= 1 if kind == _SELECT else 2
+        first = _KEY if kind == 4 or kind == 5 or kind == _SELECT else _TUPLE
         ops = _TUPLE if kind == 4 else _OPS
         table[column] = kind
         table[column + 1] = place
         table[column + 2] = fields[_INDEX]
-        table[column + 3] = fields[_BASE]
+        table[column + 3] = fields[_ITERATOR] if kind == _SELECT else fields[_BASE]
         table[column + 4] = fields[first] - start
         table[column + 5] = fields[first + 1] - start
         if fields[ops]:
             table[column + 6] = fields[ops] - start
             table[column + 7] = fields[ops + 1] - start
         table[column + 8] = 1
+        table[column + 10] = fields[_LIMIT] & _U32
+        table[column + 11] = fields[_OFFSET] & _U32
         table[_RUN_HEAD + count] = fields[_SYNC]
         count += 1
         column += _WIDTH
@@ -251,7 +276,7 @@ def answers(
     version: int,
     out: bytearray,
 ) -> int:
-    """Write the answers to changes that are done, `first` … `last` - 1 of a run. Returns how many
+    """Write the answers to requests that are done, `first` … `last` - 1 of a run. Returns how many
     bytes they take, also where they take more than there is room for, and nothing is whole then.
 
     `columns`: as `take_run` made them; `results`, `source`: as they were executed: see
@@ -270,19 +295,29 @@ def answers(
         stop = results[place + 1]
         if kind == _UPSERT or start > stop or stop > len(source):
             start = stop = 0
-        if at + _ANSWER_BYTES + (stop - start) <= room:
-            put_answer(to, at, syncs[row], version, raw, start, stop)
-        at += _ANSWER_BYTES + (stop - start)
+        # The array of a SELECT has its own header.
+        head = _ARRAY_AT if kind == _SELECT and start < stop else _ANSWER_BYTES
+        if at + head + (stop - start) <= room:
+            put_answer(to, at, head, syncs[row], version, raw, start, stop)
+        at += head + (stop - start)
     return at
 
 
 def put_answer(
-    out: bytearray, at: int, sync: int, version: int, data: bytes, start: int, stop: int
+    out: bytearray,
+    at: int,
+    head: int,
+    sync: int,
+    version: int,
+    data: bytes,
+    start: int,
+    stop: int,
 ) -> int:
-    """Write an answer with the tuple from `start` to `stop`, which is none where there are no
-    bytes. Returns its end. Unchecked."""
+    """Write an answer with what stands from `start` to `stop`: a tuple, none where there are no
+    bytes, or, where `head` leaves no room for that, with the array around it. Returns its end.
+    Unchecked."""
     out[at] = 0xCE
-    put(out, at + 1, _ANSWER_BYTES - 5 + (stop - start), 4)
+    put(out, at + 1, head - 5 + (stop - start), 4)
     out[at + 5] = 0x83
     out[at + 6] = 0x00
     out[at + 7] = 0xCE
@@ -295,9 +330,10 @@ def put_answer(
     put(out, at + 24, version, 4)
     out[at + 28] = 0x81
     out[at + 29] = 0x30
-    out[at + 30] = 0xDD
-    put(out, at + 31, 1 if stop > start else 0, 4)
-    return rows.copy(data, start, stop, out, at + _ANSWER_BYTES)
+    if head == _ANSWER_BYTES:
+        out[at + 30] = 0xDD
+        put(out, at + 31, 1 if stop > start else 0, 4)
+    return rows.copy(data, start, stop, out, at + head)
 
 
 def put(out: bytearray, at: int, value: int, width: int) -> None:

@@ -6,12 +6,12 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import RequestError
 from logweir.limits import (
     IPROTO_ANSWER_BYTES,
     OUTPUT_HIGH_BYTES,
@@ -24,11 +24,15 @@ from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.rights import execute_checked
 from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.sysview import VIEWS, row_filter
+from logweir.store.batches import Answers
 from logweir.store.engine import Engine
+from logweir.store.executing import Executor
 from logweir.store.group import Group
+from logweir.store.reference import bounded
 from logweir.store.request import Request as Change
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
+from logweir.store.view import ReadView
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "SYSTEM_END",
     "Outcome",
     "execute_all",
+    "read_run",
     "run_select",
 ]
 
@@ -92,9 +97,34 @@ def execute_all(
     return Outcome(parts[0] if len(parts) == 1 else b"".join(parts), count, refused, ())
 
 
+def read_run(
+    view: ReadView, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
+) -> Outcome:
+    """Execute a run of SELECTs on a view."""
+
+    def execute(rest: Run) -> Answers:
+        return view.select_batch(
+            executor, rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+        )
+
+    count, refused, answers = _executed(run, execute, schema_version(view.engine.schema))
+    return Outcome(answers, count, refused, [run.behind(count)] if count < run.count else ())
+
+
 def _execute_run(
     group: Group, run: Run, schema_version: Callable[[Schema], int]
 ) -> tuple[int, int, bytes]:
+    """See `_executed`."""
+
+    def execute(rest: Run) -> Answers:
+        return group.execute_batch(
+            rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+        )
+
+    return _executed(run, execute, schema_version(group.schema))
+
+
+def _executed(run: Run, execute: Callable[[Run], Answers], version: int) -> tuple[int, int, bytes]:
     """How many requests of a run were executed, how many of these were refused, and the answers.
 
     It stops at `limits.OUTPUT_HIGH_BYTES` of these, where they may be much larger than the
@@ -104,10 +134,8 @@ def _execute_run(
     parts: list[bytes] = []
     while count < run.count and (size <= OUTPUT_HIGH_BYTES or not run.may_grow):
         rest = run.behind(count) if count else run
-        done = group.execute_batch(
-            rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
-        )
-        parts.append(rest.answers(done, schema_version(group.schema)))
+        done = execute(rest)
+        parts.append(rest.answers(done, version))
         count += done.count
         refused += len(done.refused)
         size += len(parts[-1])
@@ -156,20 +184,9 @@ def run_select(engine: Engine, request: Request, access: Access) -> Iterator[byt
         limit=None if shown else request.limit,
         offset=0 if shown else request.offset,
     )
-    found = _bounded(select(engine, wanted))
+    found = bounded(select(engine, wanted), IPROTO_ANSWER_BYTES)
     if shown is None:
         return found
     return islice(
         (row for row in found if shown(row)), request.offset, request.offset + request.limit
     )
-
-
-def _bounded(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """Raises error 2 where an answer would become larger than `limits.IPROTO_ANSWER_BYTES`."""
-    size = 0
-    for row in rows:
-        size += len(row)
-        if size > IPROTO_ANSWER_BYTES:
-            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
-            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
-        yield row

@@ -377,7 +377,7 @@ def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error 2, and the connection goes on; one row less is given."""
-    monkeypatch.setattr("logweir.replication.iproto.statements.IPROTO_ANSWER_BYTES", 99_951)
+    monkeypatch.setattr("logweir.replication.iproto.service.IPROTO_ANSWER_BYTES", 99_951)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         serving.log.append("t", [(i, "x" * 9_990) for i in range(10)])

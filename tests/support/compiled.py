@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("logweir.store.statementkernel")
 
 from logweir.errors import RequestError
-from logweir.store import executing, selectkernel, statementkernel
+from logweir.store import executing, statementkernel
 from logweir.store.batches import Answers
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine, Plans
@@ -21,9 +21,11 @@ from logweir.store.request import Request
 from logweir.store.schema import Schema
 from logweir.store.select import Select, select
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
 
 COLUMNS, RESULTS = executing.COLUMNS, executing.RESULTS
 ALL = 2**64 - 1
+GET = 7
 Outcome = tuple[object, ...]
 Wanted = tuple[int, int, int, int, int, bytes]
 """Space id, index id, iterator, limit, offset, key."""
@@ -60,7 +62,6 @@ class Compiled:
         self.schema = schema
         self.base = NoBase() if base is None else base
         self.executor = executor or statementkernel.Executor()
-        self.selector = selectkernel.Selector()
         self.plans = Plans()
         self.txn = LayeredTxn((), self.base, write=True)
         self.referred = 0
@@ -127,27 +128,20 @@ class Compiled:
 
     def select(self, wanted: list[Wanted]) -> list[Outcome]:
         """What selections give."""
-        spaces, ids = self.spaces(), self.ids
         data, columns = bytearray(), array("Q")
         for space_id, index_id, iterator, limit, offset, key in wanted:
-            columns.extend((ids.index(space_id), index_id, iterator, limit, offset))
-            columns.extend((len(data), len(data) + len(key)))
+            columns.extend((RowType.SELECT, self.ids.index(space_id), index_id, iterator))
+            columns.extend((len(data), len(data) + len(key), 0, 0, 1, 0, limit, offset, 0))
             data += key
-        results, out = self.selector.select(bytes(data), columns, spaces)
-        engine = self.group.engine
+        answers = self.group.execute_batch(bytes(data), columns, self.ids, limit_bytes=ALL >> 1)
         found: list[Outcome] = []
-        for number, one in enumerate(wanted):
-            row = results[number * selectkernel.SELECT_RESULTS :][: selectkernel.SELECT_RESULTS]
-            status, code, first, second, count, start, end = row[:7]
-            if status == 0:
-                head, tuples = out[start : start + 5], out[start + 5 : end]
-                assert head == b"\xdd" + count.to_bytes(4, "big")
-                found.append(("done", count, tuples))
-            elif status == 1:
-                found.append(told(refusal(self.schema.space(one[0]), code, first, second, b"")))
-            else:
-                self.referred += 1
-                found.append(selected(engine, one))
+        for number in range(len(wanted)):
+            if number in answers.refused:
+                found.append(told(answers.error(number)))
+                continue
+            out = answers.changed(number)[1] or b""
+            assert out[0] == 0xDD
+            found.append(("done", int.from_bytes(out[1:5], "big"), out[5:]))
         return found
 
 
@@ -167,7 +161,7 @@ def selected(engine: Engine, wanted: Wanted) -> Outcome:
     """What a selection gives in an engine in Python."""
     space_id, index_id, iterator, limit, offset, key = wanted
     try:
-        if iterator == selectkernel.GET:
+        if iterator == GET:
             space = engine.schema.space(space_id)
             index = engine.schema.index(space, index_id)
             if not index.is_unique:

@@ -1,4 +1,4 @@
-"""Runs of changes: what the kernel finds is what the codec reads, compiled or not."""
+"""Runs of requests: what the kernel finds is what the codec reads, compiled or not."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def changes(sync: int, space: int = 512) -> list[bytes]:
         (4, {0x10: space, 0x11: 1, 0x15: 1, 0x20: [sync], 0x21: ops}),
         (5, {0x10: space, 0x20: [sync]}),
         (9, {0x10: space, 0x15: 1, 0x21: [sync, "c"], 0x28: ops}),
+        (1, {0x10: space, 0x11: 1, 0x12: 2**40 + 7, 0x13: 3, 0x14: 5, 0x20: [sync]}),
     ]
     return [encode_request(kind, sync + at, body) for at, (kind, body) in enumerate(bodies)]
 
@@ -45,10 +46,11 @@ def test_a_run_holds_what_the_codec_reads() -> None:
     stream = b"".join(
         part for sync in (1, 100, 70_000, 2**40) for part in changes(sync, 512 + sync % 4)
     )
-    run = runs.take_run(b"??" + stream + encode_request(1, 5), 2, VERSION)
+    run = runs.take_run(b"??" + stream + encode_request(64, 5), 2, VERSION)
     assert run is not None
-    assert (run.count, run.stop) == (20, 2 + len(stream))
+    assert (run.count, run.stop) == (24, 2 + len(stream))
     assert run.space_ids == (513, 512)
+    assert run.uses == (3, 3)
     for number, (start, end) in enumerate(Splitter().split(stream)[0]):
         request = Request(-1)
         decode_request(stream, start, end, request)
@@ -56,11 +58,15 @@ def test_a_run_holds_what_the_codec_reads() -> None:
         is_update = request.type == 4
         assert run.syncs[number] == request.sync
         assert found.type == request.type
-        assert (found.space_id, found.index_id, found.index_base) == (
-            request.space_id,
-            request.index_id,
-            request.index_base,
-        )
+        assert (found.space_id, found.index_id) == (request.space_id, request.index_id)
+        if request.type == 1:
+            at = number * kernel.WIDTH
+            start, end = run.columns[at + 4 : at + 6]
+            assert run.data[start:end] == request.key
+            assert list(run.columns[at + 3 : at + 4]) == [request.iterator]
+            assert list(run.columns[at + 10 : at + 12]) == [request.limit, request.offset]
+            continue
+        assert found.index_base == request.index_base
         assert found.key == request.key
         assert found.tuple == (None if is_update else request.tuple)
         assert found.ops == (request.tuple if is_update else request.ops)
@@ -84,19 +90,23 @@ def executed(run: runs.Run, tuples: list[tuple[bytes, bytes]], refused: list[int
     return Answers(run.data, run.columns, results, bytes(out), refused, failures, [None])
 
 
-@pytest.mark.parametrize("refused", [[], [0], [4], [1, 2, 9], list(range(10))])
+@pytest.mark.parametrize("refused", [[], [0], [4], [1, 2, 11], list(range(12))])
 def test_answers_are_those_of_the_codec(refused: list[int]) -> None:
     """Byte for byte: the new tuple, of a DELETE the old one, of an UPSERT none; errors between."""
     run = runs.take_run(b"".join(changes(3) + changes(2**63)), 0, VERSION)
     assert run is not None
-    tuples = [(pack([number, "old" * 60]), pack([number, "new" * number])) for number in range(9)]
-    tuples.append((b"", b""))
+    tuples = [(pack([number, "old" * 60]), pack([number, "new" * number])) for number in range(11)]
+    tuples[5] = b"", b"\xdd\x00\x00\x00\x02" + pack([1]) + pack([2, "two"])
+    tuples.append((b"", b"\xdd\x00\x00\x00\x00"))
     expected = []
     for number, (old, new) in enumerate(tuples):
         sync, kind = run.syncs[number], run.columns[number * kernel.WIDTH]
         if number in refused:
             error = RequestError(ErrorCode.TUPLE_FOUND, f"no {number}")
             expected.append(codec.encode_error(sync, VERSION, error))
+            continue
+        if kind == 1:
+            expected.append(codec.encode_answer(sync, VERSION, b"\x81\x30" + new))
             continue
         found = b"" if kind == 9 else old if kind == 5 else new
         expected.append(codec.encode_answer(sync, VERSION, codec.data_body((found,) * bool(found))))
@@ -110,19 +120,25 @@ def test_parts_of_a_run() -> None:
     assert run is not None
     assert not run.may_grow
     assert list(run.behind(3).syncs) == [4, 5]
-    left = run.without([512])
+    assert not run.is_read_only
+    assert run.without([(513, kernel.USED_TO_READ)]).syncs == run.syncs
+    left = run.without([(512, kernel.USED_TO_WRITE)])
     assert list(left.syncs) == [1, 3, 5]
     for number in range(3):
         request = request_of(left.data, left.columns, number, left.space_ids)
         assert (request.space_id, request.tuple) == (513, pack([2 * number + 1]))
     error = RequestError(ErrorCode.READONLY, "no")
-    assert run.errors({512: error}, VERSION) == [
+    assert run.errors({(512, kernel.USED_TO_WRITE): error}, VERSION) == [
         codec.encode_error(sync, VERSION, error) for sync in (2, 4)
     ]
-    for kind in (4, 5):
-        grown = runs.take_run(changes(1)[kind - 2], 0, VERSION)
+    assert run.all_errors(error, VERSION) == [
+        codec.encode_error(sync, VERSION, error) for sync in range(1, 6)
+    ]
+    for place in (2, 3, 5):
+        grown = runs.take_run(changes(1)[place], 0, VERSION)
         assert grown is not None
         assert grown.may_grow
+        assert grown.is_read_only == (place == 5)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +146,18 @@ def test_parts_of_a_run() -> None:
     [
         store(5, 1, space=511),
         encode_request(64, 5),
-        encode_request(1, 5, {0x10: 512, 0x20: [1], 0x12: 1}),
+        encode_request(1, 5, {0x10: 512, 0x20: [1]}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x14: 7}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x15: 0}),
+        encode_request(1, 5, {0x10: 280, 0x12: 1, 0x20: []}),
+        encode_request(6, 5, {0x22: "f", 0x21: []}),
         encode_request(3, 5, {0x10: 512}),
         encode_request(3, 5, {0x21: [1]}),
         encode_request(3, 5, {0x10: 512, 0x21: {}}),
         encode_request(3, 5, {0x10: -1, 0x21: []}),
         encode_request(3, 5, {0x10: 512, 0x21: [], 0x12: 0}),
+        encode_request(3, 5, {0x10: 512, 0x21: [], 0x14: 0}),
         encode_request(3, 5, {0x10: 512, 0x21: [], 0x20: []}),
         encode_request(2, 5, {0x10: 512, 0x21: [], 0x28: []}),
         encode_request(4, 5, {0x10: 512, 0x20: [1], 0x21: [], 0x28: []}),
@@ -228,7 +250,7 @@ def test_kernels_agree_on_garbage(data: bytes) -> None:
 def test_no_more_is_read_than_there_is() -> None:
     """Of tables that are too small for what is asked of them."""
     data = store(1, 1)
-    assert kernel.take_run(data, 0, VERSION, array("Q", bytes(8 * 20)), 1) == 0
+    assert kernel.take_run(data, 0, VERSION, array("Q", bytes(8 * 36)), 1) == 0
     run = runs.take_run(data, 0, VERSION)
     assert run is not None
     out = bytearray(100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import pytest
@@ -85,16 +84,6 @@ def test_a_batch_cut_in_a_statement_is_refused() -> None:
     data, columns = columns_of([(insert(1, "a"), True)], [ID])
     with pytest.raises(ValueError, match="last statement"):
         compiled.executor.execute(data, columns[:-1], compiled.spaces(), Undo(), None, 0)
-
-
-@pytest.mark.parametrize(("place", "value"), [(0, 1), (5, 3), (6, 2**64 - 1)])
-def test_selections_that_lie_are_refused(place: int, value: int) -> None:
-    """The same of selections."""
-    compiled = make_compiled()
-    columns = array("Q", (0, 0, 2, 10, 0, 0, 1))
-    columns[place] = value
-    with pytest.raises(ValueError, match="selection 0"):
-        compiled.selector.select(b"\x90", columns, compiled.spaces())
 
 
 def test_an_empty_batch() -> None:
@@ -216,6 +205,14 @@ def test_no_rollback_to_a_mark_that_is_none() -> None:
     for mark in (-1, undo.mark() + 1):
         with pytest.raises(ValueError, match="mark"):
             undo.rollback(mark)
+
+
+def test_a_selection_is_no_request_by_itself() -> None:
+    """Nor is anything else that changes nothing."""
+    compiled = make_compiled()
+    for kind in (RowType.SELECT, RowType.NOP):
+        ((how, code, *_),) = [compiled.execute_one(Request(kind, ID, tuple=b"\x90"))]
+        assert (how, code) == ("refused", ErrorCode.UNKNOWN_REQUEST_TYPE)
 
 
 def test_answers_end_behind_a_limit() -> None:
