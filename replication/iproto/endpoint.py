@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -255,8 +255,11 @@ class Conversation:
     def _read_run(self, run: Run) -> None:
         """Answer SELECTs at once; what is left of them comes next."""
         shared = self.shared
-        with shared.log.read_view() as view:
-            outcome = read_run(view, run, shared.executor, shared.version_of)
+        try:
+            with shared.log.read_view() as view:
+                outcome = read_run(view, run, shared.executor, shared.version_of)
+        except RequestError as error:
+            outcome = _refused([run], error, shared.schema_version())
         self._postponed.extendleft(reversed(outcome.left))
         if not outcome.left:
             self._finish(run.size_bytes)
@@ -324,22 +327,12 @@ class Conversation:
             return
         outcome = job.result
         if job.error is not None:
-            outcome = self._refused(batch, as_request_error(job.error))
+            version = self.shared.schema_version()
+            outcome = _refused(batch.events, as_request_error(job.error), version)
         self._answer_outcome(outcome)
         if self._postponed:
             self._go_on()
             self.link.flush()
-
-    def _refused(self, batch: _Batch, error: RequestError) -> Outcome:
-        """The same error for all."""
-        version = self.shared.schema_version()
-        answers: list[bytes] = []
-        for event in batch.events:
-            if isinstance(event, Run):
-                answers += event.all_errors(error, version)
-            else:
-                answers.append(encode_error(event.sync, version, error))
-        return Outcome(b"".join(answers), len(answers), len(answers), ())
 
     # --- other requests ---------------------------------------------------------------------------
 
@@ -408,6 +401,17 @@ class Conversation:
         if self._held and self._unanswered_bytes <= IPROTO_PIPELINE_BYTES // 2:
             self._held = False
             self.link.resume_reading()
+
+
+def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:
+    """The same error for all."""
+    answers: list[bytes] = []
+    for event in events:
+        if isinstance(event, Run):
+            answers += event.all_errors(error, schema_version)
+        else:
+            answers.append(encode_error(event.sync, schema_version, error))
+    return Outcome(b"".join(answers), len(answers), len(answers), ())
 
 
 def _joins_batch(event: Request | Run) -> bool:

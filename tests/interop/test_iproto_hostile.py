@@ -19,6 +19,7 @@ import pytest
 import logweir
 from interop.rawclient import RawClient
 from interop.serving import Serving
+from logweir.errors import ErrorCode
 from logweir.limits import UPSTREAM_WAITING_BYTES
 from logweir.replication import users
 from logweir.replication.iproto import codec
@@ -371,6 +372,44 @@ def test_a_run_into_several_spaces_is_refused_for_those_that_are_not_there(tmp_p
         assert codes == [0, 36, 0, 36, 3, 0, 0]
         assert serving.log.select("t") == [(0, 0), (6, 1)]
         assert serving.log.select("u") == [(2, 0), (5, 1)]
+
+
+def test_reads_and_changes_of_one_send_see_one_another(tmp_path: Path) -> None:
+    """Each read what was changed before it; reads without a change before them, too."""
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        serving.log.create_space("t", indexes={"n": {"parts": [1], "unique": False}})
+        serving.log.append("t", [(at, at % 2) for at in range(6)])
+        everything, odd = {0x12: 100, 0x14: 2, 0x20: []}, {0x11: 1, 0x12: 100, 0x20: [1]}
+        script = [
+            (1, {**odd, 0x13: 1}),
+            (1, {**odd, 0x12: 0}),
+            (5, {0x20: [1]}),
+            (1, odd),
+            (4, {0x20: [0], 0x21: [["=", 1, 1]]}),
+            (1, {**odd, 0x14: 1}),
+            (1, {0x11: 9, 0x12: 1, 0x20: []}),
+            (9, {0x21: [7, 1], 0x28: [["+", 1, 1]]}),
+            (1, everything),
+        ]
+        client.send(
+            b"".join(
+                codec.frame(pack({0: kind, 1: at}) + pack({0x10: 512, **body}))
+                for at, (kind, body) in enumerate(script)
+            )
+        )
+        answers = [client.receive() for _ in script]
+        assert int(answers[6].error().code) == ErrorCode.NO_SUCH_INDEX_ID
+        found = [one.body[0x30] for one in answers if not one.is_error]
+        assert found == [
+            [[3, 1], [5, 1]],
+            [],
+            [[1, 1]],
+            [[3, 1], [5, 1]],
+            [[0, 1]],
+            [[5, 1], [3, 1], [0, 1]],
+            [],
+            [[0, 1], [2, 0], [3, 1], [4, 0], [5, 1], [7, 1]],
+        ]
 
 
 def test_answer_that_is_too_large_is_refused(
