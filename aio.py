@@ -101,11 +101,13 @@ class _AsyncStatements(ABC):
 
     async def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """As `Log.insert`."""
-        return stored(await self.execute(put_request(RowType.INSERT, self.schema, space, tuple)))
+        request = put_request(RowType.INSERT, self.schema, space, tuple)
+        return stored(await self.execute(request), request, tuple)
 
     async def replace(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """As `Log.replace`."""
-        return stored(await self.execute(put_request(RowType.REPLACE, self.schema, space, tuple)))
+        request = put_request(RowType.REPLACE, self.schema, space, tuple)
+        return stored(await self.execute(request), request, tuple)
 
     async def update(
         self,

@@ -1,8 +1,4 @@
-"""Many tuples into one space with one sync: packed, checked and keyed in compiled code.
-
-Without secondary indexes and sequences nothing is done per tuple but to hand key and tuple to
-LMDB; else each tuple goes the ordinary way, in the same group.
-"""
+"""Many tuples into one space with one sync: packed and inserted in compiled code."""
 
 from __future__ import annotations
 
@@ -11,22 +7,23 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from operator import eq
-from typing import Any
+from typing import Any, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import TRANSACTION_BYTES
-from logweir.store import kernel
-from logweir.store.bulk import Keys, pack_tuples, split_tuples
-from logweir.store.definition import IndexDef, SpaceDef
+from logweir.limits import GROUP_BYTES, TRANSACTION_BYTES
+from logweir.store.batches import puts
+from logweir.store.bulk import pack_tuples, split_tuples
 from logweir.store.engine import duplicate_key
+from logweir.store.executing import COLUMNS
 from logweir.store.group import Group
-from logweir.store.layers import LayeredTree
 from logweir.store.references import REFERENCE_KEY_BYTES, LargeTuple, entries
 from logweir.store.request import Request, packing
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
-__all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run", "store_run"]
+__all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run"]
+
+_PIECE_TUPLES: Final = 16_384
 
 
 def pack_run(tuples: Iterable[Sequence[Value]]) -> tuple[bytes, array[int]]:
@@ -91,26 +88,36 @@ def append_job(
 
     def apply(group: Group) -> int:
         found = group.schema.space(space)
-        count = len(places) - 1
-        if found.is_plain and count:
-            primary = group.schema.index(found, 0)
-            _store_plain(
-                group,
-                found,
-                primary,
-                RowType.INSERT,
-                packed,
-                places,
-                one_transaction=one_transaction,
-            )
-            return count
-        for start, end in pairwise(places):
-            group.execute(Request(RowType.INSERT, found.id, tuple=packed[start:end]))
-            if not one_transaction:
-                group.divide()
-        return count
+        if found.is_system:
+            for start, end in pairwise(places):
+                group.execute(Request(RowType.INSERT, found.id, tuple=packed[start:end]))
+                if not one_transaction:
+                    group.divide()
+        else:
+            _insert(group, found.id, packed, places, one_transaction=one_transaction)
+        return len(places) - 1
 
     return apply
+
+
+def _insert(
+    group: Group, space_id: int, packed: bytes, bounds: array[int], *, one_transaction: bool
+) -> None:
+    """In pieces, whose columns take little memory."""
+    count = len(bounds) - 1
+    at = 0
+    while at < count:
+        some = bounds[at : at + _PIECE_TUPLES + 1]
+        ends = array("Q", (len(some) - 1,)) if one_transaction else None
+        answers = group.execute_batch(
+            packed,
+            puts(RowType.INSERT, some, ends),
+            (space_id,),
+            limit_bytes=GROUP_BYTES,
+            whole=True,
+            is_open=one_transaction and at + len(some) - 1 < count,
+        )
+        at += answers.count
 
 
 def append_units(
@@ -124,46 +131,15 @@ def append_units(
     """
 
     def apply(group: Group) -> int:
-        space = group.schema.space(space_id)
-        if space.is_plain:
-            primary = group.schema.index(space, 0)
-            _store_plain(
-                group,
-                space,
-                primary,
-                RowType.INSERT,
-                packed,
-                bounds,
-                one_transaction=False,
-                ends=ends,
+        columns = puts(RowType.INSERT, bounds, ends)
+        while columns:
+            answers = group.execute_batch(
+                packed, columns, (space_id,), limit_bytes=GROUP_BYTES, whole=True
             )
-            return len(bounds) - 1
-        start = 0
-        for end in ends:
-            for first, last in pairwise(bounds[start : end + 1]):
-                group.execute(Request(RowType.INSERT, space_id, tuple=packed[first:last]))
-            group.divide()
-            start = end
-        return start
+            del columns[: answers.count * COLUMNS]
+        return len(bounds) - 1
 
     return apply
-
-
-def store_run(
-    group: Group, space_id: int, kind: RowType, packed: bytes, bounds: array[int]
-) -> bool:
-    """INSERT or REPLACE many tuples, each a transaction, where nothing hinders doing so at once.
-
-    `kind`: INSERT or REPLACE; tuple i is packed[bounds[i]:bounds[i + 1]]. False, and nothing done,
-    where the space needs more than its primary index. Raises `RequestError`, with nothing done,
-    where one of them cannot be stored: then they have to be tried one by one.
-    """
-    space = group.schema.space(space_id)
-    if not space.is_plain:
-        return False
-    primary = group.schema.index(space, 0)
-    _store_plain(group, space, primary, kind, packed, bounds, one_transaction=False)
-    return True
 
 
 def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> bool:
@@ -193,38 +169,3 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
     blocks = group.add_tuples(space, tuples, space.put_prefix)
     group.defer(lambda: tree.load(sorted(entries(made, tuples, blocks))))
     return True
-
-
-def _store_plain(
-    group: Group,
-    space: SpaceDef,
-    primary: IndexDef,
-    kind: RowType,
-    packed: bytes,
-    bounds: array[int],
-    *,
-    one_transaction: bool,
-    ends: array[int] | None = None,
-) -> None:
-    keys = group.engine.plans.get(space, primary, check=True).keys(packed, bounds)
-    tree = group.txn.tree(space.id, 0)
-    assert tree is not None
-    if kind == RowType.INSERT:
-        _check_free(tree, space, primary, keys)
-    prefix = space.put_prefix
-    group.add_run(
-        space, packed, bounds, prefix, kind=kind, one_transaction=one_transaction, ends=ends
-    )
-    tree.put_run(keys, packed, bounds)
-
-
-def _check_free(tree: LayeredTree, space: SpaceDef, primary: IndexDef, keys: Keys) -> None:
-    """Raise `RequestError` where a key is taken or comes twice."""
-    last = tree.last_key()
-    if kernel.ascending(keys.data, keys.bounds) >= 0:
-        if last is not None and keys[0] <= last and tree.has_any(keys.parts()):
-            raise duplicate_key(space, primary)
-        return
-    images = sorted(keys.parts())
-    if any(map(eq, images, images[1:])) or (last is not None and tree.has_any(images)):
-        raise duplicate_key(space, primary)

@@ -59,9 +59,7 @@ class Batch:
         group = self._group
         count = len(bounds) - 1
         if count >= _RUN_MIN:
-            group.add_run(
-                self._space, packed, bounds, prefix, kind=RowType.REPLACE, one_transaction=False
-            )
+            group.add_run(self._space, RowType.REPLACE, packed, bounds, prefix)
             return
         for number in range(count):
             body = prefix + packed[bounds[number] : bounds[number + 1]]

@@ -9,6 +9,7 @@ leaves no trace in its group.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.store import jsonpath
@@ -19,12 +20,16 @@ from logweir.store.layers import LayeredTree, LayeredTxn
 from logweir.store.operation import changed_columns, decode_operations
 from logweir.store.request import Request
 from logweir.store.schema import Schema
+from logweir.store.spaceplan import plan_of
 from logweir.store.state import Txn
 from logweir.store.tree import Tree
 from logweir.store.update import apply_update, apply_upsert, check_ops
 from logweir.store.values import go_to, read_array, skip
 from logweir.wal.mp import encode_array_header
 from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING:
+    from logweir.store.plankernel import Plan
 
 __all__ = ["Engine", "Plans", "duplicate_key", "key_of"]
 
@@ -36,6 +41,7 @@ class Plans:
     def __init__(self) -> None:
         self._plans: dict[tuple[int, int, bool], tuple[SpaceDef, KeyPlan]] = {}
         self._primary: dict[int, tuple[SpaceDef, KeyPlan]] = {}
+        self._statements: dict[int, tuple[SpaceDef, Plan | None]] = {}
 
     def get(self, space: SpaceDef, index: IndexDef, *, check: bool) -> KeyPlan:
         """The plan of that index of exactly this definition of the space."""
@@ -56,6 +62,14 @@ class Plans:
         if known is None or known[0] is not space:
             known = space, self.get(space, schema.index(space, 0), check=True)
             self._primary[space.id] = known
+        return known[1]
+
+    def statements(self, space: SpaceDef) -> Plan | None:
+        """The plan for the compiled statements and selections of exactly this definition; None
+        where they know nothing of it."""
+        known = self._statements.get(space.id)
+        if known is None or known[0] is not space:
+            known = self._statements[space.id] = space, plan_of(space)
         return known[1]
 
 

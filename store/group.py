@@ -1,58 +1,50 @@
 """One group: the changes that share one layer, one write and one sync.
 
-A group turns requests into rows: it applies them through the engine, gives each row its lsn, and
-closes each transaction as Tarantool does (`wal.xrow`): rows of local spaces count in component 0
-of the vclock; rows of temporary spaces are not logged; a transaction whose last row is local gets
-a closing NOP, so that a follower, who does not see the local row, sees its end. A transaction of
-ours that changes a synchronous space is confirmed by a row behind it, in the same block: our quorum
-is this instance. What waits for another instance's CONFIRM (`store.synchro`) is logged, and applied
-on trial only, in a layer above; meanwhile nothing can be changed here.
+Statements go through the compiled executor (`statementkernel.pyx`), or, where that does not know
+them, one by one through the reference engine; both change the group's own layer. What is to be
+logged of them becomes rows (`store.rows`); rows of temporary spaces are not logged. What waits for
+another instance's CONFIRM (`store.synchro`) is logged, and applied on trial only, in a layer above;
+meanwhile nothing can be changed here.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat
-from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.limits import (
-    BLOCK_LARGE_BYTES,
-    BLOCK_TARGET_BYTES,
-    SYNCHRO_QUEUE_BYTES,
-    TRANSACTION_BYTES,
-    VCLOCK_COMPONENTS,
-)
-from logweir.store import ddl, kernel
+from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
+from logweir.store import ddl
+from logweir.store.batches import Answers
 from logweir.store.definition import SpaceDef, SystemSpace
 from logweir.store.engine import Engine, Plans
+from logweir.store.executing import COLUMNS, COMPILED, LAST, Answer, Executor
 from logweir.store.layers import LayeredTxn
+from logweir.store.layers import Mark as TxnMark
+from logweir.store.reference import found_by, is_expected, request_of, selected
 from logweir.store.references import LargeTuple
+from logweir.store.refusal import refusal
 from logweir.store.request import Request, encode_body
+from logweir.store.rows import Draft, Rows
 from logweir.store.schema import Schema, check_cluster_row
 from logweir.store.sequence import fill_sequence
-from logweir.store.synchro import (
-    DECISIONS,
-    Decision,
-    Entry,
-    SynchroQueue,
-    apply_row,
-    encode_decision,
-)
+from logweir.store.synchro import DECISIONS, Decision, Entry, SynchroQueue, apply_row
 from logweir.wal.block import Pieces
-from logweir.wal.columns import RowColumns, encode_columns, encode_run
+from logweir.wal.columns import RowColumns
 from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
+from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.layerkernel import Space
 
 __all__ = ["Group", "Mark", "Spoiled"]
 
-_COLUMNS: Final = 7
-_WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
+_BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
+_DONE: Final = 0
+_REFERRED: Final = 2
 
 
 class Spoiled(Exception):
@@ -63,7 +55,7 @@ class Spoiled(Exception):
 class Mark:
     """A place in a group to roll back to. `numbered`: how many rows had their lsns."""
 
-    txn: int
+    txn: TxnMark
     numbered: int
     schema: Schema
     rows: int
@@ -75,13 +67,15 @@ class Mark:
 
 class Group:
     """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
-    `waiting`: the transactions that wait for their CONFIRM, in front of it."""
+    `waiting`: the transactions that wait for their CONFIRM, in front of it; `executor`: one of the
+    store, for who commits."""
 
     def __init__(
         self,
         txn: LayeredTxn,
         schema: Schema,
         plans: Plans,
+        executor: Executor,
         *,
         vclock: VClock,
         replica_id: int,
@@ -94,16 +88,12 @@ class Group:
         self._trial: Engine | None = None
         self.replica_id = replica_id
         self.now = now
-        (self._now_bits,) = struct.unpack("Q", struct.pack("d", now))
         self.changed_schema = False
-        self._lsns = vclock.lsns()
-        self._pending: list[tuple[int, bytes, SpaceDef]] = []  # type, body, space
+        self._executor = executor
+        self._rows = Rows(vclock, replica_id, now)
+        self._pending: list[Draft] = []
         self._pending_bytes = 0
         self._borders: list[int] = []  # in `_pending`: where transactions end
-        self._columns = [array("Q") for _ in range(_COLUMNS)]
-        self._bodies: list[bytes] = []
-        self._bodies_bytes = 0
-        self._blocks: list[bytes | bytearray | Pieces] = []
         self._numbered = 0
         self._deferred: list[Callable[[], None]] = []
         self.batch: object | None = None
@@ -121,21 +111,128 @@ class Group:
     @property
     def vclock(self) -> VClock:
         """The state after all transactions that were ended."""
-        return VClock(dict(filter(itemgetter(1), enumerate(self._lsns))))
+        return self._rows.vclock
 
     @property
     def last_lsn(self) -> int:
         """Ours of the last row so far, where no row of the open transaction is local."""
-        return self._lsns[self.replica_id] + len(self._pending)
+        return self._rows.lsns[self.replica_id] + len(self._pending)
 
     # --- statements -------------------------------------------------------------------------------
 
     def execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
         """Apply one request as part of the open transaction.
 
-        Returns the tuple before and after it. Raises `RequestError`; then the transaction is to be
-        rolled back to a mark, or given up.
+        Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
         """
+        space = self._compiled(request.space_id)
+        first, other = request.tuple, request.key
+        if request.type in _BY_KEY:
+            first, other = other, first
+        if space is None or first is None or other is not None:
+            return self._execute_referred(request)
+        definition = space.plan.source
+        mark, count, size = self.txn.mark(), len(self._pending), self._pending_bytes
+        try:
+            status, old, new, body = self._executor.one(
+                request.type, request.index_id, request.index_base, first, request.ops, space
+            )
+            if status == _DONE:
+                if not definition.is_temporary:
+                    self._draft(request.type, body, definition)
+                self.touched = True
+                return old, new
+        except BaseException:  # also an interrupt: what is logged is what was done
+            self.txn.rollback(mark)
+            del self._pending[count:]
+            self._pending_bytes = size
+            raise
+        if status == _REFERRED:
+            return self._execute_referred(request)
+        code, one, other = old, new, body
+        raise refusal(definition, code, one, other, request.ops or b"")
+
+    def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
+        """`execute` by the reference engine alone."""
+        mark = self.mark()
+        try:
+            _, old, new, body = self._refer(request)
+            space = self.schema.space(request.space_id)
+            if not space.is_temporary:
+                self._draft(int(request.type), body or b"", space)
+        except BaseException:
+            self.rollback(mark)
+            raise
+        self.touched = True
+        return old, new
+
+    def execute_batch(
+        self,
+        data: bytes,
+        columns: array[int],
+        ids: Sequence[int],
+        *,
+        limit_bytes: int,
+        whole: bool = False,
+        is_open: bool = False,
+    ) -> Answers:
+        """Apply many statements, behind the open transaction, which then is ended.
+
+        `columns`: as `statementkernel.pyx` tells, with spans in `data` and the places of spaces in
+        `ids`, none of which is a system space. Those behind the transaction with which the answers
+        have `limit_bytes` are left out. `whole`: raises the error of the first that is refused, and
+        then the group is to be given up; else that stands in the answers, and no trace of it stays.
+        `is_open`: the transaction of the last statement goes on in the next batch.
+        """
+        spaces = [self.schema.get(space_id) for space_id in ids]
+        answers = Answers(
+            data,
+            columns,
+            *self._executor.execute(
+                data,
+                columns,
+                [self._compiled(space_id) for space_id in ids],
+                self.txn.undo,
+                lambda number: self._referred(data, columns, number, ids),
+                limit_bytes,
+            ),
+            spaces,
+        )
+        if whole and answers.refused:
+            raise answers.error(answers.cause)
+        self._log_batch(answers, is_open=is_open)
+        return answers
+
+    def _compiled(self, space_id: int) -> Space | None:
+        """A space as the executor wants it; None where the reference engine has to look at each
+        statement."""
+        space = self.schema.get(space_id)
+        if space is None or self.waiting or not self.replica_id:
+            return None
+        plan = self.engine.plans.statements(space)
+        return None if plan is None else self.txn.space(plan)
+
+    def _referred(
+        self, data: bytes, columns: array[int], number: int, ids: Sequence[int]
+    ) -> Answer:
+        """A statement of a batch by the reference engine."""
+        if columns[number * COLUMNS] == RowType.SELECT:
+            limit_bytes = self._executor.select_bytes
+            rows = selected(self.engine, data, columns, number, ids, limit_bytes)
+            return True, None, rows, None
+        request = request_of(data, columns, number, ids)
+        expect, field, value, as_replace = columns[number * COLUMNS + LAST + 1 :][:4]
+        if expect:
+            found = found_by(self.engine, self.schema.space(request.space_id), request)
+            if not is_expected(found, expect, field, value):
+                return False, found, None, None
+        is_met, old, new, body = self._refer(request)
+        if as_replace and request.ops is not None and new is not None:
+            body = encode_body(Request(RowType.REPLACE, request.space_id, tuple=new))
+        return is_met, old, new, body
+
+    def _refer(self, request: Request) -> Answer:
+        """One request by the reference engine. What a refused one has done is to be rolled back."""
         space = self.schema.space(request.space_id)
         if space.is_view:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
@@ -143,7 +240,6 @@ class Group:
         if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
             request = fill_sequence(self.engine, space, request)
         old, new, logged = self.engine.execute(space, request)
-        self.touched = True
         if space.is_system:
             self.changed_system.add(space.id)
         if space.id == SystemSpace.CLUSTER and (old is not None or new is not None):
@@ -158,9 +254,30 @@ class Group:
                 trusted=False,
             )
             self.changed_schema = True
-        if not space.is_temporary:
-            self._draft(int(logged.type), encode_body(logged), space)
-        return old, new
+        return True, old, new, encode_body(logged)
+
+    def _log_batch(self, answers: Answers, *, is_open: bool) -> None:
+        """Log what is done of a batch."""
+        if len(answers.refused) == answers.count or answers.is_read_only:
+            return
+        self.touched = True
+        spaces = [space for space in answers.spaces if space is not None]
+        is_odd = any([space.is_temporary or space.is_sync for space in spaces])
+        is_local = spaces[0].is_local
+        if COMPILED and not is_odd and all([space.is_local == is_local for space in spaces]):
+            self.end_transaction()
+            self._number(self._rows.add_statements(answers, is_local=is_local, is_open=is_open))
+            return
+        refused = set(answers.refused)
+        for number in range(answers.count):
+            space = answers.space(number)
+            body = answers.body(number)
+            if body and number not in refused and not space.is_temporary:
+                self._draft(answers.kind(number), body, space)
+            if answers.columns[number * COLUMNS + LAST] and not (
+                is_open and number == answers.count - 1
+            ):
+                self.end_transaction()
 
     def _check_change(self, space: SpaceDef) -> None:
         """Without a place in `_cluster` rows that others would see cannot be signed; and behind
@@ -178,15 +295,22 @@ class Group:
             raise _anonymous()
 
     def _draft(self, kind: int, body: bytes, space: SpaceDef) -> None:
-        self._pending.append((kind, body, space))
-        self._pending_bytes += len(body)
-        if self._pending_bytes > TRANSACTION_BYTES:
+        size = self._pending_bytes + len(body)
+        if size > TRANSACTION_BYTES:
             raise LimitExceeded(
                 "TRANSACTION_BYTES",
                 TRANSACTION_BYTES,
-                self._pending_bytes,
+                size,
                 hint="divide it into several transactions",
             )
+        self._pending.append((kind, body, space))
+        self._pending_bytes = size
+
+    def _number(self, count: int) -> None:
+        """So many rows have got their lsns: what was done until now cannot be undone alone."""
+        if count:
+            self._numbered += count
+            self.txn.forget()
 
     def log(self, kind: RowType, body: bytes, space: SpaceDef) -> None:
         """Log a row whose effect is applied by somebody else, as part of the open transaction."""
@@ -230,7 +354,7 @@ class Group:
         if not 0 < replica_id < VCLOCK_COMPONENTS:
             text = f"a row of replica {replica_id} cannot come from another instance"
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
-        if lsn <= self._lsns[replica_id]:
+        if lsn <= self._rows.lsns[replica_id]:
             return False
         if columns.type[last - 1] in DECISIONS:
             self._decide(Decision.of(columns, last - 1))
@@ -239,17 +363,9 @@ class Group:
         else:
             for row in range(first, last):
                 self._apply(columns, row)
-        names = ("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags")
-        for column, name in zip(self._columns, names, strict=True):
-            column.extend(columns.column(name)[first:last])
-        bodies = [columns.body_bytes(row) for row in range(first, last)]
-        self._bodies += bodies
-        self._numbered += len(bodies)
-        self._bodies_bytes += sum(map(len, bodies))
-        self._lsns[replica_id] = lsn
+        self._rows.add_columns(columns, first, last)
+        self._number(last - first)
         self.touched = True
-        if self._bodies_bytes >= BLOCK_TARGET_BYTES:
-            self._flush()
         return True
 
     def _apply(self, columns: RowColumns, row: int) -> None:
@@ -315,10 +431,8 @@ class Group:
             lsns = [entry.lsn for entry in self.waiting if entry.replica_id == owner]
             decision = Decision(kind, owner, lsns[-1] if kind == RowType.CONFIRM else lsns[0])
             self._decide(decision)
-            self._lsns[self.replica_id] += 1
-            lsn = self._lsns[self.replica_id]
-            body = encode_decision(owner, decision.lsn)
-            self._row(int(kind), self.replica_id, 0, lsn, lsn, FLAG_COMMIT, body)
+            self._rows.decide(kind, owner, decision.lsn)
+            self._number(1)
             self.touched = True
         return count
 
@@ -335,126 +449,18 @@ class Group:
         start = 0
         for border in (*borders, len(rows)):
             if border > start:
-                self._end(rows[start:border])
+                self._rows.end(rows[start:border])
             start = border
-
-    def _end(self, rows: list[tuple[int, bytes, SpaceDef]]) -> None:
-        drafts = [(kind, body, space.is_local) for kind, body, space in rows]
-        if drafts[-1][2] and not all(local for _, _, local in drafts):
-            drafts.append((RowType.NOP, b"", False))
-        numbers = []
-        for _, _, local in drafts:
-            replica_id = 0 if local else self.replica_id
-            self._lsns[replica_id] += 1
-            numbers.append((replica_id, self._lsns[replica_id]))
-        tsn = next((lsn for replica_id, lsn in numbers if replica_id), numbers[0][1])
-        last = len(drafts) - 1
-        for i, ((kind, body, local), (replica_id, lsn)) in enumerate(
-            zip(drafts, numbers, strict=True)
-        ):
-            flags = FLAG_COMMIT if i == last else 0
-            self._row(kind, replica_id, GROUP_LOCAL if local else 0, lsn, tsn, flags, body)
-        if any(space.is_sync for _, _, space in rows):
-            ours = self.replica_id
-            body = encode_decision(ours, self._lsns[ours])
-            self._lsns[ours] += 1
-            lsn = self._lsns[ours]
-            self._row(RowType.CONFIRM, ours, 0, lsn, lsn, FLAG_COMMIT, body)
-        if self._bodies_bytes >= BLOCK_TARGET_BYTES:
-            self._flush()
-
-    def _row(
-        self, kind: int, replica_id: int, group_id: int, lsn: int, tsn: int, flags: int, body: bytes
-    ) -> None:
-        row = (kind, replica_id, group_id, lsn, self._now_bits, tsn, flags)
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-        self._bodies.append(body)
-        self._bodies_bytes += len(body)
-        self._numbered += 1
+        self._number(len(rows))
 
     def add_run(
-        self,
-        space: SpaceDef,
-        source: bytes,
-        bounds: array[int],
-        prefix: bytes,
-        *,
-        kind: RowType = RowType.INSERT,
-        one_transaction: bool,
-        ends: array[int] | None = None,
+        self, space: SpaceDef, kind: RowType, source: bytes, bounds: array[int], prefix: bytes
     ) -> None:
-        """Log many rows whose effect is already applied: prefix + slices of `source`.
-
-        `kind`: INSERT or REPLACE; `ends`: before which row each transaction ends, the last before
-        the end of all; without it each row is a transaction, or all are one.
-        """
+        """Log many rows whose effect is already applied, each a transaction: prefix + slices of
+        `source`."""
         self._check_change(space)
-        self._flush()
-        count = len(bounds) - 1
-        replica_id = 0 if space.is_local else self.replica_id
-        first = self._lsns[replica_id] + 1
-        if ends is not None and len(ends) < count:
-            self._add_divided(space, kind, source, bounds, prefix, ends)
-            return
-        self._blocks += _run_blocks(
-            kind,
-            replica_id=replica_id,
-            first_lsn=first,
-            timestamp=self.now,
-            source=source,
-            bounds=bounds,
-            prefix=prefix,
-            is_local=space.is_local,
-            one_transaction=one_transaction,
-        )
-        self._lsns[replica_id] += count
-        self._numbered += count
-        self.touched = True
-
-    def _add_divided(
-        self,
-        space: SpaceDef,
-        kind: RowType,
-        source: bytes,
-        bounds: array[int],
-        prefix: bytes,
-        ends: array[int],
-    ) -> None:
-        """`add_run` of transactions of several rows: blocks that hold whole ones."""
-        replica_id = 0 if space.is_local else self.replica_id
-        lsn = self._lsns[replica_id] + 1
-        bits = self._now_bits
-        first = start = 0
-        tsns, flags = array("Q"), array("Q")
-        for end in ends:
-            count = end - start
-            tsns.extend(repeat(lsn + start, count))
-            flags.extend(repeat(0, count - 1))
-            flags.append(FLAG_COMMIT)
-            start = end
-            size = bounds[end] - bounds[first] + (end - first) * len(prefix)
-            if size < BLOCK_TARGET_BYTES and end < len(bounds) - 1:
-                continue
-            self._blocks.append(
-                encode_columns(
-                    type=kind,
-                    replica_id=replica_id,
-                    group_id=GROUP_LOCAL if space.is_local else 0,
-                    lsn=array("Q", range(lsn + first, lsn + end)),
-                    timestamp_bits=bits,
-                    tsn=tsns,
-                    flags=flags,
-                    source=source,
-                    starts=bounds[first:end],
-                    stops=bounds[first + 1 : end + 1],
-                    prefix=prefix,
-                )
-            )
-            first = end
-            tsns, flags = array("Q"), array("Q")
-        self._lsns[replica_id] += len(bounds) - 1
-        self._numbered += len(bounds) - 1
+        self._rows.add_run(kind, source, bounds, prefix)
+        self._number(len(bounds) - 1)
         self.touched = True
 
     def add_tuples(
@@ -464,19 +470,8 @@ class Group:
         them: their bytes are written from where they are. Returns the blocks that they are in,
         each as `kernel.lay` puts them."""
         self._check_change(space)
-        self._flush()
-        replica_id = 0 if space.is_local else self.replica_id
-        made = _large_blocks(
-            tuples,
-            replica_id=replica_id,
-            first_lsn=self._lsns[replica_id] + 1,
-            timestamp=self.now,
-            prefix=prefix,
-            is_local=space.is_local,
-        )
-        self._lsns[replica_id] += len(tuples)
-        self._numbered += len(tuples)
-        self._blocks += made
+        made = self._rows.add_tuples(tuples, prefix, is_local=space.is_local)
+        self._number(len(tuples))
         self.touched = True
         return made
 
@@ -493,31 +488,7 @@ class Group:
     def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""
         self._end_trial()
-        self._flush()
-        return self._blocks
-
-    def _flush(self) -> None:
-        if not self._bodies:
-            return
-        kind, replica_id, group_id, lsn, bits, tsn, flags = self._columns
-        ends = array("Q", accumulate(map(len, self._bodies)))
-        starts = array("Q", (0, *ends[:-1]))
-        self._blocks.append(
-            encode_columns(
-                type=kind,
-                replica_id=replica_id,
-                group_id=group_id,
-                lsn=lsn,
-                timestamp_bits=bits,
-                tsn=tsn,
-                flags=flags,
-                source=b"".join(self._bodies),
-                starts=starts,
-                stops=ends,
-            )
-        )
-        self._columns = [array("Q") for _ in range(_COLUMNS)]
-        self._bodies, self._bodies_bytes = [], 0
+        return self._rows.blocks()
 
 
 def _anonymous() -> RequestError:
@@ -526,75 +497,3 @@ def _anonymous() -> RequestError:
         "Can't modify data because this instance is in read-only mode.",
         hint="it is an anonymous replica: only local and temporary spaces can be changed",
     )
-
-
-def _run_blocks(
-    kind: RowType,
-    *,
-    replica_id: int,
-    first_lsn: int,
-    timestamp: float,
-    source: bytes,
-    bounds: array[int],
-    prefix: bytes,
-    is_local: bool,
-    one_transaction: bool = False,
-) -> list[bytearray]:
-    """The row bytes of many alike rows, a block each: see `encode_run`."""
-    per_block = count = len(bounds) - 1
-    if not one_transaction and count > 1:
-        each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
-        per_block = max(BLOCK_TARGET_BYTES // each, 1)
-    return [
-        encode_run(
-            type=kind,
-            replica_id=replica_id,
-            first_lsn=first_lsn + at,
-            timestamp=timestamp,
-            source=source,
-            bounds=bounds if per_block >= count else bounds[at : at + per_block + 1],
-            prefix=prefix,
-            group_id=GROUP_LOCAL if is_local else 0,
-            one_transaction=one_transaction,
-        )
-        for at in range(0, count, per_block)
-    ]
-
-
-def _large_blocks(
-    tuples: Sequence[LargeTuple],
-    *,
-    replica_id: int,
-    first_lsn: int,
-    timestamp: float,
-    prefix: bytes,
-    is_local: bool,
-) -> list[Pieces]:
-    """The rows of INSERTs of large tuples, a transaction each, as `kernel.lay` puts them into
-    blocks."""
-    heads: list[bytearray] = []
-    left = len(tuples)
-    while left:
-        # As many as have lsns of one length, made at once: then each is as long as the others.
-        alike = min(left, next(end for end in _WIDER_FROM if end > first_lsn) - first_lsn)
-        made = encode_run(
-            type=RowType.INSERT,
-            replica_id=replica_id,
-            first_lsn=first_lsn,
-            timestamp=timestamp,
-            source=b"",
-            bounds=array("Q", bytes(8 * (alike + 1))),
-            prefix=prefix,
-            group_id=GROUP_LOCAL if is_local else 0,
-        )
-        size = len(made) // alike
-        heads += [made[at : at + size] for at in range(0, len(made), size)]
-        first_lsn += alike
-        left -= alike
-    blocks: list[Pieces] = []
-    at = 0
-    while at < len(tuples):
-        parts: list[bytes | bytearray | memoryview] = []
-        at, size = kernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
-        blocks.append(Pieces(parts, size))
-    return blocks

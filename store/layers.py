@@ -17,14 +17,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS
-from logweir.store.bulk import Keys
+from logweir.store.executing import COMPILED, Undo
+from logweir.store.layer import Layer, Name, Stack, joined
 from logweir.store.memtable import Memtable, merged_ascending, merged_descending
 from logweir.store.references import REFERENCE
 from logweir.store.state import MapFull, Position, State, StateError, Txn
@@ -33,12 +33,14 @@ from logweir.store.viewers import Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.process import start_thread
 
-__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Layers"]
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.layerkernel import Base, Space
+    from logweir.store.plankernel import Plan
+    from logweir.store.statebase import StateBase
+
+__all__ = ["LayeredTree", "LayeredTxn", "Layers"]
 
 _T = TypeVar("_T")
-
-Name: TypeAlias = tuple[int, int]
-"""An index: the id of its space and its own."""
 
 _RETRY_SECONDS: Final = 0.5
 _PAGE_BYTES: Final = 4096
@@ -50,106 +52,53 @@ _JOINED_RANK: Final = 6
 """Of this size, some 10,000 entries, they no longer are."""
 
 
-Stack: TypeAlias = "tuple[Layer, ...]"
-"""Layers, the newest first."""
-
-
-class Layer:
-    """Changes of some transactions. `tables`: of each index that they touch; `cleared`: the indexes
-    of which nothing counts any more that stands below this layer."""
-
-    __slots__ = ("cleared", "since", "tables")
-
-    def __init__(self) -> None:
-        self.tables: dict[Name, Memtable] = {}
-        self.cleared: set[Name] = set()
-        self.since = 0.0
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it holds."""
-        return sum([table.size_bytes for table in self.tables.values()])
-
-    def table(self, name: Name) -> Memtable:
-        """The map of an index, made where there is none."""
-        found = self.tables.get(name)
-        if found is None:
-            found = self.tables[name] = Memtable()
-        return found
-
-    @property
-    def rank(self) -> int:
-        """How large it is, roughly: one more is four times as many entries."""
-        return sum(map(len, self.tables.values())).bit_length() // 2
-
-    @classmethod
-    def joined(cls, stack: Stack) -> Layer:
-        """One layer that says what these do, the newest first. They are not changed."""
-        made = cls()
-        made.since = min([layer.since for layer in stack], default=0.0)
-        for name in {name for layer in stack for name in layer.tables}:
-            tables: list[Memtable] = []
-            for layer in stack:
-                if name in layer.tables:
-                    tables.append(layer.tables[name])
-                if name in layer.cleared:
-                    made.cleared.add(name)
-                    break
-            made.tables[name] = tables[0] if len(tables) == 1 else _joined(tables)
-        return made
-
-
-def _joined(tables: Sequence[Memtable]) -> Memtable:
-    """One map that says what these do, the newest first."""
-    made = Memtable()
-    for table in reversed(tables):
-        made.merge(table)
-    return made
+Mark: TypeAlias = tuple[int, int]
+"""A place to roll back to: what was changed, and what was dropped before it."""
 
 
 class LayeredTree:
     """One index in one transaction: ordered bytes → bytes. See `store.tree.Tree`."""
 
-    __slots__ = ("_base", "_tables", "_txn")
+    __slots__ = ("_txn", "base", "tables")
 
     def __init__(self, txn: LayeredTxn, tables: Sequence[Memtable], base: Tree | None) -> None:
         self._txn = txn
-        self._tables = tables
-        self._base = base
+        self.tables = tables
+        self.base = base
 
     # --- reading ----------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
-        for table in self._tables:
+        for table in self.tables:
             found = table.get(key)
             if found is not None:
                 return self._resolved(found) if found else None
-        return None if self._base is None else self._base.get(key)
+        return None if self.base is None else self.base.get(key)
 
     def _has(self, key: bytes) -> bool:
-        for table in self._tables:
+        for table in self.tables:
             found = table.get(key)
             if found is not None:
                 return bool(found)
-        return self._base is not None and self._base.has(key)
+        return self.base is not None and self.base.has(key)
 
     def _resolved(self, value: bytes) -> bytes:
         return self._txn.resolve(value) if value[0] == REFERENCE else value
 
     def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries from `start` on, in order of keys."""
-        below = iter(()) if self._base is None else self._base.ascending(start)
-        if not self._tables:
+        below = iter(()) if self.base is None else self.base.ascending(start)
+        if not self.tables:
             return below
-        return self._whole(merged_ascending(self._tables, start, below))
+        return self._whole(merged_ascending(self.tables, start, below))
 
     def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Entries below `stop` (None: from the greatest), in reverse order of keys."""
-        below = iter(()) if self._base is None else self._base.descending(stop)
-        if not self._tables:
+        below = iter(()) if self.base is None else self.base.descending(stop)
+        if not self.tables:
             return below
-        return self._whole(merged_descending(self._tables, stop, below))
+        return self._whole(merged_descending(self.tables, stop, below))
 
     def _whole(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         state = self._txn.base.state
@@ -163,10 +112,10 @@ class LayeredTree:
 
         It stops at `limit_items`, or soon after `limit_bytes`.
         """
-        if not self._tables:
-            if self._base is None:
+        if not self.tables:
+            if self.base is None:
                 return [], True
-            return self._base.values(start, limit_items, limit_bytes)
+            return self.base.values(start, limit_items, limit_bytes)
         found: list[bytes] = []
         size = 0
         for _, value in self.ascending(start):
@@ -178,9 +127,9 @@ class LayeredTree:
 
     def count(self) -> int:
         """How many entries there are. Each key of the layers is looked up."""
-        base = self._base
+        base = self.base
         count = 0 if base is None else base.count()
-        for key, value in _joined(self._tables).ascending():
+        for key, value in joined(self.tables).ascending():
             count += bool(value) - (base is not None and base.has(key))
         return count
 
@@ -189,25 +138,17 @@ class LayeredTree:
         last = self.last_key()
         return last is not None and any(key <= last and self._has(key) for key in keys)
 
-    def has_only(self, prefix: bytes) -> bool:
-        """Whether all keys begin with `prefix`."""
-        first, last = next(self.ascending(b""), None), self.last_key()
-        return first is None or (
-            first[0].startswith(prefix) and last is not None and last.startswith(prefix)
-        )
-
     def last_key(self) -> bytes | None:
         """The greatest key; None in an empty tree."""
-        below = iter(()) if self._base is None else self._base.descending(None, whole=False)
-        found = next(merged_descending(self._tables, None, below), None)
+        below = iter(()) if self.base is None else self.base.descending(None, whole=False)
+        found = next(merged_descending(self.tables, None, below), None)
         return None if found is None else found[0]
 
     # --- changing, in a transaction that writes ---------------------------------------------------
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
-        table = self._tables[0]
-        self._txn.undo.append(_Put(table, key, table.put(key, value)))
+        self._txn.undo.set(self.tables[0], key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove `key`."""
@@ -218,30 +159,11 @@ class LayeredTree:
         for key, value in pairs:
             self.put(key, value)
 
-    def put_run(self, keys: Keys, packed: bytes, bounds: array[int]) -> None:
-        """Set many entries, one after the other: value i is packed[bounds[i]:bounds[i + 1]]. Not
-        undone by `rollback`."""
-        self._tables[0].put_run(keys.data, keys.bounds, packed, bounds)
-
-    def add_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Add many entries, ascending; False, with nothing done, if a key is there already."""
-        if self.has_any(key for key, _ in pairs):
-            return False
-        self.load(pairs)
-        return True
-
-
-class _Put(NamedTuple):
-    """How to undo a put: `before` is what the table said of the key."""
-
-    table: Memtable
-    key: bytes
-    before: bytes | None
-
 
 class _Drop(NamedTuple):
-    """How to undo that an index was emptied."""
+    """How to undo that an index was emptied. `at`: what was changed before it."""
 
+    at: int
     name: Name
     table: Memtable | None
     was_cleared: bool
@@ -255,7 +177,9 @@ class LayeredTxn:
         self.stack = stack
         self.base = base
         self.layer: Layer | None = Layer() if write else None
-        self.undo: list[_Put | _Drop] = []
+        self.undo = Undo()
+        self._drops: list[_Drop] = []
+        self._spaces: dict[int, Space] = {}
         self._closing = contextlib.ExitStack()
         self._trees: dict[Name, LayeredTree | None] = {}
 
@@ -309,10 +233,15 @@ class LayeredTxn:
         """Remove all entries of an index."""
         assert self.layer is not None
         name = space_id, index_id
-        self.undo.append(_Drop(name, self.layer.tables.get(name), name in self.layer.cleared))
+        table = self.layer.tables.get(name)
+        self._drops.append(_Drop(self.undo.mark(), name, table, name in self.layer.cleared))
         self.layer.tables[name] = Memtable()
         self.layer.cleared.add(name)
+        self._forget_tree(name)
+
+    def _forget_tree(self, name: Name) -> None:
         self._trees.pop(name, None)
+        self._spaces.pop(name[0], None)
 
     def load(self, space_id: int, index_id: int, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Set many entries."""
@@ -326,25 +255,40 @@ class LayeredTxn:
         assert tree is not None
         tree.delete(key)
 
-    def mark(self) -> int:
-        """A place to roll back to."""
-        return len(self.undo)
+    def space(self, plan: Plan) -> Space:
+        """What compiled statements and selections of a space need of this transaction."""
+        found = self._spaces.get(plan.space_id)
+        if found is None or found.plan is not plan:
+            trees = [self.tree(plan.space_id, index_id) for index_id in plan.index_ids]
+            undo = None if self.layer is None else self.undo
+            found = Space(plan, *_below(trees), undo)
+            self._spaces[plan.space_id] = found
+        return found
 
-    def rollback(self, mark: int) -> None:
+    def mark(self) -> Mark:
+        """A place to roll back to."""
+        return self.undo.mark(), len(self._drops)
+
+    def rollback(self, mark: Mark) -> None:
         """Undo what was done since `mark`."""
         layer = self.layer
         assert layer is not None
-        while len(self.undo) > mark:
-            done = self.undo.pop()
-            if isinstance(done, _Put):
-                done.table.restore(done.key, done.before)
-                continue
+        at, drops = mark
+        while len(self._drops) > drops:
+            done = self._drops.pop()
+            self.undo.rollback(done.at)
             layer.tables.pop(done.name, None)
             if done.table is not None:
                 layer.tables[done.name] = done.table
             if not done.was_cleared:
                 layer.cleared.discard(done.name)
-            self._trees.pop(done.name, None)
+            self._forget_tree(done.name)
+        self.undo.rollback(at)
+
+    def forget(self) -> None:
+        """What was done until now will not be undone alone: marks before it are worth nothing."""
+        self.undo.forget()
+        self._drops.clear()
 
     def child(self) -> LayeredTxn:
         """A transaction over what this one sees, which waits until that is aborted."""
@@ -367,6 +311,14 @@ class LayeredTxn:
     def keep(self, closing: contextlib.ExitStack) -> None:
         """What `abort` is to end."""
         self._closing = closing
+
+
+def _below(trees: Sequence[LayeredTree | None]) -> tuple[list[Sequence[Memtable]], list[Base]]:
+    """The memtables of each index, and what lies below them."""
+    return (
+        [() if tree is None else tree.tables for tree in trees],
+        [Base() if tree is None or tree.base is None else StateBase(tree.base) for tree in trees],
+    )
 
 
 class Layers:

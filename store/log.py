@@ -29,13 +29,14 @@ from logweir.errors import (
     UsedAfterFork,
     WriterPoisoned,
 )
-from logweir.limits import SYNC_ASIDE_BYTES
+from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
 from logweir.store import append, statements, upkeep
 from logweir.store.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
 from logweir.store.cursor import LogCursor, position_of
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
+from logweir.store.executing import Executor
 from logweir.store.failing import Fails
 from logweir.store.group import Group, Spoiled
 from logweir.store.layers import Layers
@@ -118,6 +119,8 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
             opened.path, opened.filesystem, opened.settled_since, opened.waiting
         )
         self._plans = opened.plans
+        self._executor = Executor()
+        self._executor.select_bytes = IPROTO_ANSWER_BYTES
         self._writer: WalWriter = opened.writer
         self.end_marks: EndMarks = opened.writer.end_marks
         self._lock_stack = opened.lock
@@ -423,6 +426,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
                 txn,
                 self._schema,
                 self._plans,
+                self._executor,
                 vclock=self._vclock,
                 replica_id=self.replica_id,
                 now=self._clock(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.wal.mp import Value, encode_uint, pack
@@ -17,25 +18,33 @@ from logweir.wal.xrow import Key, RowType
 
 __all__ = ["Request", "encode_body", "pack_value", "packing"]
 
+_UNPACKABLE: Final = (TypeError, ValueError, OverflowError)
+
 
 @contextlib.contextmanager
 def packing(what: str) -> Iterator[None]:
     """Around the packing of a program's values: what has no MsgPack form is ILLEGAL_PARAMS."""
     try:
         yield
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"{what} cannot be stored: {error}",
-            hint="MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID",
-        ) from error
+    except _UNPACKABLE as error:
+        raise _cannot_store(what, error) from error
+
+
+def _cannot_store(what: str, error: Exception) -> RequestError:
+    return RequestError(
+        ErrorCode.ILLEGAL_PARAMS,
+        f"{what} cannot be stored: {error}",
+        hint="MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID",
+    )
 
 
 def pack_value(value: Value, what: str) -> bytes:
     """One value as MsgPack. Raises `RequestError` ILLEGAL_PARAMS that names what cannot be
     stored."""
-    with packing(what):
+    try:  # a context manager costs as much as to pack
         return pack(value)
+    except _UNPACKABLE as error:
+        raise _cannot_store(what, error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import definitions
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 Row = tuple[Value, ...]
+
+_PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
+"""What comes out of MsgPack as it went in."""
 
 
 def key_bytes(key: Value) -> bytes:
@@ -62,9 +66,11 @@ def as_row(data: bytes | None) -> Row | None:
     return None if data is None else tuple(unpack(data))
 
 
-def stored(data: bytes | None) -> Row:
-    """The same, of a change that always leaves a tuple."""
+def stored(data: bytes | None, request: Request, given: Sequence[Value]) -> Row:
+    """The same, of the tuple that a request of `given` values leaves, which mostly has these."""
     assert data is not None
+    if data == request.tuple and _PLAIN.issuperset(map(type, given)):
+        return tuple(given)
     return tuple(unpack(data))
 
 
@@ -138,11 +144,13 @@ class Statements(ABC):
 
     def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """Add a tuple. Returns it as stored. Raises TUPLE_FOUND where its key is taken."""
-        return stored(self.execute(put_request(RowType.INSERT, self.schema, space, tuple)))
+        request = put_request(RowType.INSERT, self.schema, space, tuple)
+        return stored(self.execute(request), request, tuple)
 
     def replace(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """Add a tuple, in the place of the one with the same primary key. Returns it as stored."""
-        return stored(self.execute(put_request(RowType.REPLACE, self.schema, space, tuple)))
+        request = put_request(RowType.REPLACE, self.schema, space, tuple)
+        return stored(self.execute(request), request, tuple)
 
     def update(
         self,

@@ -100,7 +100,7 @@ class Transaction(Statements):
     def execute(self, request: Request) -> bytes | None:
         """One change given in MsgPack bytes, seen by the following statements. See
         `Log.execute`."""
-        return result_of(request, self._execute(request))
+        return result_of(request, self._open().execute(request))
 
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Changes of definitions as part of this transaction."""
@@ -133,15 +133,6 @@ class Transaction(Statements):
                 hint="use it inside its `with` block, in the thread that entered it",
             )
         return self._group
-
-    def _execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
-        group = self._open()
-        mark = group.mark()
-        try:
-            return group.execute(request)
-        except Exception:
-            group.rollback(mark)
-            raise
 
     def _commit(self) -> None:
         group = self._open()

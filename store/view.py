@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from logweir.store.batches import Answers
 from logweir.store.definition import SpaceDef
 from logweir.store.engine import Engine
+from logweir.store.executing import Answer, Executor
+from logweir.store.layers import LayeredTxn
+from logweir.store.reference import selected
 from logweir.store.statements import key_bytes
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
@@ -58,3 +63,38 @@ class ReadView:
             and space.primary is not None
         ]
         return sorted(spaces, key=lambda space: (not space.is_system, space.id))
+
+    def select_batch(
+        self,
+        executor: Executor,
+        data: bytes,
+        columns: array[int],
+        ids: Sequence[int],
+        *,
+        limit_bytes: int,
+    ) -> Answers:
+        """Many SELECTs. `executor`: not used by another thread meanwhile; the rest as for
+        `Group.execute_batch`."""
+        engine = self.engine
+        spaces = [engine.schema.get(space_id) for space_id in ids]
+        plans = [None if space is None else engine.plans.statements(space) for space in spaces]
+        txn = engine.txn
+        assert isinstance(txn, LayeredTxn)
+
+        def refer(number: int) -> Answer:
+            found = selected(engine, data, columns, number, ids, executor.select_bytes)
+            return True, None, found, None
+
+        return Answers(
+            data,
+            columns,
+            *executor.execute(
+                data,
+                columns,
+                [None if plan is None else txn.space(plan) for plan in plans],
+                txn.undo,
+                refer,
+                limit_bytes,
+            ),
+            spaces,
+        )

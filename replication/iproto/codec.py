@@ -203,15 +203,15 @@ class Splitter:
     def __init__(self, limit_bytes: int = IPROTO_FRAME_BYTES) -> None:
         self._limit_bytes = limit_bytes
 
-    def split(self, data: bytes) -> tuple[list[tuple[int, int]], int, int]:
-        """The whole frames in `data`.
+    def split(self, data: bytes, at: int = 0) -> tuple[list[tuple[int, int]], int, int]:
+        """The whole frames in `data`, from `at` on.
 
         Returns (start, end) of each without its length, where the first incomplete one begins,
         and how many bytes are needed from there on (0: not known yet).
         Raises `RequestError` 20 where a length is none; the frames before it are in `spans`.
         """
         spans: list[tuple[int, int]] = []
-        at, size = 0, len(data)
+        size = len(data)
         while at < size:
             first = data[at]
             if first == 0xCE:

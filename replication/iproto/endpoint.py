@@ -1,12 +1,13 @@
 """Serving iproto: what one connection's requests do to the store.
 
 The requests of one read are handled together, as long as the client takes the answers: above
-`limits.OUTPUT_HIGH_BYTES` of them the rest waits. Runs of changes become one job of the commit
-queue, in which each is a transaction of its own: one that fails is undone alone. Changes of
-definitions are jobs by themselves. A SELECT behind a change that is not finished runs inside the
-job, so that a client which sends both at once reads what it wrote, and what comes behind that job
-waits for it; any other runs at once, on a view of what is durable. An answer to a change is sent
-when it is durable.
+`limits.OUTPUT_HIGH_BYTES` of them the rest waits. A run of changes becomes one job of the commit
+queue, in which each is a transaction of its own: one that fails is undone alone. Where answers may
+be much larger than the requests, what comes behind the run waits for it. Changes of definitions
+are jobs by themselves, and so are requests that are merely odd. A SELECT behind a change that is
+not finished runs inside the job, so that a client which sends both at once reads what it wrote,
+and what comes behind that job waits for it; any other runs at once, on a view of what is durable.
+An answer to a change is sent when it is durable.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
 then what the store says.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +27,7 @@ from logweir.limits import (
     IPROTO_PIPELINE_BYTES,
     OUTPUT_LOW_BYTES,
 )
-from logweir.replication.iproto import auth, relay
+from logweir.replication.iproto import auth, kernel, relay
 from logweir.replication.iproto.access import (
     GUEST_ID,
     Access,
@@ -37,27 +38,23 @@ from logweir.replication.iproto.codec import (
     EMPTY_BODY,
     RequestType,
     data_body,
-    encode_answer,
     encode_error,
 )
 from logweir.replication.iproto.requests import DML_TYPES, Request
-from logweir.replication.iproto.runs import StoreRun
+from logweir.replication.iproto.runs import MAY_GROW, Run
 from logweir.replication.iproto.service import FollowerStatus, Shared, as_request_error
 from logweir.replication.iproto.session import Ack, Event, ServerSession
 from logweir.replication.iproto.statements import (
     NO_TUPLE,
     SYSTEM_END,
-    apply_each,
-    execute,
-    one_by_one,
-    ordinary,
+    Outcome,
+    execute_all,
+    read_run,
     run_select,
-    some,
 )
 from logweir.replication.iproto.sysview import VIEWS
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.store.append import store_run
 from logweir.store.commit import Job
 from logweir.store.definition import SpaceDef
 from logweir.store.group import Group
@@ -69,6 +66,7 @@ __all__ = ["Conversation", "IprotoService"]
 _log = get_logger("logweir.replication.iproto")
 
 _FUNC_ID: Final = 296
+_USES: Final = (kernel.USED_TO_READ, kernel.USED_TO_WRITE)
 
 
 class IprotoService:
@@ -89,11 +87,17 @@ class IprotoService:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that are answered together. `results`: encoded body or error, one per request."""
+    """Requests that are executed in one job. `goes_first`: what comes behind waits for its end."""
 
-    requests: list[Request] = field(default_factory=list)
+    events: list[Request | Run] = field(default_factory=list)
     size_bytes: int = 0
-    results: list[bytes | RequestError] = field(default_factory=list)
+    goes_first: bool = False
+
+    def add(self, event: Request | Run, *, goes_first: bool) -> None:
+        """One more."""
+        self.events.append(event)
+        self.size_bytes += event.size_bytes
+        self.goes_first = self.goes_first or goes_first
 
 
 class Conversation:
@@ -109,10 +113,11 @@ class Conversation:
         self._unfinished = 0
         self._unanswered_bytes = 0
         self._held = False
-        self._postponed: deque[Request | StoreRun] = deque()
-        self._behind: _Batch | None = None  # a batch with SELECTs that is under way
+        self._postponed: deque[Request | Run] = deque()
+        self._behind: _Batch | None = None  # under way: what comes next waits for its end
         self._waits_for_room = False
-        self._writable: tuple[int, int, Access | None] = 0, -1, None  # of the last run let in
+        self._let_in: set[tuple[int, int]] = set()  # uses of spaces by runs
+        self._let_in_at = -1, GUEST_ID
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -129,9 +134,8 @@ class Conversation:
                 if self.follower is not None:
                     self.shared.acknowledged(self.follower, event.vclock)
                 continue
-            for one in ordinary(event):
-                self._begin(one.size_bytes)
-                self._postponed.append(one)
+            self._begin(event.size_bytes)
+            self._postponed.append(event)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -145,11 +149,11 @@ class Conversation:
                     self._waits_for_room = True
                     link.spawn(self._wait_for_room())
                 break
-            if self._batch.requests and not _joins_batch(self._postponed[0]):
+            if self._batch.events and not _joins_batch(self._postponed[0]):
                 self._submit()
                 continue
             event = self._postponed.popleft()
-            if isinstance(event, StoreRun):
+            if isinstance(event, Run):
                 self._take_run(event)
                 continue
             try:
@@ -205,13 +209,12 @@ class Conversation:
         is_select = request.type == RowType.SELECT
         wanted = Privilege.READ if is_select else Privilege.WRITE
         space = self._check_space(request.space_id, access, wanted)
-        if is_select and not self._batch.requests and not self._unfinished:
+        if is_select and not self._batch.events and not self._unfinished:
             with self.shared.log.read_view() as view:
                 body = data_body(list(run_select(view.engine, request, access)))
             self._answer(request, body)
             return
-        self._batch.requests.append(request)
-        self._batch.size_bytes += request.size_bytes
+        self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
         if not is_select and space.id < SYSTEM_END:
             self._submit()
 
@@ -226,85 +229,74 @@ class Conversation:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
         return space
 
-    def _take_run(self, run: StoreRun) -> None:
-        """Many alike changes of one space: checked once, applied and answered together."""
-        try:
-            access = self._check_run(run.space_id)
-        except RequestError as error:
+    def _take_run(self, run: Run) -> None:
+        """Requests, one behind the other: checked once for each space, executed and answered
+        together."""
+        refused: dict[tuple[int, int], RequestError] = {}
+        for space_id, uses in zip(run.space_ids, run.uses, strict=True):
+            for use in _USES:
+                try:
+                    if uses & use:
+                        self._check_use(space_id, use)
+                except RequestError as error:
+                    refused[space_id, use] = error
+        if refused:
+            errors = run.errors(refused, self.shared.schema_version())
+            self.session.put(b"".join(errors))
+            self.shared.metrics.answered("tarantool", 0, len(errors))
+            run = run.without(refused)
+        if not run.count:
             self._finish(run.size_bytes)
-            self._refuse_run(run, error)
-            return
-        batch = _Batch(size_bytes=run.size_bytes)
-
-        def apply(group: Group) -> None:
-            batch.requests, batch.results = [], []
-            try:
-                if store_run(group, run.space_id, RowType(run.type), run.packed, run.bounds):
-                    return
-            except RequestError:
-                pass  # one of them is refused: the others are not
-            batch.requests = one_by_one(run)
-            batch.results = list(apply_each(group, batch.requests, access))
-
-        def done(job: Job) -> None:
-            if job.error is None and not batch.requests:
-                self._deliver_run(run)
-                return
-            batch.requests = batch.requests or one_by_one(run)
-            self._deliver(batch, job)
-
-        self._put_in_line(Job(apply, run.size_bytes), done)
-
-    def _answer_run(self, run: StoreRun) -> None:
-        answers = run.answers(self.shared.schema_version())
-        if self.session.waiting_bytes:
-            self.link.write(answers)
+        elif run.is_read_only and not self._batch.events and not self._unfinished:
+            self._read_run(run)
         else:
-            self.link.send(answers)
+            self._batch.add(run, goes_first=run.may_grow)
 
-    def _refuse_run(self, run: StoreRun, error: RequestError) -> None:
-        self.shared.metrics.answered("tarantool", 0, run.count)
-        for number in range(run.count):
-            self.session.put_error(run.sync(number), error)
+    def _read_run(self, run: Run) -> None:
+        """Answer SELECTs at once; what is left of them comes next."""
+        shared = self.shared
+        try:
+            with shared.log.read_view() as view:
+                outcome = read_run(view, run, shared.executor, shared.version_of)
+        except RequestError as error:
+            outcome = _refused([run], error, shared.schema_version())
+        self._postponed.extendleft(reversed(outcome.left))
+        if not outcome.left:
+            self._finish(run.size_bytes)
+        self._answer_outcome(outcome)
 
-    def _check_run(self, wanted_id: int) -> Access:
-        """What the user may do, where that includes a run into a space. What was let in is let in
+    def _answer_outcome(self, outcome: Outcome) -> None:
+        self.shared.metrics.answered("tarantool", outcome.count - outcome.refused, outcome.refused)
+        if self.session.waiting_bytes:
+            self.link.write(outcome.answers)
+        else:
+            self.link.send(outcome.answers)
+
+    def _check_use(self, space_id: int, use: int) -> None:
+        """Raise errors 36, 7, 42 where the user may not use a space so. What was let in is let in
         again while no row of a system space has changed: who may write at all is settled at the
         start."""
-        shared = self.shared
-        space_id, changes, access = self._writable
-        if (
-            space_id != wanted_id
-            or changes != shared.log.system_changes
-            or access is None
-            or access.user.id != self.user_id
-        ):
-            changes = shared.log.system_changes
-            access = shared.access(self.user_id)
-            self._check_space(wanted_id, access, Privilege.WRITE)
-            self._writable = wanted_id, changes, access
-        return access
-
-    def _deliver_run(self, run: StoreRun) -> None:
-        self._settle(run.size_bytes)
-        if self.link.is_open:
-            self._answer_run(run)
-            self.shared.metrics.answered("tarantool", run.count, 0)
+        at = self.shared.log.system_changes, self.user_id
+        if at != self._let_in_at:
+            self._let_in.clear()
+        elif (space_id, use) in self._let_in:
+            return
+        wanted = Privilege.READ if use == kernel.USED_TO_READ else Privilege.WRITE
+        self._check_space(space_id, self.shared.access(self.user_id), wanted)
+        self._let_in.add((space_id, use))
+        self._let_in_at = at
 
     def _submit(self) -> None:
         batch = self._batch
-        if not batch.requests:
+        if not batch.events:
             return
         self._batch = _Batch()
-        if any(one.type == RowType.SELECT for one in batch.requests):
+        if batch.goes_first:
             self._behind = batch
-        access = self.shared.access(self.user_id)
+        access, version_of = self.shared.access(self.user_id), self.shared.version_of
 
-        def apply(group: Group) -> None:
-            if len(batch.requests) == 1:
-                batch.results = [execute(group, batch.requests[0], access)]
-            else:
-                batch.results = some(apply_each(group, batch.requests, access))
+        def apply(group: Group) -> Outcome:
+            return execute_all(group, batch.events, access, version_of)
 
         self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
 
@@ -325,32 +317,19 @@ class Conversation:
 
     def _deliver(self, batch: _Batch, job: Job) -> None:
         """Answer a batch that is durable, or was refused; what is left of it comes next."""
-        is_cut = job.error is None and len(batch.results) < len(batch.requests)
-        if is_cut:
-            left = batch.requests[len(batch.results) :]
+        left: Sequence[Request | Run] = () if job.error is not None else job.result.left
+        if left:
             self._postponed.extendleft(reversed(left))
-            del batch.requests[len(batch.results) :]
-            batch.size_bytes -= sum(one.size_bytes for one in left)
         if self._behind is batch:
             self._behind = None
-        self._settle(batch.size_bytes)
+        self._settle(batch.size_bytes - sum(one.size_bytes for one in left))
         if not self.link.is_open:
             return
-        version = self.shared.schema_version()
+        outcome = job.result
         if job.error is not None:
-            error = as_request_error(job.error)
-            batch.results = [error] * len(batch.requests)
-        parts: list[bytes] = []
-        failed = 0
-        for request, result in zip(batch.requests, batch.results, strict=True):
-            if isinstance(result, RequestError):
-                failed += 1
-                parts.append(encode_error(request.sync, version, result))
-            else:
-                parts.append(encode_answer(request.sync, version, result))
-        self.shared.metrics.answered("tarantool", len(parts) - failed, failed)
-        self.session.put(b"".join(parts))
-        self.link.flush()
+            version = self.shared.schema_version()
+            outcome = _refused(batch.events, as_request_error(job.error), version)
+        self._answer_outcome(outcome)
         if self._postponed:
             self._go_on()
             self.link.flush()
@@ -424,11 +403,22 @@ class Conversation:
             self.link.resume_reading()
 
 
-def _joins_batch(event: Request | StoreRun) -> bool:
+def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:
+    """The same error for all."""
+    answers: list[bytes] = []
+    for event in events:
+        if isinstance(event, Run):
+            answers += event.all_errors(error, schema_version)
+        else:
+            answers.append(encode_error(event.sync, schema_version, error))
+    return Outcome(b"".join(answers), len(answers), len(answers), ())
+
+
+def _joins_batch(event: Request | Run) -> bool:
     """Whether a request may be one of several in a job: not so a change of definitions."""
-    if isinstance(event, StoreRun) or event.type not in DML_TYPES:
-        return False
-    return event.type == RowType.SELECT or event.space_id >= SYSTEM_END
+    if isinstance(event, Run) or event.type == RowType.SELECT:
+        return True
+    return event.type in DML_TYPES and event.space_id >= SYSTEM_END
 
 
 def _is_private(space: SpaceDef) -> bool:

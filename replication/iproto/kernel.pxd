@@ -4,31 +4,38 @@ cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
 
-cdef Py_ssize_t _RUN_TYPE, _RUN_SPACE, _RUN_VERSION, _RUN_STOP, _RUN_BYTES, _RUN_HEAD
-cdef Py_ssize_t _ANSWER_BYTES, _HEAD
-cdef u64 _REPLICAS, _LSN_END, _ONES
+cdef Py_ssize_t _RUN_STOP, _RUN_SPACES, _RUN_USES, _RUN_HEAD, _SPACES, _WIDTH, _RESULTS
+cdef Py_ssize_t _ANSWER_BYTES, _ARRAY_AT, _HEAD, _LIMIT, _OFFSET, _ITERATOR
+cdef Py_ssize_t _TYPE, _SYNC, _VERSION, _SPACE, _INDEX, _BASE, _KEY, _TUPLE, _OPS, _FIELDS
+cdef u64 _REPLICAS, _LSN_END, _ONES, _SYSTEM_END, _UPSERT, _SELECT, _ITERATORS, _U32
 
-@cython.locals(stop=Py_ssize_t, left=u64, seen=u64, key=u64, place=Py_ssize_t)
-cdef bint read_store(
+@cython.locals(stop=Py_ssize_t, left=u64, seen=u64, key=u64, place=Py_ssize_t, kind=u64)
+cdef bint read_request(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t end, u64* fields,
     Py_ssize_t* owed) noexcept
 
-@cython.locals(raw="const unsigned char*", to="unsigned char*", owed="Py_ssize_t[512]",
-               fields="unsigned long long[6]", end=Py_ssize_t, room=Py_ssize_t, count=Py_ssize_t,
-               size=Py_ssize_t, syncs=Py_ssize_t, bounds=Py_ssize_t, stop=Py_ssize_t, length=u64,
-               last=Py_ssize_t, start=Py_ssize_t, i=Py_ssize_t)
+@cython.locals(raw="const unsigned char*", end=Py_ssize_t, count=Py_ssize_t, stop=Py_ssize_t,
+               length=u64, kind=u64)
+cpdef Py_ssize_t frames(bytes data, Py_ssize_t at, Py_ssize_t most) except? -2
+
+@cython.locals(raw="const unsigned char*", owed="Py_ssize_t[512]",
+               fields="unsigned long long[15]", end=Py_ssize_t, count=Py_ssize_t,
+               spaces=Py_ssize_t, column=Py_ssize_t, stop=Py_ssize_t, length=u64,
+               last=Py_ssize_t, place=Py_ssize_t, kind=u64, first=Py_ssize_t, ops=Py_ssize_t,
+               start=u64)
 cpdef Py_ssize_t take_run(
-    bytes data, Py_ssize_t at, u64[::1] table, Py_ssize_t capacity, bytearray out) except? -2
+    bytes data, Py_ssize_t at, u64 version, u64[::1] table, Py_ssize_t capacity) except? -2
 
 @cython.locals(raw="const unsigned char*", to="unsigned char*", at=Py_ssize_t, room=Py_ssize_t,
-               syncs=Py_ssize_t, bounds=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64)
+               row=Py_ssize_t, kind=u64, place=Py_ssize_t, start=u64, stop=u64,
+               head=Py_ssize_t)
 cpdef Py_ssize_t answers(
-    u64[::1] table, Py_ssize_t capacity, Py_ssize_t count, bytes packed, u64 version,
-    bytearray out) except? -2
+    const u64[::1] columns, const u64[::1] syncs, const u64[::1] results, bytes source,
+    Py_ssize_t first, Py_ssize_t last, u64 version, bytearray out) except? -2
 
 cdef Py_ssize_t put_answer(
-    unsigned char* out, Py_ssize_t at, u64 sync, u64 version, const unsigned char* data,
-    Py_ssize_t start, Py_ssize_t stop) noexcept
+    unsigned char* out, Py_ssize_t at, Py_ssize_t head, u64 sync, u64 version,
+    const unsigned char* data, Py_ssize_t start, Py_ssize_t stop) noexcept
 
 @cython.locals(i=Py_ssize_t)
 cdef void put(unsigned char* out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept

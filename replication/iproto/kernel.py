@@ -1,16 +1,18 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""The hot loops of iproto: a run of pipelined INSERT or REPLACE requests, and its answers; the
-rows of a block as packets for a replica.
+"""The hot loops of iproto: pipelined requests as columns of statements, and their answers; the rows
+of a block as packets for a replica.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
 stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.iproto.runs` and `packets` are
 its face; nothing else calls it.
 
-A *run* is requests one behind the other that differ in sync and tuple only: the same type (2 or 3),
-space and schema version; header keys 00, 01, 05 and body keys 10, 21 and no others, each once;
-well-formed. What is not of that form ends the run and goes the ordinary way, also if it is merely
-odd. Every number is an unsigned 64-bit one.
+A *run* is requests one behind the other: SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT on spaces
+that are not the system's, `SPACES` different ones at most; header keys 00, 01, 05 and body keys 10
+to 15, 20, 21, 28 and no others, each at most once, those that the type needs and no others of keys,
+tuples and operations; the schema version asked for, or none; well-formed. What is not of that form
+ends the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit
+one.
 
 Nothing here raises, recurses or believes a length: every read and write is checked against the
 ends of its buffer first, since the compiled one would not notice.
@@ -29,34 +31,61 @@ if TYPE_CHECKING:
 
 COMPILED = not __file__.endswith(".py")
 
+SPACES = 16
+
 # What `take_run` writes before the columns.
-RUN_TYPE = 0
-RUN_SPACE = 1
-RUN_VERSION = 2
-RUN_STOP = 3
-RUN_BYTES = 4
-RUN_HEAD = 5
+RUN_STOP = 0
+RUN_SPACES = 1
+RUN_USES = 2 + SPACES
+RUN_HEAD = 2 + 2 * SPACES
+USED_TO_READ = 1
+USED_TO_WRITE = 2
+
+WIDTH = 13  # store.statementkernel.COLUMNS
+RESULTS = 10  # store.statementkernel.RESULTS
 
 ANSWER_BYTES = 35  # of an answer before its tuple: 5 length, 23 header, 7 start of the body
 
+_ARRAY_AT = 30  # where in an answer the array of its tuples is
 _HEAD = 5 + 81  # room for a length and a header: rows.PACKET_BYTES, rows.HEADER_ROOM
 _REPLICAS = 32
 _LSN_END = 2**63
 _ONES = 2**64 - 1
-_RUN_TYPE = RUN_TYPE
-_RUN_SPACE = RUN_SPACE
-_RUN_VERSION = RUN_VERSION
+_SPACES = SPACES
 _RUN_STOP = RUN_STOP
-_RUN_BYTES = RUN_BYTES
+_RUN_SPACES = RUN_SPACES
+_RUN_USES = RUN_USES
 _RUN_HEAD = RUN_HEAD
+_WIDTH = WIDTH
+_RESULTS = RESULTS
 _ANSWER_BYTES = ANSWER_BYTES
+_SYSTEM_END = 512
+_SELECT = 1
+_UPSERT = 9
+_ITERATORS = 7
+_U32 = 0xFFFFFFFF
+
+# Of `fields`, and bits of what was seen.
+_TYPE = 0
+_SYNC = 1
+_VERSION = 2
+_SPACE = 3
+_INDEX = 4
+_BASE = 5
+_KEY = 6
+_TUPLE = 8
+_OPS = 10
+_LIMIT = 12
+_OFFSET = 13
+_ITERATOR = 14
+_FIELDS = 15
 
 
-def read_store(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
+def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
     """Read the payload of one request from `at` to `end` into `fields`.
 
-    `fields`: type, sync, version, space, start and end of the tuple. Returns False where it is not
-    of a run's form.
+    `fields`: type, sync, version, space, index, base; start and end of key, tuple, operations, both
+    0 where there is none; limit, offset, iterator. Returns False where it is not of a run's form.
     """
     stop = rows.map_end(data, at, end)
     if stop < 0:
@@ -64,77 +93,133 @@ def read_store(data: bytes, at: int, end: int, fields: list[int], owed: list[int
     left = rows.map_count(data, at, stop)
     at = stop
     seen = 0
-    fields[1] = fields[2] = 0
+    for place in range(_FIELDS):
+        fields[place] = 0
     while left:
         left -= 1
         if at >= end:
             return False
         key = data[at]
         if key == 0:
-            place = 0
+            place = _TYPE
         elif key == 1:
-            place = 1
+            place = _SYNC
         elif key == 5:
-            place = 2
+            place = _VERSION
+        else:
+            return False
+        stop = rows.uint_end(data, at + 1, end)
+        if seen & (1 << place) or stop < 0:
+            return False
+        seen |= 1 << place
+        fields[place] = rows.uint(data, at + 1, stop)
+        at = stop
+    if not seen & 1 << _TYPE or at >= end:
+        return False
+    stop = rows.map_end(data, at, end)
+    if stop < 0:
+        return False
+    left = rows.map_count(data, at, stop)
+    at = stop
+    while left:
+        left -= 1
+        if at >= end:
+            return False
+        key = data[at]
+        at += 1
+        if key == 0x10:
+            place = _SPACE
+        elif key == 0x11:
+            place = _INDEX
+        elif key == 0x12:
+            place = _LIMIT
+        elif key == 0x13:
+            place = _OFFSET
+        elif key == 0x14:
+            place = _ITERATOR
+        elif key == 0x15:
+            place = _BASE
+        elif key == 0x20:
+            place = _KEY
+        elif key == 0x21:
+            place = _TUPLE
+        elif key == 0x28:
+            place = _OPS
         else:
             return False
         if seen & (1 << place):
             return False
         seen |= 1 << place
-        stop = rows.uint_end(data, at + 1, end)
-        if stop < 0:
-            return False
-        fields[place] = rows.uint(data, at + 1, stop)
-        at = stop
-    if not seen & 1 or at >= end or data[at] != 0x82:
-        return False
-    at += 1
-    for _ in range(2):
-        if at >= end:
-            return False
-        key = data[at]
-        at += 1
-        if key == 0x10 and not seen & 8:
-            seen |= 8
+        if place < _KEY or place >= _LIMIT:
             stop = rows.uint_end(data, at, end)
             if stop < 0:
                 return False
-            fields[3] = rows.uint(data, at, stop)
-        elif key == 0x21 and not seen & 16:
-            seen |= 16
+            fields[place] = rows.uint(data, at, stop)
+        else:
             if at >= end or not rows.is_array(data, at):
                 return False
             stop = rows.skip_value(data, at, end, owed, 1)
             if stop < 0:
                 return False
-            fields[4] = at
-            fields[5] = stop
-        else:
-            return False
+            fields[place] = at
+            fields[place + 1] = stop
         at = stop
-    return at == end
+    if at != end or not seen & 1 << _SPACE:
+        return False
+    kind = fields[_TYPE]
+    if kind == _SELECT:
+        seen &= ~((1 << _INDEX) | (1 << _OFFSET) | (1 << _ITERATOR) | 15)
+        return seen == (1 << _KEY) | (1 << _LIMIT) and fields[_ITERATOR] < _ITERATORS
+    seen &= ~((1 << _INDEX) | (1 << _BASE) | 15)
+    if kind == 2 or kind == 3:
+        return seen == 1 << _TUPLE
+    if kind == 4:
+        return seen == (1 << _KEY) | (1 << _TUPLE)
+    if kind == 5:
+        return seen == 1 << _KEY
+    return kind == _UPSERT and seen == (1 << _TUPLE) | (1 << _OPS)
 
 
-def take_run(data: bytes, at: int, table: Table, capacity: int, out: bytearray) -> int:
-    """Find the run that begins at `at`. Returns how many requests it has.
+def frames(data: bytes, at: int, most: int) -> int:
+    """How many whole frames begin at `at`, `most` at most, up to the first that shows in its first
+    bytes that it is of no run."""
+    raw = data
+    end = len(data)
+    count = 0
+    while count < most:
+        stop = rows.uint_end(raw, at, end)
+        if stop < 0:
+            break
+        length = rows.uint(raw, at, stop)
+        if length > end - stop:
+            break
+        if length > 2 and raw[stop] >> 4 == 8 and raw[stop + 1] == 0:
+            kind = raw[stop + 2]
+            if kind < _SELECT or (kind > 5 and kind != _UPSERT):
+                break
+        at = stop + length
+        count += 1
+    return count
 
-    `table`: RUN_HEAD numbers (type, space, version, where the run stops, bytes of all tuples), then
-    `capacity` syncs, then capacity + 1 boundaries of the tuples, which are copied to `out`, one
-    behind the other. `out`: at least as long as `data`.
+
+def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) -> int:
+    """Find the run that begins at `at`. Returns how many requests it has, `capacity` at most.
+
+    `version`: of the schema; `table`: RUN_HEAD numbers (where the run stops, how many spaces, the
+    id of each, for what each is used), then `capacity` syncs, then the columns of as many
+    statements, their spans counted from `at`.
     """
     raw = data
-    to = out
     owed = [0] * 512
-    fields = [0] * 6
+    fields = [0] * 15
     end = len(data)
-    room = len(out)
     count = 0
-    size = 0
-    syncs = _RUN_HEAD
-    bounds = _RUN_HEAD + capacity
-    table[_RUN_TYPE] = 0
+    spaces = 0
+    start = at
+    column = _RUN_HEAD + capacity
+    if len(table) < column + _WIDTH * capacity:
+        return 0
     table[_RUN_STOP] = at
-    table[bounds] = 0
     while count < capacity:
         stop = rows.uint_end(raw, at, end)
         if stop < 0:
@@ -143,65 +228,96 @@ def take_run(data: bytes, at: int, table: Table, capacity: int, out: bytearray) 
         if length > end - stop:
             break
         last = stop + length
-        if not read_store(raw, stop, last, fields, owed):
+        if not read_request(raw, stop, last, fields, owed):
             break
-        if count == 0:
-            if fields[0] != 2 and fields[0] != 3:
-                break
-            table[_RUN_TYPE] = fields[0]
-            table[_RUN_SPACE] = fields[3]
-            table[_RUN_VERSION] = fields[2]
-        elif (
-            fields[0] != table[_RUN_TYPE]
-            or fields[3] != table[_RUN_SPACE]
-            or fields[2] != table[_RUN_VERSION]
-        ):
+        if fields[_SPACE] < _SYSTEM_END or (fields[_VERSION] and fields[_VERSION] != version):
             break
-        start = fields[4]
-        stop = fields[5]
-        if stop - start > room - size:
+        place = 0
+        while place < spaces and table[2 + place] != fields[_SPACE]:
+            place += 1
+        if place == _SPACES:
             break
-        for i in range(stop - start):
-            to[size + i] = raw[start + i]
-        size += stop - start
-        table[syncs + count] = fields[1]
+        if place == spaces:
+            table[2 + place] = fields[_SPACE]
+            table[_RUN_USES + place] = 0
+            spaces += 1
+        kind = fields[_TYPE]
+        table[_RUN_USES + place] |= 1 if kind == _SELECT else 2
+        first = _KEY if kind == 4 or kind == 5 or kind == _SELECT else _TUPLE
+        ops = _TUPLE if kind == 4 else _OPS
+        table[column] = kind
+        table[column + 1] = place
+        table[column + 2] = fields[_INDEX]
+        table[column + 3] = fields[_ITERATOR] if kind == _SELECT else fields[_BASE]
+        table[column + 4] = fields[first] - start
+        table[column + 5] = fields[first + 1] - start
+        if fields[ops]:
+            table[column + 6] = fields[ops] - start
+            table[column + 7] = fields[ops + 1] - start
+        table[column + 8] = 1
+        table[column + 10] = fields[_LIMIT] & _U32
+        table[column + 11] = fields[_OFFSET] & _U32
+        table[_RUN_HEAD + count] = fields[_SYNC]
         count += 1
-        table[bounds + count] = size
+        column += _WIDTH
         at = last
-    table[_RUN_STOP] = at
-    table[_RUN_BYTES] = size
+        table[_RUN_STOP] = at
+    table[_RUN_SPACES] = spaces
     return count
 
 
 def answers(
-    table: Table, capacity: int, count: int, packed: bytes, version: int, out: bytearray
+    columns: Table,
+    syncs: Table,
+    results: Table,
+    source: bytes,
+    first: int,
+    last: int,
+    version: int,
+    out: bytearray,
 ) -> int:
-    """Write the answers to a run: each with its sync and its tuple. Returns how many bytes.
+    """Write the answers to requests that are done, `first` … `last` - 1 of a run. Returns how many
+    bytes they take, also where they take more than there is room for, and nothing is whole then.
 
-    `table`: as `take_run` filled it; `packed`: the tuples; `out`: room for ANSWER_BYTES and the
-    tuple of each. Returns -1 where it is too small.
+    `columns`: as `take_run` made them; `results`, `source`: as they were executed: see
+    `store.statementkernel`.
     """
-    raw = packed
+    raw = source
     to = out
     at = 0
     room = len(out)
-    syncs = _RUN_HEAD
-    bounds = _RUN_HEAD + capacity
-    for row in range(count):
-        start = table[bounds + row]
-        stop = table[bounds + row + 1]
-        if start > stop or stop > len(packed) or _ANSWER_BYTES + (stop - start) > room - at:
-            return -1
-        at = put_answer(to, at, table[syncs + row], version, raw, start, stop)
+    if last > len(syncs) or last * _WIDTH > len(columns) or last * _RESULTS > len(results):
+        return 0
+    for row in range(first, last):
+        kind = columns[row * _WIDTH]
+        place = row * _RESULTS + (4 if kind == 5 else 6)
+        start = results[place]
+        stop = results[place + 1]
+        if kind == _UPSERT or start > stop or stop > len(source):
+            start = stop = 0
+        # The array of a SELECT has its own header.
+        head = _ARRAY_AT if kind == _SELECT and start < stop else _ANSWER_BYTES
+        if at + head + (stop - start) <= room:
+            put_answer(to, at, head, syncs[row], version, raw, start, stop)
+        at += head + (stop - start)
     return at
 
 
 def put_answer(
-    out: bytearray, at: int, sync: int, version: int, data: bytes, start: int, stop: int
+    out: bytearray,
+    at: int,
+    head: int,
+    sync: int,
+    version: int,
+    data: bytes,
+    start: int,
+    stop: int,
 ) -> int:
-    """Write an answer with the tuple from `start` to `stop`. Returns its end. Unchecked."""
+    """Write an answer with what stands from `start` to `stop`: a tuple, none where there are no
+    bytes, or, where `head` leaves no room for that, with the array around it. Returns its end.
+    Unchecked."""
     out[at] = 0xCE
-    put(out, at + 1, _ANSWER_BYTES - 5 + (stop - start), 4)
+    put(out, at + 1, head - 5 + (stop - start), 4)
     out[at + 5] = 0x83
     out[at + 6] = 0x00
     out[at + 7] = 0xCE
@@ -214,9 +330,10 @@ def put_answer(
     put(out, at + 24, version, 4)
     out[at + 28] = 0x81
     out[at + 29] = 0x30
-    out[at + 30] = 0xDD
-    put(out, at + 31, 1, 4)
-    return rows.copy(data, start, stop, out, at + _ANSWER_BYTES)
+    if head == _ANSWER_BYTES:
+        out[at + 30] = 0xDD
+        put(out, at + 31, 1 if stop > start else 0, 4)
+    return rows.copy(data, start, stop, out, at + head)
 
 
 def put(out: bytearray, at: int, value: int, width: int) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
+from logweir.limits import IPROTO_ANSWER_BYTES
 from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
@@ -24,7 +25,9 @@ from logweir.replication.iproto.functions import Functions
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
 from logweir.store.commit import Job
+from logweir.store.executing import Executor
 from logweir.store.log import Log
+from logweir.store.schema import Schema
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -108,6 +111,9 @@ class Shared:
             departed=self._departed,
             forgotten=self._forget,
         )
+        self.executor = Executor()
+        """Of statements on views."""
+        self.executor.select_bytes = IPROTO_ANSWER_BYTES
         self._version_offset = _FIRST_VERSION - log.schema.version
         self._directory: Directory | None = None
         self._directory_at = (0, 0)
@@ -125,7 +131,11 @@ class Shared:
 
     def schema_version(self) -> int:
         """What stands in every answer."""
-        return self.log.schema.version + self._version_offset
+        return self.version_of(self.log.schema)
+
+    def version_of(self, schema: Schema) -> int:
+        """What stands in an answer, where the definitions are these."""
+        return schema.version + self._version_offset
 
     @property
     def directory(self) -> Directory:

@@ -4,7 +4,7 @@
 state        what arrives                           what happens
 ===========  =====================================  ==============================================
 REQUESTS     a well-formed request                  event `Request`; PING is answered here
-REQUESTS     many alike INSERTs or REPLACEs         one event `StoreRun`
+REQUESTS     changes, one behind the other          one event `Run`
 REQUESTS     a malformed one, an unknown type       answered here, the connection goes on
 REQUESTS     JOIN, SUBSCRIBE, FETCH_SNAPSHOT,       event `Request`, then state STREAM: what comes
              REGISTER                               after it waits
@@ -43,7 +43,7 @@ from logweir.replication.iproto.codec import (
     encode_greeting,
 )
 from logweir.replication.iproto.requests import STREAM_TYPES, Request, decode_request
-from logweir.replication.iproto.runs import StoreRun, take_run
+from logweir.replication.iproto.runs import Run, take_run
 from logweir.replication.session import InputBuffer, Outbox
 from logweir.wal.vclock import VClock
 
@@ -57,7 +57,7 @@ class Ack:
     vclock: VClock
 
 
-Event = Request | StoreRun | Ack
+Event = Request | Run | Ack
 
 
 class State(Enum):
@@ -154,29 +154,30 @@ class ServerSession:
     def _read(self, data: bytes, now: float) -> Sequence[Event]:
         broken: RequestError | None = None
         events: list[Event] = []
-        spans: list[tuple[int, int]] = []
-        rest_at, needed = 0, 0
-        while self._state == State.REQUESTS and (run := take_run(data)) is not None:
-            self._take_run(run, events)
-            if run.stop == len(data):
-                self._input.clear()
-                self._frame_began = None
-                return events
-            data = data[run.stop :]
+        read_to = self._take_run(data, 0, events)
+        if read_to == len(data):
+            self._input.clear()
+            self._frame_began = None
+            return events
         try:
-            spans, rest_at, needed = self._splitter.split(data)
+            spans, rest_at, needed = self._splitter.split(data, read_to)
         except BrokenStream as error:
-            spans, broken = error.spans, error.cause
-        read_to = 0
+            spans, rest_at, needed, broken = error.spans, 0, 0, error.cause
         for start, end in spans:
             if self.close_reason:
                 return events
+            if end <= read_to:
+                continue  # it is of a run
             if self._state == State.STREAM:  # it waits, and so does what comes behind it
                 rest_at, needed, broken = read_to, 0, None
                 break
             if self._state == State.RELAY:
                 self._take_ack(data, start, end, events)
             else:
+                behind = self._take_run(data, read_to, events)
+                if behind > read_to:
+                    read_to = behind
+                    continue
                 self._take_request(data, start, end, events)
             read_to = end
         if broken is not None:
@@ -190,14 +191,15 @@ class ServerSession:
             self._frame_began = now
         return events
 
-    def _take_run(self, run: StoreRun, events: list[Event]) -> None:
-        if run.schema_version and run.schema_version != self._schema_version():
-            self.malformed += run.count
-            error = _wrong_version(run.schema_version, self._schema_version())
-            for number in range(run.count):
-                self.put_error(run.sync(number), error)
-        else:
-            events.append(run)
+    def _take_run(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Take the run that begins there, if one does. Returns where it ends."""
+        if self._state != State.REQUESTS:
+            return at
+        run = take_run(data, at, self._schema_version())
+        if run is None:
+            return at
+        events.append(run)
+        return run.stop
 
     def _take_request(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
         request = Request(-1)

@@ -6,11 +6,12 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import RequestError
 from logweir.limits import (
     IPROTO_ANSWER_BYTES,
     OUTPUT_HIGH_BYTES,
@@ -18,28 +19,29 @@ from logweir.limits import (
 from logweir.replication.iproto.access import (
     Access,
 )
-from logweir.replication.iproto.codec import (
-    data_body,
-)
+from logweir.replication.iproto.codec import data_body, encode_answer, encode_error
 from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.rights import execute_checked
-from logweir.replication.iproto.runs import StoreRun
+from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.sysview import VIEWS, row_filter
+from logweir.store.batches import Answers
 from logweir.store.engine import Engine
+from logweir.store.executing import Executor
 from logweir.store.group import Group
+from logweir.store.reference import bounded
 from logweir.store.request import Request as Change
+from logweir.store.schema import Schema
 from logweir.store.select import Select, select
+from logweir.store.view import ReadView
 from logweir.wal.xrow import RowType
 
 __all__ = [
     "NO_TUPLE",
     "SYSTEM_END",
-    "apply_each",
-    "execute",
-    "one_by_one",
-    "ordinary",
+    "Outcome",
+    "execute_all",
+    "read_run",
     "run_select",
-    "some",
 ]
 
 SYSTEM_END: Final = 512
@@ -47,52 +49,97 @@ _NO_DATA: Final = data_body(())
 NO_TUPLE: Final = b"\x90"
 
 
-def ordinary(event: Request | StoreRun) -> Sequence[Request | StoreRun]:
-    """The event itself; of a run into a system space its requests."""
-    if isinstance(event, StoreRun) and event.space_id < SYSTEM_END:
-        return one_by_one(event)
-    return (event,)
+@dataclass(slots=True)
+class Outcome:
+    """What came of requests: the bytes of the answers, to how many requests they are, how many of
+    these were refused, and the requests that were not executed."""
+
+    answers: bytes
+    count: int
+    refused: int
+    left: Sequence[Request | Run]
 
 
-def one_by_one(run: StoreRun) -> list[Request]:
-    """The requests of a run."""
-    return [
-        Request(
-            run.type,
-            run.sync(number),
-            space_id=run.space_id,
-            tuple=run.tuple_bytes(number),
-        )
-        for number in range(run.count)
-    ]
-
-
-def apply_each(
-    group: Group, requests: Iterable[Request], access: Access
-) -> Iterator[bytes | RequestError]:
-    """Run requests in a group, each a transaction; one that fails is undone alone."""
-    for request in requests:
-        mark = group.mark()
-        try:
-            result = execute(group, request, access)
-        except RequestError as error:
-            group.rollback(mark)
-            yield error
-        else:
-            group.divide()
-            yield result
-
-
-def some(results: Iterator[bytes | RequestError]) -> list[bytes | RequestError]:
-    """Results up to `limits.OUTPUT_HIGH_BYTES`; those behind are not asked for."""
-    taken: list[bytes | RequestError] = []
-    size = 0
-    for result in results:
-        taken.append(result)
-        size += len(result) if isinstance(result, bytes) else 0
+def execute_all(
+    group: Group,
+    events: Sequence[Request | Run],
+    access: Access,
+    schema_version: Callable[[Schema], int],
+) -> Outcome:
+    """Execute requests in a group, each a transaction; one that fails is undone alone. Those behind
+    `limits.OUTPUT_HIGH_BYTES` of answers are left."""
+    parts: list[bytes] = []
+    count = refused = size = 0
+    for at, event in enumerate(events):
         if size > OUTPUT_HIGH_BYTES:
-            break
-    return taken
+            return Outcome(b"".join(parts), count, refused, events[at:])
+        if isinstance(event, Run):
+            done, failed, answers = _execute_run(group, event, schema_version)
+            count += done
+            refused += failed
+            parts.append(answers)
+            if done < event.count:
+                left = [event.behind(done), *events[at + 1 :]]
+                return Outcome(b"".join(parts), count, refused, left)
+        else:
+            mark = group.mark()
+            count += 1
+            try:
+                body = execute(group, event, access)
+            except RequestError as error:
+                group.rollback(mark)
+                refused += 1
+                parts.append(encode_error(event.sync, schema_version(group.schema), error))
+            else:
+                group.divide()
+                parts.append(encode_answer(event.sync, schema_version(group.schema), body))
+        size += len(parts[-1])
+    return Outcome(parts[0] if len(parts) == 1 else b"".join(parts), count, refused, ())
+
+
+def read_run(
+    view: ReadView, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
+) -> Outcome:
+    """Execute a run of SELECTs on a view."""
+
+    def execute(rest: Run) -> Answers:
+        return view.select_batch(
+            executor, rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+        )
+
+    count, refused, answers = _executed(run, execute, schema_version(view.engine.schema))
+    return Outcome(answers, count, refused, [run.behind(count)] if count < run.count else ())
+
+
+def _execute_run(
+    group: Group, run: Run, schema_version: Callable[[Schema], int]
+) -> tuple[int, int, bytes]:
+    """See `_executed`."""
+
+    def execute(rest: Run) -> Answers:
+        return group.execute_batch(
+            rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+        )
+
+    return _executed(run, execute, schema_version(group.schema))
+
+
+def _executed(run: Run, execute: Callable[[Run], Answers], version: int) -> tuple[int, int, bytes]:
+    """How many requests of a run were executed, how many of these were refused, and the answers.
+
+    It stops at `limits.OUTPUT_HIGH_BYTES` of these, where they may be much larger than the
+    requests.
+    """
+    count = refused = size = 0
+    parts: list[bytes] = []
+    while count < run.count and (size <= OUTPUT_HIGH_BYTES or not run.may_grow):
+        rest = run.behind(count) if count else run
+        done = execute(rest)
+        parts.append(rest.answers(done, version))
+        count += done.count
+        refused += len(done.refused)
+        size += len(parts[-1])
+    return count, refused, parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def execute(group: Group, request: Request, access: Access) -> bytes:
@@ -137,20 +184,9 @@ def run_select(engine: Engine, request: Request, access: Access) -> Iterator[byt
         limit=None if shown else request.limit,
         offset=0 if shown else request.offset,
     )
-    found = _bounded(select(engine, wanted))
+    found = bounded(select(engine, wanted), IPROTO_ANSWER_BYTES)
     if shown is None:
         return found
     return islice(
         (row for row in found if shown(row)), request.offset, request.offset + request.limit
     )
-
-
-def _bounded(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """Raises error 2 where an answer would become larger than `limits.IPROTO_ANSWER_BYTES`."""
-    size = 0
-    for row in rows:
-        size += len(row)
-        if size > IPROTO_ANSWER_BYTES:
-            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
-            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
-        yield row

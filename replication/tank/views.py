@@ -207,9 +207,8 @@ class View:
                     for index, number in rows:
                         if number >= start:
                             start = number + 1
-                            passed = 0
                             yield self._message(block, index, number)
-                    passed += len(block.data)
+                    passed = 0 if rows else passed + len(block.data)
                     following = self._places[at].number if at < len(self._places) else None
                     if following is not None and following >= start and passed > PLACE_BYTES:
                         break  # nothing of the view is between here and the next place

@@ -101,7 +101,8 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
 
 def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
     """How servers have changes made: jobs that wait, or tell when they are done."""
-    from logweir.store.append import append_tuples, store_run
+    from logweir.store.append import append_tuples
+    from logweir.store.batches import puts
     from logweir.store.commit import Job
     from logweir.store.definition import TOPIC_FIELDS
     from logweir.store.references import LargeTuple
@@ -116,9 +117,13 @@ def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
 
         def job(mark: str) -> Job:
             data = pack([1, mark])
-            bounds = array("Q", (0, len(data)))
-            kind = RowType.REPLACE
-            return Job(lambda group: store_run(group, space, kind, data, bounds), len(data))
+            columns = puts(RowType.REPLACE, array("Q", (0, len(data))), None)
+
+            def apply(group: Any) -> None:
+                answers = group.execute_batch(data, columns, (space,), limit_bytes=1)
+                assert not answers.refused
+
+            return Job(apply, len(data))
 
         def submitted(mark: str) -> None:
             several = [job(mark) for _ in range(5)]

@@ -37,7 +37,7 @@ def test_scramble_and_run(data: bytes) -> None:
     """The array of AUTH, and a run of requests."""
     with contextlib.suppress(RequestError, DecodeError, LimitExceeded):
         assert len(auth.read_scramble(data)) in (0, auth.SCRAMBLE_BYTES)
-    run = take_run(data)
+    run = take_run(data, 0, 80)
     assert run is None or 0 < run.stop <= len(data)
 
 

@@ -19,10 +19,12 @@ import pytest
 import logweir
 from interop.rawclient import RawClient
 from interop.serving import Serving
+from logweir.errors import ErrorCode
 from logweir.limits import UPSTREAM_WAITING_BYTES
 from logweir.replication import users
 from logweir.replication.iproto import codec
 from logweir.replication.iproto.follower import Rows, Subscribed
+from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.upstream import connect
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import parse_url
@@ -338,11 +340,91 @@ def test_large_answers_behind_a_change_keep_their_order(tmp_path: Path) -> None:
         assert sorted(counts) == list(range(40))
 
 
+def test_large_answers_of_changes_keep_their_order(tmp_path: Path) -> None:
+    """A run that is cut for its answers goes on before what came behind it; all is pipelined."""
+    key, rise = {0x10: 512, 0x20: [1]}, [["+", 2, 1]]
+    asked = (1, {**key, 0x12: 1})
+    changes = [
+        *[(4, {**key, 0x21: rise})] * 20,
+        asked,
+        (5, key),
+        (2, {0x10: 512, 0x21: [1, "", 0]}),
+    ]
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        serving.log.create_space("t")
+        serving.log.insert("t", (1, "x" * 900_000, 0))
+        stream = [pack({0: kind, 1: at}) + pack(body) for at, (kind, body) in enumerate(changes)]
+        client.send(b"".join(map(codec.frame, stream)))
+        answers = [client.receive() for _ in changes]
+        assert [one.header.sync for one in answers] == list(range(len(changes)))
+        assert [one.body[0x30][0][2] for one in answers] == [*range(1, 21), 20, 20, 0]
+        assert serving.log.select("t") == [(1, "", 0)]
+        bodies = [row.body for one in serving.log.rows() for row in one.rows]
+        assert len([one for one in bodies if pack(rise) in one]) == 20
+
+
+def test_a_run_into_several_spaces_is_refused_for_those_that_are_not_there(tmp_path: Path) -> None:
+    """The others' changes are made, and each request is answered."""
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        for name in ("t", "u"):
+            serving.log.create_space(name, indexes={"n": {"parts": [1], "unique": True}})
+        spaces = [512, 999, 513, 999, 512, 513, 512]
+        client.send(
+            b"".join(
+                codec.frame(pack({0: 2, 1: at}) + pack({0x10: space, 0x21: [at, at // 5]}))
+                for at, space in enumerate(spaces)
+            )
+        )
+        answers = {one.header.sync: one for one in (client.receive() for _ in spaces)}
+        codes = [int(answers[at].error().code) if answers[at].is_error else 0 for at in range(7)]
+        assert codes == [0, 36, 0, 36, 3, 0, 0]
+        assert serving.log.select("t") == [(0, 0), (6, 1)]
+        assert serving.log.select("u") == [(2, 0), (5, 1)]
+
+
+def test_reads_and_changes_of_one_send_see_one_another(tmp_path: Path) -> None:
+    """Each read what was changed before it; reads without a change before them, too."""
+    with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
+        serving.log.create_space("t", indexes={"n": {"parts": [1], "unique": False}})
+        serving.log.append("t", [(at, at % 2) for at in range(6)])
+        everything, odd = {0x12: 100, 0x14: 2, 0x20: []}, {0x11: 1, 0x12: 100, 0x20: [1]}
+        script = [
+            (1, {**odd, 0x13: 1}),
+            (1, {**odd, 0x12: 0}),
+            (5, {0x20: [1]}),
+            (1, odd),
+            (4, {0x20: [0], 0x21: [["=", 1, 1]]}),
+            (1, {**odd, 0x14: 1}),
+            (1, {0x11: 9, 0x12: 1, 0x20: []}),
+            (9, {0x21: [7, 1], 0x28: [["+", 1, 1]]}),
+            (1, everything),
+        ]
+        client.send(
+            b"".join(
+                codec.frame(pack({0: kind, 1: at}) + pack({0x10: 512, **body}))
+                for at, (kind, body) in enumerate(script)
+            )
+        )
+        answers = [client.receive() for _ in script]
+        assert int(answers[6].error().code) == ErrorCode.NO_SUCH_INDEX_ID
+        found = [one.body[0x30] for one in answers if not one.is_error]
+        assert found == [
+            [[3, 1], [5, 1]],
+            [],
+            [[1, 1]],
+            [[3, 1], [5, 1]],
+            [[0, 1]],
+            [[5, 1], [3, 1], [0, 1]],
+            [],
+            [[0, 1], [2, 0], [3, 1], [4, 0], [5, 1], [7, 1]],
+        ]
+
+
 def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error 2, and the connection goes on; one row less is given."""
-    monkeypatch.setattr("logweir.replication.iproto.statements.IPROTO_ANSWER_BYTES", 99_951)
+    monkeypatch.setattr("logweir.replication.iproto.service.IPROTO_ANSWER_BYTES", 99_951)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         serving.log.append("t", [(i, "x" * 9_990) for i in range(10)])
@@ -357,17 +439,14 @@ def test_fault_of_the_program_in_a_change_ends_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told in the log with its traceback; others are served, and nothing was changed."""
-    from logweir.replication.iproto import endpoint, statements
+    real = Run.answers
 
-    real = statements.execute
-
-    def faulty(group: Any, request: Any, access: Any) -> bytes:
-        if request.tuple == pack([13]):
+    def faulty(run: Run, done: Any, version: int) -> bytes:
+        if pack([13]) in run.data:
             raise ZeroDivisionError
-        return real(group, request, access)
+        return real(run, done, version)
 
-    for module in (endpoint, statements):
-        monkeypatch.setattr(module, "execute", faulty)
+    monkeypatch.setattr(Run, "answers", faulty)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         client.send(codec.frame(pack({0: 2, 1: 1}) + pack({0x10: 512, 0x21: [13]})))

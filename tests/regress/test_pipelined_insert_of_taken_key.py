@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.errors import RequestError
-from logweir.store.append import store_run
+from logweir.errors import ErrorCode
+from logweir.store.batches import puts
 from logweir.store.commit import Job
 from logweir.store.group import Group
 from logweir.wal.mp import pack
@@ -18,21 +18,23 @@ from logweir.wal.xrow import RowType
 
 
 @pytest.mark.parametrize("taken", [3, "x" * 600])
-def test_a_refused_run_of_inserts_leaves_nothing(tmp_path: Path, taken: object) -> None:
-    """So its requests can be tried one by one, and the state holds what the log does."""
+def test_a_refused_insert_hinders_no_other(tmp_path: Path, taken: object) -> None:
+    """The others of its batch are made, and the state holds what the log does."""
     kind, least = ("unsigned", 1) if taken == 3 else ("string", "a" * 550)
     with logweir.open(tmp_path / "s") as log:
         log.create_space("t", [("id", kind)], primary=["id"])
         log.insert("t", (taken,))
         packed = pack([least]) + pack([taken])
         bounds = array("Q", (0, len(pack([least])), len(packed)))
+        rows = len(list(log.rows()))
 
         def apply(group: Group) -> None:
             space = group.schema.space("t").id
-            with pytest.raises(RequestError, match="Duplicate key"):
-                store_run(group, space, RowType.INSERT, packed, bounds)
-            first = array("Q", bounds[:2])
-            assert store_run(group, space, RowType.INSERT, packed, first)
+            columns = puts(RowType.INSERT, bounds, None)
+            answers = group.execute_batch(packed, columns, (space,), limit_bytes=1 << 20)
+            assert answers.refused == [1]
+            assert answers.error(1).code == ErrorCode.TUPLE_FOUND
 
         log.run_job(Job(apply))
         assert sorted(log.select("t")) == sorted([(least,), (taken,)])
+        assert [one.rows[0].body[6:] for one in log.rows()][rows:] == [pack([least])]

@@ -55,6 +55,11 @@ class Interrupter:
             call()
         except KeyboardInterrupt:
             pass  # one that comes in the end of a generator is swallowed there
+        except RuntimeError as error:
+            # `Condition.wait` without its lock, which it was about to take again: as when a thread
+            # is started.
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
         finally:
             self._stop()
         return bool(self.where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import msgpack
 import pytest
@@ -10,123 +11,253 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.kernels import PLAIN_IPROTO
 
+from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto import codec, kernel, runs
 from logweir.replication.iproto.codec import Splitter
 from logweir.replication.iproto.requests import Request, decode_request, encode_request
+from logweir.store import executing
+from logweir.store.batches import Answers
+from logweir.store.reference import request_of
+from logweir.wal.mp import pack
+
+VERSION = 81
 
 
 def store(sync: int, *row: object, kind: int = 3, space: int = 512) -> bytes:
     return encode_request(kind, sync, {0x10: space, 0x21: list(row)})
 
 
-def test_run_holds_what_the_codec_reads() -> None:
-    """Type, space, syncs, tuples; and where it ends."""
-    stream = b"".join(store(sync, sync, "x" * sync) for sync in range(1, 40))
-    run = runs.take_run(stream + store(99, 1, kind=2))
-    assert run is not None
-    assert (run.type, run.space_id, run.count, run.stop) == (3, 512, 39, len(stream))
-    assert run.schema_version == 0
-    for number in range(39):
-        assert run.sync(number) == number + 1
-        assert msgpack.unpackb(run.tuple_bytes(number)) == [number + 1, "x" * (number + 1)]
-    assert run.bounds[0] == 0
-    assert run.bounds[-1] == len(run.packed)
+def changes(sync: int, space: int = 512) -> list[bytes]:
+    """One of each kind, with all that it may have."""
+    ops = [["=", 1, "x"]]
+    bodies: list[tuple[int, dict[int, object]]] = [
+        (2, {0x10: space, 0x21: [sync, "a"]}),
+        (3, {0x21: [sync, "b"], 0x10: space}),
+        (4, {0x10: space, 0x11: 1, 0x15: 1, 0x20: [sync], 0x21: ops}),
+        (5, {0x10: space, 0x20: [sync]}),
+        (9, {0x10: space, 0x15: 1, 0x21: [sync, "c"], 0x28: ops}),
+        (1, {0x10: space, 0x11: 1, 0x12: 2**40 + 7, 0x13: 3, 0x14: 5, 0x20: [sync]}),
+    ]
+    return [encode_request(kind, sync + at, body) for at, (kind, body) in enumerate(bodies)]
 
 
-def test_answers_are_those_of_the_codec() -> None:
-    """Byte for byte, also for syncs and tuples of every width."""
-    syncs = [1, 127, 128, 65536, 2**32, 2**64 - 1]
-    stream = b"".join(store(sync, sync, "x" * (i * 60)) for i, sync in enumerate(syncs))
-    run = runs.take_run(stream)
-    assert run is not None
-    expected = b"".join(
-        codec.encode_answer(run.sync(i), 81, codec.data_body((run.tuple_bytes(i),)))
-        for i in range(run.count)
+def test_a_run_holds_what_the_codec_reads() -> None:
+    """Of several kinds and spaces; and where it ends."""
+    stream = b"".join(
+        part for sync in (1, 100, 70_000, 2**40) for part in changes(sync, 512 + sync % 4)
     )
-    assert run.answers(81) == expected
+    run = runs.take_run(b"??" + stream + encode_request(64, 5), 2, VERSION)
+    assert run is not None
+    assert (run.count, run.stop) == (24, 2 + len(stream))
+    assert run.space_ids == (513, 512)
+    assert run.uses == (3, 3)
+    for number, (start, end) in enumerate(Splitter().split(stream)[0]):
+        request = Request(-1)
+        decode_request(stream, start, end, request)
+        found = request_of(run.data, run.columns, number, run.space_ids)
+        is_update = request.type == 4
+        assert run.syncs[number] == request.sync
+        assert found.type == request.type
+        assert (found.space_id, found.index_id) == (request.space_id, request.index_id)
+        if request.type == 1:
+            at = number * kernel.WIDTH
+            start, end = run.columns[at + 4 : at + 6]
+            assert run.data[start:end] == request.key
+            assert list(run.columns[at + 3 : at + 4]) == [request.iterator]
+            assert list(run.columns[at + 10 : at + 12]) == [request.limit, request.offset]
+            continue
+        assert found.index_base == request.index_base
+        assert found.key == request.key
+        assert found.tuple == (None if is_update else request.tuple)
+        assert found.ops == (request.tuple if is_update else request.ops)
+
+
+def test_the_numbers_are_those_of_statements() -> None:
+    """What the kernel writes is what the executor reads."""
+    assert (kernel.WIDTH, kernel.RESULTS) == (executing.COLUMNS, executing.RESULTS)
+
+
+def executed(run: runs.Run, tuples: list[tuple[bytes, bytes]], refused: list[int]) -> Answers:
+    """A result of each statement: its old and its new tuple."""
+    results, out = array("Q"), bytearray()
+    for number, pair in enumerate(tuples):
+        row = [int(number in refused), 0, 0, 0]
+        for one in (*pair, b""):
+            row += (len(out), len(out) + len(one)) if one else (0, 0)
+            out += one
+        results.extend(row)
+    failures = {number: RequestError(ErrorCode.TUPLE_FOUND, f"no {number}") for number in refused}
+    return Answers(run.data, run.columns, results, bytes(out), refused, failures, [None])
+
+
+@pytest.mark.parametrize("refused", [[], [0], [4], [1, 2, 11], list(range(12))])
+def test_answers_are_those_of_the_codec(refused: list[int]) -> None:
+    """Byte for byte: the new tuple, of a DELETE the old one, of an UPSERT none; errors between."""
+    run = runs.take_run(b"".join(changes(3) + changes(2**63)), 0, VERSION)
+    assert run is not None
+    tuples = [(pack([number, "old" * 60]), pack([number, "new" * number])) for number in range(11)]
+    tuples[5] = b"", b"\xdd\x00\x00\x00\x02" + pack([1]) + pack([2, "two"])
+    tuples.append((b"", b"\xdd\x00\x00\x00\x00"))
+    expected = []
+    for number, (old, new) in enumerate(tuples):
+        sync, kind = run.syncs[number], run.columns[number * kernel.WIDTH]
+        if number in refused:
+            error = RequestError(ErrorCode.TUPLE_FOUND, f"no {number}")
+            expected.append(codec.encode_error(sync, VERSION, error))
+            continue
+        if kind == 1:
+            expected.append(codec.encode_answer(sync, VERSION, b"\x81\x30" + new))
+            continue
+        found = b"" if kind == 9 else old if kind == 5 else new
+        expected.append(codec.encode_answer(sync, VERSION, codec.data_body((found,) * bool(found))))
+    assert run.answers(executed(run, tuples, refused), VERSION) == b"".join(expected)
+
+
+def test_parts_of_a_run() -> None:
+    """Those behind one, those of other spaces, and errors for the rest."""
+    stream = b"".join(store(sync, sync, space=512 + sync % 2) for sync in range(1, 6))
+    run = runs.take_run(stream, 0, VERSION)
+    assert run is not None
+    assert not run.may_grow
+    assert list(run.behind(3).syncs) == [4, 5]
+    assert not run.is_read_only
+    assert run.without([(513, kernel.USED_TO_READ)]).syncs == run.syncs
+    left = run.without([(512, kernel.USED_TO_WRITE)])
+    assert list(left.syncs) == [1, 3, 5]
+    for number in range(3):
+        request = request_of(left.data, left.columns, number, left.space_ids)
+        assert (request.space_id, request.tuple) == (513, pack([2 * number + 1]))
+    error = RequestError(ErrorCode.READONLY, "no")
+    assert run.errors({(512, kernel.USED_TO_WRITE): error}, VERSION) == [
+        codec.encode_error(sync, VERSION, error) for sync in (2, 4)
+    ]
+    assert run.all_errors(error, VERSION) == [
+        codec.encode_error(sync, VERSION, error) for sync in range(1, 6)
+    ]
+    for place in (2, 3, 5):
+        grown = runs.take_run(changes(1)[place], 0, VERSION)
+        assert grown is not None
+        assert grown.may_grow
+        assert grown.is_read_only == (place == 5)
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        store(5, 1, space=513),
-        store(5, 1, kind=2),
+        store(5, 1, space=511),
         encode_request(64, 5),
+        encode_request(1, 5, {0x10: 512, 0x20: [1]}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x14: 7}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x15: 0}),
+        encode_request(1, 5, {0x10: 280, 0x12: 1, 0x20: []}),
+        encode_request(6, 5, {0x22: "f", 0x21: []}),
         encode_request(3, 5, {0x10: 512}),
+        encode_request(3, 5, {0x21: [1]}),
         encode_request(3, 5, {0x10: 512, 0x21: {}}),
         encode_request(3, 5, {0x10: -1, 0x21: []}),
-        encode_request(3, 5, {0x10: 512, 0x21: [], 0x11: 0}),
+        encode_request(3, 5, {0x10: 512, 0x21: [], 0x12: 0}),
+        encode_request(3, 5, {0x10: 512, 0x21: [], 0x14: 0}),
+        encode_request(3, 5, {0x10: 512, 0x21: [], 0x20: []}),
+        encode_request(2, 5, {0x10: 512, 0x21: [], 0x28: []}),
+        encode_request(4, 5, {0x10: 512, 0x20: [1], 0x21: [], 0x28: []}),
+        encode_request(4, 5, {0x10: 512, 0x20: [1]}),
+        encode_request(5, 5, {0x10: 512, 0x20: [1], 0x21: []}),
+        encode_request(9, 5, {0x10: 512, 0x21: [1]}),
         codec.frame(msgpack.packb({0: 3, 1: 5, 5: 80}) + msgpack.packb({0x10: 512, 0x21: [1]})),
         codec.frame(b"\x82\x00\x03\x00\x03" + msgpack.packb({0x10: 512, 0x21: [1]})),
         codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\x01\x21\x91"),
-        codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\x01\x21\x91\x01\x02"),
+        codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\xcd\x02\x00\x21\x91\x01\x02"),
+        codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\xcd\x02\x00\x10\xcd\x02\x00"),
         codec.frame(b""),
         b"\xa1x",
+        store(5, 1)[:-1],
     ],
 )
-def test_run_ends_before_what_is_not_of_its_form(odd: bytes) -> None:
+def test_a_run_ends_before_what_is_not_of_its_form(odd: bytes) -> None:
     """The odd one goes the ordinary way."""
     stream = b"".join(store(sync, sync) for sync in range(1, 9))
-    run = runs.take_run(stream + odd)
+    run = runs.take_run(stream + odd, 0, VERSION)
     assert run is not None
     assert (run.count, run.stop) == (8, len(stream))
+    assert runs.take_run(odd, 0, VERSION) is None
 
 
-@pytest.mark.parametrize("kind", [2, 3])
-def test_short_run_is_none(kind: int) -> None:
-    """It is not worth it, whatever stands before and behind it; one more, and it is a run."""
-    least = runs.RUN_MIN
-    stream = b"".join(store(sync, sync, kind=kind) for sync in range(least))
-    first = len(store(0, 0, kind=kind))
-    run = runs.take_run(stream)
+def test_a_run_has_so_many_spaces() -> None:
+    """And ends before the next one; the same ones again are welcome."""
+    stream = b"".join(store(1, 1, space=600 + at % kernel.SPACES) for at in range(40))
+    run = runs.take_run(stream + store(1, 1, space=700), 0, VERSION)
     assert run is not None
-    assert (run.count, run.stop) == (least, len(stream))
-    assert runs.take_run(stream, first) is None
-    assert runs.take_run(stream[first:]) is None
-    assert runs.take_run(stream[first:] + encode_request(64, 5)) is None
-    assert runs.take_run(stream[:-1]) is None
-    assert runs.take_run(encode_request(64, 5) + stream) is None
-    assert runs.take_run(store(1, 1, kind=kind) + b"\xce") is None
-    assert runs.take_run(b"") is None
+    assert (run.count, run.stop) == (40, len(stream))
+    assert run.space_ids == tuple(range(600, 600 + kernel.SPACES))
+
+
+@pytest.mark.parametrize(("asked", "is_one"), [(0, True), (VERSION, True), (80, False)])
+def test_a_run_is_of_the_schema_version_asked_for(asked: int, is_one: bool) -> None:
+    """Another one is refused the ordinary way."""
+    head = msgpack.packb({0: 3, 1: 5, 5: asked})
+    data = codec.frame(head + msgpack.packb({0x10: 512, 0x21: [1]}))
+    assert (runs.take_run(data, 0, VERSION) is not None) == is_one
 
 
 def both(data: bytes) -> None:
     """The compiled and the plain kernel agree on everything that they write."""
-    capacity = 16
     results = []
     for module in (kernel, PLAIN_IPROTO):
-        table = runs._ZERO * (module.RUN_HEAD + 2 * capacity + 1)
-        out = bytearray(len(data))
-        count = module.take_run(data, 0, table, capacity, out)
-        size = table[module.RUN_BYTES]
-        answers = bytearray(size + module.ANSWER_BYTES * count)
-        written = module.answers(table, capacity, count, bytes(out[:size]), 80, answers)
-        assert written == len(answers)
-        results.append((count, table, bytes(out[:size]), answers))
+        capacity = module.frames(data, 0, 16)
+        table = array("Q", bytes(8 * (module.RUN_HEAD + (1 + module.WIDTH) * capacity)))
+        count = module.take_run(data, 0, VERSION, table, capacity)
+        first = module.RUN_HEAD + capacity
+        columns, syncs = table[first:], table[module.RUN_HEAD : first]
+        spans = array("Q")
+        for number in range(count):
+            at = number * module.WIDTH
+            spans.extend((0, 0, 0, 0, *columns[at + 4 : at + 8], 0, 0))
+        out = bytearray(module.ANSWER_BYTES * count + 2 * len(data))
+        written = module.answers(columns, syncs, spans, data, 0, count, VERSION, out)
+        assert written <= len(out)
+        assert module.answers(columns, syncs, spans, data, 0, count, VERSION, bytearray(9)) == (
+            written
+        )
+        results.append((capacity, count, table, out))
     assert results[0] == results[1]
-    count, table, _, _ = results[0]
-    for start, end in Splitter().split(data[: table[kernel.RUN_STOP]])[0]:
-        decode_request(data, start, end, Request(-1))
+    _, count, table, _ = results[0]
+    if count:
+        for start, end in Splitter().split(data[: table[kernel.RUN_STOP]])[0]:
+            decode_request(data, start, end, Request(-1))
 
 
 def test_kernels_agree_on_damaged_runs() -> None:
     """Whatever the kernel takes, the codec takes too."""
     chance = random.Random(7)
-    stream = b"".join(store(sync, sync, "abc", [1.5, None]) for sync in (1, 200, 70000, 2**40))
-    for _ in range(3000):
-        damaged = bytearray(stream)
-        for _ in range(chance.randint(1, 3)):
-            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        both(bytes(damaged[: chance.randint(0, len(damaged))]))
-    single = store(70000, 5, "abc", [1.5, None])
-    for _ in range(3000):
-        damaged = bytearray(single)
-        damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        both(bytes(damaged[: chance.choice([len(damaged)] * 3 + [chance.randrange(len(damaged))])]))
-    both(single)
+    stream = b"".join(part for sync in (1, 200, 2**40) for part in changes(sync))
+    for single in (stream, *changes(70_000)):
+        for _ in range(1500):
+            damaged = bytearray(single)
+            for _ in range(chance.randint(1, 3)):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            ends = [len(damaged)] * 3 + [chance.randrange(len(damaged))]
+            both(bytes(damaged[: chance.choice(ends)]))
+        both(single)
 
 
 @given(st.binary(max_size=120))
 def test_kernels_agree_on_garbage(data: bytes) -> None:
     """Also where nothing is a request."""
     both(data)
+
+
+def test_no_more_is_read_than_there_is() -> None:
+    """Of tables that are too small for what is asked of them."""
+    data = store(1, 1)
+    assert kernel.take_run(data, 0, VERSION, array("Q", bytes(8 * 36)), 1) == 0
+    run = runs.take_run(data, 0, VERSION)
+    assert run is not None
+    out = bytearray(100)
+    nothing = array("Q")
+    for columns, syncs, results in (
+        (nothing, run.syncs, array("Q", bytes(80))),
+        (run.columns, nothing, array("Q", bytes(80))),
+        (run.columns, run.syncs, nothing),
+    ):
+        assert kernel.answers(columns, syncs, results, b"", 0, 1, VERSION, out) == 0
