@@ -108,12 +108,3 @@ cdef Py_ssize_t put_sized(
 
 @cython.locals(count=Py_ssize_t, row=Py_ssize_t, more=u64, less=u64)
 cpdef Py_ssize_t join_bounds(u64[::1] bounds, u64[::1] out, Py_ssize_t at) except? -2
-
-@cython.locals(longest=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, count=Py_ssize_t,
-               row=Py_ssize_t, start=Py_ssize_t, size=Py_ssize_t)
-cpdef Py_ssize_t ascending(const unsigned char[::1] keys, u64[::1] bounds) except? -2
-
-@cython.locals(i=Py_ssize_t)
-cdef bint is_before(
-    const unsigned char[::1] keys, Py_ssize_t one, Py_ssize_t one_size, Py_ssize_t other,
-    Py_ssize_t other_size) noexcept

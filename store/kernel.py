@@ -599,29 +599,4 @@ def join_bounds(bounds: Table, out: Table, at: int) -> int:
     return at + count
 
 
-def ascending(keys: bytes, bounds: Table) -> int:
-    """The length of the longest key, or -1 where one is not greater than the one before it."""
-    longest = 0
-    before = 0
-    before_size = 0
-    count = len(bounds) - 1
-    for row in range(count):
-        start = bounds[row]
-        size = bounds[row + 1] - start
-        longest = max(longest, size)
-        if row and not is_before(keys, before, before_size, start, size):
-            return -1
-        before = start
-        before_size = size
-    return longest
-
-
-def is_before(keys: bytes, one: int, one_size: int, other: int, other_size: int) -> bool:
-    """Whether the bytes at `one` sort before those at `other`. Unchecked."""
-    for i in range(min(one_size, other_size)):
-        if keys[one + i] != keys[other + i]:
-            return keys[one + i] < keys[other + i]
-    return one_size < other_size
-
-
 COMPILED = "put_bytes" not in globals()  # compiled, it is a C function that Python does not see
