@@ -51,6 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(
             "lmdb_*",
             "position_of_rows_*",
+            "change_behind_*",
             "lone_kill",
             "pipelined_insert_*",
             "reference*",
