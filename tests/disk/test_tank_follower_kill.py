@@ -258,7 +258,8 @@ def test_kill_at_a_step_keeps_content_and_position_together(
         assert count >= before
         passes = 1 if count > before else passes + 1
         before = count
-    assert kills > 5
+    # The state takes what several commits have left, where it comes late.
+    assert kills > (2 if step == "store.before_apply_commit" else 5)
     upstream.stop()
     whole = upstream.stored()
     with logweir.open(folder) as log:

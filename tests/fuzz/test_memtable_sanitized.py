@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,8 @@ class Sanitized:
         files = list(Path(sys.argv[1]).glob(name.rpartition(".")[2] + ".*.so"))
         return spec_from_file_location(name, files[0]) if files else None
 sys.meta_path.insert(0, Sanitized)
+"""
+DRIVER = """
 import memtabledriver
 from logweir.store import memtable, memtablekernel
 assert memtable.COMPILED and memtablekernel.__file__.startswith(sys.argv[1])
@@ -156,37 +159,36 @@ print("failed", failures)
 """
 
 
-@pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """The folder of the extensions, and the environment that they run in."""
+def built(folder: Path, kernels: Mapping[str, Path], *, scarce: bool = False) -> dict[str, str]:
+    """Make the extensions in a folder, with arenas of one block an entry. Returns the environment
+    that they run in. `scarce`: memtables get as much memory as their test says."""
     pytest.importorskip("Cython", reason="Cython is not installed: the kernel cannot be built here")
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is not installed: the kernel cannot be built here")
     libraries = [library(compiler, name) for name in ("libasan.so", "libubsan.so")]
-    folder = tmp_path_factory.mktemp("sanitized")
-    types = folder / "types" / "logweir" / "store"
-    types.mkdir(parents=True)
-    for own in (ROOT / "store").glob("*.pxd"):
-        shutil.copyfile(own, types / own.name)
+    for room in ("store", "wal"):
+        types = folder / "types" / "logweir" / room
+        types.mkdir(parents=True)
+        for own in (ROOT / room).glob("*.pxd"):
+            shutil.copyfile(own, types / own.name)
     (folder / "scarce.h").write_text(SCARCE)
-    for name, source in KERNELS.items():
+    for name, source in kernels.items():
         text = source.read_text()
+        include = [f"-I{sysconfig.get_paths()['include']}"]
         if name.endswith(".memtablekernel"):
             for large, small in SMALL.items():
                 assert large in text
                 text = text.replace(large, small)
+            include += ["-include", "scarce.h"] if scarce else []
         last = name.rpartition(".")[2]
         (folder / f"{last}.pyx").write_text(text)
         cython = [sys.executable, "-m", "cython", "-3", "-I", "types", "--module-name", name]
         subprocess.run([*cython, f"{last}.pyx"], cwd=folder, check=True)
         target = last + sysconfig.get_config_var("EXT_SUFFIX")
-        include = [f"-I{sysconfig.get_paths()['include']}"]
-        if name.endswith(".memtablekernel"):
-            include += ["-include", "scarce.h"]
         command = [compiler, "-O1", "-g", "-shared", "-fPIC", *SANITIZE, *include]
         subprocess.run([*command, f"{last}.c", "-o", target], cwd=folder, check=True)
-    return folder, {
+    return {
         **os.environ,
         "LD_PRELOAD": ":".join(libraries),
         "PYTHONMALLOC": "malloc",  # so that every bytes object is a block that is watched
@@ -194,12 +196,19 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     }
 
 
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder of the extensions, and the environment that they run in."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    return folder, built(folder, KERNELS, scarce=True)
+
+
 def _run(
     sanitized: tuple[Path, dict[str, str]], code: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     folder, environment = sanitized
     return subprocess.run(
-        [sys.executable, "-P", "-c", FIND + code, str(folder), *arguments],
+        [sys.executable, "-P", "-c", FIND + DRIVER + code, str(folder), *arguments],
         env=environment,
         cwd=ROOT,
         capture_output=True,

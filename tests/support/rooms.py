@@ -62,7 +62,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
         *("failing_system_calls", "folder_named_icu", "fork", "interrupts", "synchronous_rows"),
         "settled_*",
-        *("traced_commits", "upsert_of_keys", "memtable*", "layers", "statement_kernel*"),
+        *(
+            "traced_commits",
+            "upsert_of_keys",
+            "memtable*",
+            "layers",
+            "statement_kernel*",
+            "statements_sanitized",
+        ),
     ),
     "hub": (
         *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),

@@ -1,0 +1,54 @@
+"""The compiled statements and selections under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+`LOGWEIR_SANITIZED`: how many random statements, default 1,500.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fuzz.test_memtable_sanitized import FIND, PYTEST, built
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("memtable", "merge", "update", "plan", "layer", "statement", "select", "row")
+KERNELS = {f"logweir.store.{name}kernel": ROOT / "store" / f"{name}kernel.pyx" for name in NAMES}
+STATEMENTS = os.environ.get("LOGWEIR_SANITIZED", "1500")
+CHECK = """
+from logweir.store import executing, statementkernel
+assert executing.COMPILED and statementkernel.__file__.startswith(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder of the extensions, and the environment that they run in."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    return folder, {**built(folder, KERNELS), "LOGWEIR_STATEMENTS": STATEMENTS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["property", "unit"])
+def test_statements_stay_in_their_memory(
+    sanitized: tuple[Path, dict[str, str]], method: str
+) -> None:
+    """Random and odd ones, refused and undone ones among them, and selections in between."""
+    folder, environment = sanitized
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            FIND + CHECK + PYTEST,
+            str(folder),
+            f"tests/{method}/test_statement_kernel.py",
+        ],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
