@@ -44,7 +44,12 @@ UNKEPT = ("bits", "place", "shout")
 
 def check(serving: Serving, name: str, rows: list[list[Value]], gone: str = "") -> None:
     log = serving.log
-    serving.wait(lambda: log.schema.get(name) is not None)
+
+    def is_defined() -> bool:
+        space = log.schema.get(name)
+        return space is not None and "name" in [index.name for index in space.indexes]
+
+    serving.wait(is_defined)  # the space and each index come in transactions of their own
     serving.wait(lambda: [list(row) for row in log.select(name)] == rows)
     assert [list(row) for row in log.select(name, index="name")] == sorted(
         rows, key=lambda row: str(row[3])
