@@ -253,7 +253,7 @@ def test_rows_compiled_are_rows_interpreted(
 
 @settings(deadline=None, max_examples=200)
 @example(
-    [[(RowType.REPLACE, bytes.fromhex("8210cd0200219ac4016100c40000000100 00a0c400"))]], 2, 0
+    [[(RowType.REPLACE, bytes.fromhex("8210cd0200219ac4016100c4000000010000a0c400"))]], 2, 0
 )  # the row loses its lsn
 @given(st.lists(transactions(), min_size=1, max_size=5), st.integers(0, 2**32), LSNS)
 def test_what_is_taken_of_broken_blocks_is_what_columns_take(
