@@ -61,7 +61,7 @@ def test_main_process_over_tcp_is_followed_across_restarts_of_both(
         with Serving(tmp_path / "data", follow=[url]) as serving:
             serving.wait(lambda: follows(serving))
             synapse.activity("first")
-            reference.read_until("RDATA receipts")
+            reference.read_activity()
             reference.send("REPLICATE ")
             reference.read_until("POSITION user_signature")
             first = wire_rows(reference.lines, dialect)
@@ -69,7 +69,7 @@ def test_main_process_over_tcp_is_followed_across_restarts_of_both(
             serving.wait(lambda: has_all(serving, first))
             assert stored(serving.log) == first
         synapse.activity("second")
-        reference.read_until("RDATA receipts")
+        reference.read_activity()
         reference.send("REPLICATE ")
         reference.read_until("POSITION user_signature")
         both = wire_rows(reference.lines, dialect)
