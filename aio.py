@@ -28,13 +28,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from logweir import store
-from logweir.store import append as appending
-from logweir.store.commit import Job
+from logweir.store.commit import append as appending
+from logweir.store.commit.queue import Job
 from logweir.store.cursor import LogCursor
-from logweir.store.log import Log
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.store.statements import (
+from logweir.store.engine.request import Request
+from logweir.store.engine.statements import (
     Row,
     as_row,
     delete_request,
@@ -43,6 +41,8 @@ from logweir.store.statements import (
     update_request,
     upsert_request,
 )
+from logweir.store.log import Log
+from logweir.store.schema.schema import Schema
 from logweir.store.transaction import Transaction
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
@@ -88,7 +88,7 @@ class _Opening:
 
 
 class _AsyncStatements(ABC):
-    """The statements, awaited: see `logweir.store.statements.Statements`."""
+    """The statements, awaited: see `logweir.store.engine.statements.Statements`."""
 
     @property
     @abstractmethod

@@ -80,8 +80,8 @@ SYNC_ASIDE_BYTES: Final = 16 * 1024 * 1024
 `write`): closing it syncs the rest, and that is waited for."""
 
 LAYER_BYTES: Final = 16 * 1024 * 1024
-"""When the layers over the state hold so much, the state takes them (`store.layers`); changes wait
-where they hold twice as much."""
+"""When the layers over the state hold so much, the state takes them (`store.state.layers`); changes
+wait where they hold twice as much."""
 
 LAYER_SECONDS: Final = 1.0
 """Or when the oldest of them is as old as this."""

@@ -19,18 +19,19 @@ from setuptools.command.build_py import build_py
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.wal.fillerkernel": "wal/fillerkernel.py",
-    "logweir.store.kernel": "store/kernel.py",
-    "logweir.store.memtablekernel": "store/memtablekernel.pyx",
-    "logweir.store.lmdbkernel": "store/lmdbkernel.pyx",
-    "logweir.store.applykernel": "store/applykernel.pyx",
-    "logweir.store.mergekernel": "store/mergekernel.pyx",
-    "logweir.store.updatekernel": "store/updatekernel.pyx",
-    "logweir.store.plankernel": "store/plankernel.pyx",
-    "logweir.store.layerkernel": "store/layerkernel.pyx",
-    "logweir.store.statementkernel": "store/statementkernel.pyx",
-    "logweir.store.rowkernel": "store/rowkernel.pyx",
-    "logweir.store.selectkernel": "store/selectkernel.pyx",
-    "logweir.store.pagekernel": "store/pagekernel.py",
+    "logweir.store.schema.kernel": "store/schema/kernel.py",
+    "logweir.store.state.memtablekernel": "store/state/memtablekernel.pyx",
+    "logweir.store.state.lmdbkernel": "store/state/lmdbkernel.pyx",
+    "logweir.store.state.applykernel": "store/state/applykernel.pyx",
+    "logweir.store.state.mergekernel": "store/state/mergekernel.pyx",
+    "logweir.store.schema.packkernel": "store/schema/packkernel.pyx",
+    "logweir.store.engine.updatekernel": "store/engine/updatekernel.pyx",
+    "logweir.store.schema.plankernel": "store/schema/plankernel.pyx",
+    "logweir.store.state.layerkernel": "store/state/layerkernel.pyx",
+    "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
+    "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
+    "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
+    "logweir.store.state.pagekernel": "store/state/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.bucketkernel": "replication/bucketkernel.py",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
@@ -49,7 +50,7 @@ TYPES = Path("build/cython/types")
 
 # What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
 # compiler looks anyway.
-LINKED = {"logweir.store.lmdbkernel": "lmdb", "logweir.store.applykernel": "lmdb"}
+LINKED = {"logweir.store.state.lmdbkernel": "lmdb", "logweir.store.state.applykernel": "lmdb"}
 
 
 def flags(name: str) -> dict[str, list[str]]:

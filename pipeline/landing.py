@@ -28,7 +28,7 @@ from logweir.replication.iproto.codec import IprotoKey, RequestType
 from logweir.replication.positions import POSITION_SPACE, make_spaces
 from logweir.replication.urls import parse_url
 from logweir.store import Log
-from logweir.store.request import Request
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

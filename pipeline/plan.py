@@ -30,7 +30,7 @@ from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
-from logweir.store.settling import judged, may_wait
+from logweir.store.engine.settling import judged, may_wait
 from logweir.wal import kernel
 from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.damage import Damage

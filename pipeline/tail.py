@@ -24,7 +24,7 @@ from logweir.errors import PositionUnavailable, WalError
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.storage import open_storage
-from logweir.store.settling import judge_at
+from logweir.store.engine.settling import judge_at
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.follow import Follower

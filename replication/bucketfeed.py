@@ -20,8 +20,8 @@ from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDO
 from logweir.replication.bucket import VBUCKETS, Item, VbucketState, unpack_item
 from logweir.replication.bucketstore import Bucket, ViewItems
 from logweir.replication.hub import Window
-from logweir.store.definition import SystemSpace
 from logweir.store.log import Log
+from logweir.store.schema.definition import SystemSpace
 from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import unpack

@@ -27,15 +27,15 @@ from logweir.replication.bucket import (
     tombstone,
     unpack_item,
 )
-from logweir.store import definitions
-from logweir.store.definition import IndexDef, IndexType, SpaceDef
-from logweir.store.engine import Engine
-from logweir.store.fieldtype import FieldType
-from logweir.store.group import Group
-from logweir.store.keys import exact_key
+from logweir.store.commit.group import Group
+from logweir.store.engine import definitions
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
 from logweir.store.log import Log
-from logweir.store.request import Request
-from logweir.store.select import Select, select
+from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.keys import exact_key
 from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType

@@ -22,8 +22,8 @@ from logweir.replication.bucket import unpack_item
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.iproto.service import Shared
 from logweir.replication.logs import get_logger
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 
 __all__ = ["Sweeper", "removal"]
 

@@ -18,7 +18,7 @@ from logweir.replication.verifiers import (
     find_scram,
     keep,
 )
-from logweir.store.commit import Job
+from logweir.store.commit.queue import Job
 
 __all__ = ["StoreCredentials"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from logweir.store import Log
-from logweir.store.group import Group
-from logweir.store.request import Request
+from logweir.store.commit.group import Group
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -28,11 +28,11 @@ from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket import Item, VbucketState
 from logweir.replication.bucketfeed import Change, Puts, resolve
 from logweir.replication.hub import Window
-from logweir.store.definition import IndexDef, SystemSpace
-from logweir.store.engine import key_of
-from logweir.store.keys import exact_key
+from logweir.store.engine.engine import key_of
+from logweir.store.engine.select import Select, select
 from logweir.store.log import Log
-from logweir.store.select import Select, select
+from logweir.store.schema.definition import IndexDef, SystemSpace
+from logweir.store.schema.keys import exact_key
 from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import unpack
@@ -43,7 +43,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["ENCODINGS", "SpaceBackfill", "SpaceChange", "SpaceFeed"]
 
 ENCODINGS: Final = ("json", "msgpack")
-_ALL: Final = 2  # the iterators of `store.select`, by number
+_ALL: Final = 2  # the iterators of `store.engine.select`, by number
 _GT: Final = 6
 _EMPTY: Final = b"\x90"
 _KEPT_WINDOWS: Final = 8

@@ -31,9 +31,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.engine.request import Request
 from logweir.store.log import Log
-from logweir.store.request import Request
 from logweir.wal.mp import Value, pack
 from logweir.wal.xrow import RowType
 

@@ -12,10 +12,10 @@ from typing import get_args
 
 from logweir.errors import ConfigError
 from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES, WRITE_AHEAD_BYTES
-from logweir.store.checkpoint import CheckpointOptions
 from logweir.store.log import Durability, Log
-from logweir.store.opening import open_folder
-from logweir.store.state import typed
+from logweir.store.recover.checkpoint import CheckpointOptions
+from logweir.store.recover.opening import open_folder
+from logweir.store.state.state import typed
 from logweir.store.transaction import Transaction
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.writer import WriterOptions

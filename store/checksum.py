@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from logweir.store.definition import SpaceDef
+from logweir.store.schema.definition import SpaceDef
 from logweir.store.view import ReadView
 from logweir.wal.crc32c import checksum
 

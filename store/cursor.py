@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.wal.follow import Follower
 from logweir.wal.process import OfProcess
-from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction
 
-__all__ = ["LogCursor", "position_of"]
+__all__ = ["LogCursor"]
 
 
 class LogCursor(OfProcess):
@@ -39,15 +37,3 @@ class LogCursor(OfProcess):
             for transaction in block.transactions():
                 yield transaction
                 self.check_process()
-
-
-def position_of(given: Mapping[int, int]) -> VClock:
-    """A position that a user gave. Raises `RequestError` for what is none."""
-    try:
-        return VClock(given)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"{given!r} is no vclock: {error}",
-            hint="a vclock maps replica ids to lsns, such as `log.vclock` or {1: 5}",
-        ) from error

@@ -3,9 +3,9 @@ caller is answered.
 
 The order of one group (`_commit_once`, `finish_group`): apply to a layer of its own → encode blocks
 → write → sync → put the layer on the stack → answer, wake followers. LMDB takes what the stack says
-behind all that (`store.layers`). Whatever stops a group before the sync leaves nothing behind but
-bytes that recovery cuts off; what stops it after the sync leaves rows in the log that are applied
-at the next opening.
+behind all that (`store.state.layers`). Whatever stops a group before the sync leaves nothing behind
+but bytes that recovery cuts off; what stops it after the sync leaves rows in the log that are
+applied at the next opening.
 """
 
 from __future__ import annotations
@@ -30,22 +30,26 @@ from logweir.errors import (
     WriterPoisoned,
 )
 from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
-from logweir.store import append, statements, upkeep
-from logweir.store.checkpoint import CheckpointOptions, Checkpoints
-from logweir.store.commit import CommitQueue, Job, OnError, Refused, TakesJobs
-from logweir.store.cursor import LogCursor, position_of
-from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine
-from logweir.store.executing import Executor
-from logweir.store.failing import Fails
-from logweir.store.group import Group, Spoiled
-from logweir.store.layers import Layers
-from logweir.store.opening import Opened
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.store.select import Select, select
-from logweir.store.settling import Settlement
-from logweir.store.state import (
+from logweir.store.commit import append
+from logweir.store.commit.failing import Fails
+from logweir.store.commit.group import Group, Spoiled
+from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused, TakesJobs
+from logweir.store.commit.syncer import Aside
+from logweir.store.cursor import LogCursor
+from logweir.store.engine import statements
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Executor
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
+from logweir.store.engine.settling import Settlement
+from logweir.store.engine.synchro import SynchroQueue
+from logweir.store.recover import upkeep
+from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
+from logweir.store.recover.opening import Opened
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
+from logweir.store.state.layers import Layers
+from logweir.store.state.state import (
     Position,
     State,
     StateError,
@@ -53,11 +57,9 @@ from logweir.store.state import (
     explained,
     typed,
 )
-from logweir.store.syncer import Aside
-from logweir.store.synchro import SynchroQueue
+from logweir.store.state.viewers import Viewers
 from logweir.store.transaction import Transaction
 from logweir.store.view import ReadView
-from logweir.store.viewers import Viewers
 from logweir.wal.endmark import EndMarks
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
@@ -640,7 +642,7 @@ class Log(Fails, OfProcess, statements.Statements, append.Appends, upkeep.Upkeep
     def cursor(self, after: Mapping[int, int] | None = None, *, settled: bool = False) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `rows`
         for who waits in a way of their own. Raises `PositionUnavailable`."""
-        start = self.oldest_position if after is None else position_of(after)
+        start = self.oldest_position if after is None else upkeep.position_of(after)
         if not self._vclock.covers(start):
             raise PositionUnavailable(
                 start, self.oldest_position, self._vclock, hint="that position is not reached yet"

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.store.engine import Engine
-from logweir.store.group import Group
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.store.select import Select, select
-from logweir.store.state import StateError, explained
-from logweir.store.statements import Statements, result_of
+from logweir.store.commit.group import Group
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
+from logweir.store.engine.statements import Statements, result_of
+from logweir.store.schema.schema import Schema
+from logweir.store.state.state import StateError, explained
 from logweir.store.view import get
 from logweir.wal.mp import Value, unpack
 

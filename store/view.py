@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from logweir.store.batches import Answers
-from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine
-from logweir.store.executing import Answer, Executor
-from logweir.store.layers import LayeredTxn
-from logweir.store.reference import selected
-from logweir.store.statements import key_bytes
+from logweir.store.engine.batches import Answers
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Answer, Executor
+from logweir.store.engine.reference import selected
+from logweir.store.engine.statements import key_bytes
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.state.layers import LayeredTxn
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 

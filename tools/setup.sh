@@ -144,7 +144,7 @@ Is the package index reachable?"
 To compile them install a C compiler and Python's headers (Debian: apt install gcc python3-dev),
 remove .venv and run this again."
     fi
-    if stamp_has compiled && [ -z "$(ls "$LOGWEIR_ROOT"/store/lmdbkernel.*.so 2>/dev/null)" ]; then
+    if stamp_has compiled && [ -z "$(ls "$LOGWEIR_ROOT"/store/state/lmdbkernel.*.so 2>/dev/null)" ]; then
         say "note: LMDB's headers are missing, so that the store calls it by py-lmdb, which is slower.
 Install them (Debian: apt install liblmdb-dev), remove .venv and run this again."
     fi

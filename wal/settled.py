@@ -3,7 +3,7 @@
 Behind a change that waits for its CONFIRM everything waits, so what is settled ends at a position;
 and what a ROLLBACK has undone before that is a few runs of lsns. Who shows the contents of a log
 reads up to the one and takes the others for NOPs: they keep their places, so that every position
-and number is the same before and after. What decides is told in `logweir.store.synchro`.
+and number is the same before and after. What decides is told in `logweir.store.engine.synchro`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns, json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, is_url, target_folder
-from logweir.store.definition import SpaceDef
+from logweir.store.schema.definition import SpaceDef
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import leased
 from logweir.wal.render import value_json

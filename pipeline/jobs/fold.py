@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 from logweir.errors import CorruptBlock, DecodeError, ErrorCode, RequestError
 from logweir.pipeline.jobs.history import POSITION_ROWS, Era, History
 from logweir.pipeline.jobs.keyed import LEARN
-from logweir.store.bulk import KeyPlan
-from logweir.store.update import apply_update, apply_upsert, check_ops
+from logweir.store.engine.update import apply_update, apply_upsert, check_ops
+from logweir.store.schema.bulk import KeyPlan
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 

@@ -43,7 +43,7 @@ from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Source, Split, plan
 from logweir.pipeline.storage import open_storage
-from logweir.store.definition import SystemSpace
+from logweir.store.schema.definition import SystemSpace
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock
 
@@ -126,7 +126,7 @@ def prepare(
 
 def _may_wait(found: Found) -> bool:
     """Whether a definition says that a space is synchronous: which of the rows behind it hold is
-    decided by rows behind them (`store.settling`)."""
+    decided by rows behind them (`store.engine.settling`)."""
     return any(
         row.space_id == SystemSpace.SPACE and b"is_sync" in (row.tuple or b"") + (row.ops or b"")
         for row in found.definitions

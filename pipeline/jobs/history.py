@@ -35,12 +35,12 @@ import zstandard
 
 from logweir.errors import CorruptBlock, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import PIPELINE_DEFINITION_BYTES
-from logweir.store import ddl
-from logweir.store.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SpaceDef, SystemSpace
-from logweir.store.engine import Engine, Plans
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.store.state import Txn
+from logweir.store.engine import ddl
+from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.request import Request
+from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SpaceDef, SystemSpace
+from logweir.store.schema.schema import Schema
+from logweir.store.state.state import Txn
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -144,7 +144,7 @@ class Era:
 
 
 class _Tree:
-    """The entries of one index, in memory: what `Engine` asks of `store.state.Tree`."""
+    """The entries of one index, in memory: what `Engine` asks of `store.state.state.Tree`."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -166,7 +166,7 @@ class _Tree:
 
 
 class _Memory:
-    """Trees by space and index: what `Engine` and `ddl` ask of `store.state.Txn`."""
+    """Trees by space and index: what `Engine` and `ddl` ask of `store.state.state.Txn`."""
 
     def __init__(self) -> None:
         self.trees: dict[tuple[int, int], _Tree] = {}

@@ -25,8 +25,8 @@ from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
-from logweir.store.definition import SpaceDef
-from logweir.store.request import Request
+from logweir.store.engine.request import Request
+from logweir.store.schema.definition import SpaceDef
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.mp import packer, skip
 from logweir.wal.xrow import RowType

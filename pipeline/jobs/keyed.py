@@ -10,7 +10,7 @@ column         type      holds
 part           INT       number of the part that the row's key belongs to
 level          INT       round in which it is folded (see `history`)
 space_id       INT
-key            BINARY    the memcomparable primary key (`store.keys`)
+key            BINARY    the memcomparable primary key (`store.schema.keys`)
 file           INT       number of the file
 position       BIGINT    place in it (`history.position`)
 what           INT       kind of row + 32 x index base + 1024 x number of its era
@@ -49,8 +49,8 @@ from logweir.pipeline.jobs.history import (
     encode_rows,
     is_definition,
 )
-from logweir.store.bulk import KeyPlan
-from logweir.store.definition import IndexDef, SpaceDef, SystemSpace
+from logweir.store.schema.bulk import KeyPlan
+from logweir.store.schema.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType

@@ -52,8 +52,9 @@ def state(
 ) -> DataFrame:
     """All tuples at a vclock, a time, or the end: space_id, space, key, tuple.
 
-    `key` sorts as the primary index does (it is `store.keys`' encoding, no MsgPack); `system`: with
-    the system spaces. Raises what `folding.prepare` raises; damage met later by the first action.
+    `key` sorts as the primary index does (it is `store.schema.keys`' encoding, no MsgPack);
+    `system`: with the system spaces. Raises what `folding.prepare` raises; damage met later by the
+    first action.
     """
     decided = prepared or prepared_state(spark, paths, until, **options)
     text = decided.plan.to_text()

@@ -36,7 +36,7 @@ from logweir.pipeline.jobs.keyed import Keyer, Known
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.reading import groups
-from logweir.store.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN
+from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN
 from logweir.wal.damage import Damage
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType

@@ -33,8 +33,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError, DecodeError
-from logweir.store.definition import SpaceDef
-from logweir.store.fieldtype import FieldType
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.fieldtype import FieldType
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import dumps, from_json, to_json
 

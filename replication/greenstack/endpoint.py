@@ -69,8 +69,8 @@ from logweir.replication.iproto.access import GUEST_ID, Privilege
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 

@@ -17,7 +17,7 @@ from logweir.limits import VCLOCK_COMPONENTS
 from logweir.replication.greenstack import pushkernel, runs
 from logweir.replication.greenstack.codec import FlexKey
 from logweir.replication.iproto import kernel as iproto_kernel
-from logweir.store.bulk import interpreted
+from logweir.store.schema.bulk import interpreted
 
 __all__ = [
     "Names",

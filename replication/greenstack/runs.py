@@ -27,8 +27,8 @@ from logweir.replication.greenstack.codec import (
 from logweir.replication.greenstack.messages import MutationAnswer
 from logweir.replication.tap import runs
 from logweir.replication.tap.codec import Packet, encode_answer
-from logweir.store.bulk import interpreted
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [

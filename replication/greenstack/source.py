@@ -44,8 +44,8 @@ from logweir.replication.names import local_name
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.tap.source import SeenKeys
 from logweir.replication.urls import Url
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 
 __all__ = ["GreenstackSource"]

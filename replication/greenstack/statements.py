@@ -9,7 +9,7 @@ from logweir.replication.greenstack.codec import FlexKey, Frame, Status
 from logweir.replication.greenstack.commands import Executor
 from logweir.replication.greenstack.lanes import Pending
 from logweir.replication.logs import get_logger
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
 
 __all__ = ["Answer", "answer_one", "execute_alone", "execute_together"]
 

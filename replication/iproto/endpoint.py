@@ -55,9 +55,9 @@ from logweir.replication.iproto.statements import (
 from logweir.replication.iproto.sysview import VIEWS
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
-from logweir.store.commit import Job
-from logweir.store.definition import SpaceDef
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
 

@@ -280,7 +280,7 @@ def answers(
     bytes they take, also where they take more than there is room for, and nothing is whole then.
 
     `columns`: as `take_run` made them; `results`, `source`: as they were executed: see
-    `store.statementkernel`.
+    `store.engine.statementkernel`.
     """
     raw = source
     to = out

@@ -42,12 +42,12 @@ from logweir.replication.iproto.packets import Packets
 from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.service import FollowerStatus, as_request_error, follower_name
 from logweir.replication.logs import get_logger
-from logweir.store.commit import Job
-from logweir.store.definition import SpaceDef
-from logweir.store.group import Group
-from logweir.store.request import Request as Change
-from logweir.store.schema import Schema
-from logweir.store.synchro import DECISIONS, Decision
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request as Change
+from logweir.store.engine.synchro import DECISIONS, Decision
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import encode_uint, pack, unpack

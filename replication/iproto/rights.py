@@ -43,13 +43,13 @@ from logweir.replication.iproto.access import (
     Privilege,
     denied,
 )
-from logweir.store.definition import SystemSpace
-from logweir.store.engine import Engine
-from logweir.store.fieldtype import FieldType
-from logweir.store.group import Group
-from logweir.store.request import Request
-from logweir.store.select import Select, select
-from logweir.store.update import apply_update
+from logweir.store.commit.group import Group
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
+from logweir.store.engine.update import apply_update
+from logweir.store.schema.definition import SystemSpace
+from logweir.store.schema.fieldtype import FieldType
 from logweir.store.view import get
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType

@@ -14,7 +14,7 @@ from typing import Final
 from logweir.errors import RequestError
 from logweir.replication.iproto import kernel
 from logweir.replication.iproto.codec import encode_error
-from logweir.store.batches import Answers
+from logweir.store.engine.batches import Answers
 from logweir.wal.xrow import RowType
 
 __all__ = ["MAY_GROW", "Run", "take_run"]
@@ -27,9 +27,10 @@ MAY_GROW: Final = frozenset((RowType.SELECT, RowType.UPDATE, RowType.DELETE))
 
 @dataclass(slots=True)
 class Run:
-    """One run. `data`: bytes in which the spans of `columns` are (see `store.statementkernel`);
-    `space_ids`: of its spaces; `uses`: of each space, `kernel.USED_TO_READ`, `USED_TO_WRITE` or
-    both; `stop`: where it ends; `size_bytes`: about what it takes in memory until it is answered.
+    """One run. `data`: bytes in which the spans of `columns` are (see
+    `store.engine.statementkernel`); `space_ids`: of its spaces; `uses`: of each space,
+    `kernel.USED_TO_READ`, `USED_TO_WRITE` or both; `stop`: where it ends; `size_bytes`: about what
+    it takes in memory until it is answered.
     """
 
     data: bytes

@@ -24,10 +24,10 @@ from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
-from logweir.store.commit import Job
-from logweir.store.executing import Executor
+from logweir.store.commit.queue import Job
+from logweir.store.engine.executing import Executor
 from logweir.store.log import Log
-from logweir.store.schema import Schema
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 

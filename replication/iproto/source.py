@@ -32,8 +32,8 @@ from logweir.replication.iproto.service import Shared
 from logweir.replication.iproto.upstream import Upstream, connect
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.urls import Url
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 

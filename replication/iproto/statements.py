@@ -24,14 +24,14 @@ from logweir.replication.iproto.requests import Request
 from logweir.replication.iproto.rights import execute_checked
 from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.sysview import VIEWS, row_filter
-from logweir.store.batches import Answers
-from logweir.store.engine import Engine
-from logweir.store.executing import Executor
-from logweir.store.group import Group
-from logweir.store.reference import bounded
-from logweir.store.request import Request as Change
-from logweir.store.schema import Schema
-from logweir.store.select import Select, select
+from logweir.store.commit.group import Group
+from logweir.store.engine.batches import Answers
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Executor
+from logweir.store.engine.reference import bounded
+from logweir.store.engine.request import Request as Change
+from logweir.store.engine.select import Select, select
+from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView
 from logweir.wal.xrow import RowType
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.replication.iproto.access import Access, Privilege
-from logweir.store.schema import Schema
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
 __all__ = ["VIEWS", "SystemView", "row_filter"]

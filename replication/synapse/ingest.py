@@ -31,11 +31,11 @@ from logweir.replication.synapse.codec import instance_label, stream_of_space
 from logweir.replication.synapse.rows import Run, pack_tuples
 from logweir.replication.synapse.units import RUN_UNITS, Change, Cursor, Gap, Moved, Unit, Units
 from logweir.store import Log
-from logweir.store.append import append_units
-from logweir.store.commit import Job
-from logweir.store.group import Group
-from logweir.store.request import Request
-from logweir.store.select import Select, select
+from logweir.store.commit.append import append_units
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
 from logweir.wal.mp import encode_uint, pack, unpack
 from logweir.wal.xrow import RowType
 

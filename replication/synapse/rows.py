@@ -14,7 +14,7 @@ from typing import Final
 from logweir.limits import SYNAPSE_LINE_BYTES, SYNAPSE_STREAMS
 from logweir.replication.synapse import kernel, linekernel
 from logweir.replication.synapse.codec import Dialect
-from logweir.store.bulk import interpreted
+from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack

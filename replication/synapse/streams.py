@@ -47,10 +47,10 @@ from logweir.replication.synapse.ingest import (
 )
 from logweir.replication.synapse.rows import Writer, inserted, is_run, render
 from logweir.store import Log
-from logweir.store.definition import SpaceDef
-from logweir.store.engine import key_of
-from logweir.store.schema import Schema
-from logweir.store.select import ITERATORS, Select, select
+from logweir.store.engine.engine import key_of
+from logweir.store.engine.select import ITERATORS, Select, select
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns

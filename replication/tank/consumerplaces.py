@@ -10,8 +10,8 @@ from logweir.replication.tank.partition import Append, Chunk, Extent
 from logweir.replication.tank.publishing import FAILED, Outcome, Writing
 from logweir.replication.tank.topicspaces import CONSUMER_FIELDS, CONSUMER_SPACE
 from logweir.store import Log
-from logweir.store.group import Group
-from logweir.store.request import Request
+from logweir.store.commit.group import Group
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

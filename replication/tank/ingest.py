@@ -29,8 +29,8 @@ from logweir.replication.tank.topicspaces import (
     topics_of,
 )
 from logweir.store import Log
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 
 __all__ = ["Batch", "Intake"]
 

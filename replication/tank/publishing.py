@@ -23,8 +23,8 @@ from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.partition import Append, Chunk
 from logweir.replication.tank.topicspaces import TopicDef, bundle_tuple, last_bundle, place_bundle
 from logweir.store import Log
-from logweir.store.group import Group
-from logweir.store.references import LargeTuple
+from logweir.store.commit.group import Group
+from logweir.store.schema.values import LargeTuple
 from logweir.wal.vclock import VClock
 
 __all__ = [

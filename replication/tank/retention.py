@@ -32,7 +32,7 @@ from logweir.replication.tank.bundle import (
 from logweir.replication.tank.config import TopicConfig
 from logweir.replication.tank.topicspaces import StoredBundle, TopicDef, bundles_from
 from logweir.store import Log
-from logweir.store.request import Request
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -72,9 +72,9 @@ from logweir.replication.tank.topicspaces import (
 from logweir.replication.tank.upkeep import Upkeep
 from logweir.replication.tank.views import is_view
 from logweir.store import Log
-from logweir.store.append import append_job, append_tuples
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.append import append_job, append_tuples
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 
 __all__ = ["StoredTopics"]

@@ -36,12 +36,12 @@ from logweir.replication.tank.config import TopicConfig, parse_config
 from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.views import is_view
 from logweir.store import Log
-from logweir.store.definition import TOPIC_FIELDS
-from logweir.store.engine import Engine
-from logweir.store.group import Group
-from logweir.store.references import LargeTuple
-from logweir.store.request import Request
-from logweir.store.select import Select, select
+from logweir.store.commit.group import Group
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
+from logweir.store.schema.definition import TOPIC_FIELDS
+from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
 

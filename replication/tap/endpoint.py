@@ -66,8 +66,8 @@ from logweir.replication.tap.streaming import Streaming
 from logweir.replication.verifiers import (
     make_space,
 )
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 

@@ -15,9 +15,9 @@ from typing import Final
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, primary_of
 from logweir.replication.iproto.service import Shared
 from logweir.replication.logs import get_logger
-from logweir.store.commit import Job
-from logweir.store.group import Group
-from logweir.store.request import Request
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 

@@ -1,7 +1,7 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
 cimport logweir.replication.bucketkernel as bucket
-cimport logweir.store.kernel as keys
+cimport logweir.store.schema.kernel as keys
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64

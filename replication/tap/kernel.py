@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import logweir.replication.bucketkernel as bucket
-import logweir.store.kernel as keys
+import logweir.store.schema.kernel as keys
 import logweir.wal.kernel as rows
 from logweir.replication.tap.codec import TEXTS, Status
 

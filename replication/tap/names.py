@@ -20,8 +20,8 @@ from typing import Final
 from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
 from logweir.replication.logs import get_logger
 from logweir.replication.retention import Retention
+from logweir.store.engine.request import Request
 from logweir.store.log import Log
-from logweir.store.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType

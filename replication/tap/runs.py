@@ -21,10 +21,10 @@ from logweir.replication.bucketstore import GroupItems, ViewItems
 from logweir.replication.tap import kernel
 from logweir.replication.tap.codec import HEADER_BYTES, Packet, PacketBuffer
 from logweir.replication.tap.pending import Pending
-from logweir.store import kernel as keys_kernel
-from logweir.store.batch import Batch
-from logweir.store.bulk import interpreted
-from logweir.store.group import Group
+from logweir.store.commit.batch import Batch
+from logweir.store.commit.group import Group
+from logweir.store.schema import kernel as keys_kernel
+from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [

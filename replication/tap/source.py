@@ -73,8 +73,8 @@ from logweir.replication.tap.commands import Executor, item_of
 from logweir.replication.tap.consumer import ConsumerSession, Refused, Started, StreamEvent
 from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.urls import Url
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 
 __all__ = ["STALL_SECONDS", "SeenKeys", "TapSource"]
 

@@ -34,8 +34,8 @@ from logweir.replication.tap.names import LABEL, NamedStream
 from logweir.replication.tap.plan import Plan, plan_new, plan_resumed
 from logweir.replication.tap.runs import touched_vbuckets
 from logweir.replication.tap.stream import Producer, mutation_of
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:

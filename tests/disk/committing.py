@@ -43,7 +43,7 @@ class Commit:
 def main(folder: Path) -> None:
     sys.path.insert(0, str(TESTS))
     import logweir
-    from logweir.store import layers
+    from logweir.store.state import layers
     from logweir.wal import failpoint
 
     layers.LAYER_BYTES = 100_000  # the state takes them again and again, between the commits
@@ -101,12 +101,12 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
 
 def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
     """How servers have changes made: jobs that wait, or tell when they are done."""
-    from logweir.store.append import append_tuples
-    from logweir.store.batches import puts
-    from logweir.store.commit import Job
-    from logweir.store.definition import TOPIC_FIELDS
-    from logweir.store.references import LargeTuple
-    from logweir.store.statements import put_request
+    from logweir.store.commit.append import append_tuples
+    from logweir.store.commit.queue import Job
+    from logweir.store.engine.batches import puts
+    from logweir.store.engine.statements import put_request
+    from logweir.store.schema.definition import TOPIC_FIELDS
+    from logweir.store.schema.values import LargeTuple
     from logweir.wal.mp import pack
     from logweir.wal.xrow import RowType
 

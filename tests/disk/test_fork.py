@@ -21,9 +21,9 @@ from logweir import aio
 from logweir.errors import UsedAfterFork
 from logweir.recovery import examine
 from logweir.replication.server import Server, ServerOptions
-from logweir.store.commit import Job
-from logweir.store.request import Request
-from logweir.store.statements import put_request
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
+from logweir.store.engine.statements import put_request
 from logweir.wal.mp import unpack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock

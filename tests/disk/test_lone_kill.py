@@ -24,8 +24,8 @@ CHANGES = 400
 WRITER = """
 import os, sys
 import logweir
-from logweir.store import layers
-from logweir.store.statements import put_request
+from logweir.store.state import layers
+from logweir.store.engine.statements import put_request
 from logweir.wal.xrow import RowType
 layers.LAYER_SECONDS = 0.005  # the state takes them again and again
 folder, way, changes = sys.argv[1], sys.argv[2], int(sys.argv[3])

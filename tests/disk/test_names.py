@@ -15,7 +15,7 @@ import pytest
 import logweir
 from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.recovery import repair, restore
-from logweir.store.state import State
+from logweir.store.state.state import State
 from logweir.wal.filesystem import OS, OsFileSystem
 
 FORMAT = [("id", "unsigned"), ("value", "string")]

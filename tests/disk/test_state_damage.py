@@ -44,7 +44,7 @@ import collections, json, logging, os, random, shutil, sys, tempfile, traceback
 from pathlib import Path
 import logweir, logweir.errors
 from logweir.recovery import examine
-from logweir.store.statecheck import check_state
+from logweir.store.recover.statecheck import check_state
 logging.disable(logging.CRITICAL)
 os.fsync = os.fdatasync = lambda fd: None
 count, kinds = int(sys.argv[1]), sys.argv[2].split()

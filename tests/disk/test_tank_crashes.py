@@ -19,7 +19,7 @@ from logweir.replication.tank.messages import PublishResult
 from logweir.replication.tank.partition import Append
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tank.topicspaces import create_topic
-from logweir.store import layers
+from logweir.store.state import layers
 from logweir.wal import failpoint
 
 STEPS = [

@@ -27,7 +27,8 @@ from logweir.replication.tank.client import Client
 from logweir.replication.tank.messages import PublishPart, PublishResult
 from logweir.replication.tank.source import TankSource
 from logweir.replication.urls import parse_url
-from logweir.store import Log, layers
+from logweir.store import Log
+from logweir.store.state import layers
 from logweir.wal import failpoint
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import Key, RowType

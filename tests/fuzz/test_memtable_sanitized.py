@@ -19,8 +19,8 @@ from fuzz.test_kernel_sanitized import SANITIZE, library
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = {
-    "logweir.store.memtablekernel": ROOT / "store" / "memtablekernel.pyx",
-    "logweir.store.mergekernel": ROOT / "store" / "mergekernel.pyx",
+    "logweir.store.state.memtablekernel": ROOT / "store" / "state" / "memtablekernel.pyx",
+    "logweir.store.state.mergekernel": ROOT / "store" / "state" / "mergekernel.pyx",
     "memtabledriver": ROOT / "tests" / "support" / "memtabledriver.pyx",
 }
 SMALL = {"FIRST_BYTES = 2048": "FIRST_BYTES = 8", "MOST_BYTES = 1 << 18": "MOST_BYTES = 8"}
@@ -51,7 +51,7 @@ sys.meta_path.insert(0, Sanitized)
 """
 DRIVER = """
 import memtabledriver
-from logweir.store import memtable, memtablekernel
+from logweir.store.state import memtable, memtablekernel
 assert memtable.COMPILED and memtablekernel.__file__.startswith(sys.argv[1])
 """
 PYTEST = """
@@ -60,7 +60,7 @@ sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 DRIVE = """
 from random import Random
-from logweir.store.memtable import Memtable, PlainMemtable
+from logweir.store.state.memtable import Memtable, PlainMemtable
 def key(random):
     kind = random.randrange(4)
     if kind == 0:
@@ -113,7 +113,7 @@ print("driven")
 FAIL = """
 from ctypes import CDLL, c_long
 from random import Random
-from logweir.store.memtable import Memtable
+from logweir.store.state.memtable import Memtable
 left = c_long.in_dll(CDLL(memtablekernel.__file__), "memtable_allocations_left")
 failures = 0
 for seed, count in ((0, 40), (1, 700), (2, 1500)):
@@ -167,11 +167,10 @@ def built(folder: Path, kernels: Mapping[str, Path], *, scarce: bool = False) ->
     if compiler is None:
         pytest.skip("gcc is not installed: the kernel cannot be built here")
     libraries = [library(compiler, name) for name in ("libasan.so", "libubsan.so")]
-    for room in ("store", "wal"):
-        types = folder / "types" / "logweir" / room
-        types.mkdir(parents=True)
-        for own in (ROOT / room).glob("*.pxd"):
-            shutil.copyfile(own, types / own.name)
+    for own in (*ROOT.glob("store/*/*.pxd"), *ROOT.glob("wal/*.pxd")):
+        types = folder / "types" / "logweir" / own.relative_to(ROOT)
+        types.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(own, types)
     (folder / "scarce.h").write_text(SCARCE)
     for name, source in kernels.items():
         text = source.read_text()
@@ -254,7 +253,7 @@ def test_no_failing_allocation_harms_a_memtable(sanitized: tuple[Path, dict[str,
 def test_the_sanitizer_sees_a_step_over_an_edge(sanitized: tuple[Path, dict[str, str]]) -> None:
     """Reading by a pointer that is held too long is caught, so that the others can fail."""
     code = """
-from logweir.store.memtable import Memtable
+from logweir.store.state.memtable import Memtable
 driver = memtabledriver.Driver(Memtable())
 driver.set(b"key", b"some bytes")
 driver.set(b"key", b"2")

@@ -14,11 +14,15 @@ import pytest
 from fuzz.test_memtable_sanitized import FIND, PYTEST, built
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("memtable", "merge", "update", "plan", "layer", "statement", "select", "row")
-KERNELS = {f"logweir.store.{name}kernel": ROOT / "store" / f"{name}kernel.pyx" for name in NAMES}
+NAMES = ("memtable", "merge", "pack", "update", "plan", "layer", "statement", "select", "row")
+KERNELS = {
+    "logweir." + ".".join(source.relative_to(ROOT).with_suffix("").parts): source
+    for name in NAMES
+    for source in ROOT.glob(f"store/*/{name}kernel.pyx")
+}
 STATEMENTS = os.environ.get("LOGWEIR_SANITIZED", "1500")
 CHECK = """
-from logweir.store import executing, statementkernel
+from logweir.store.engine import executing, statementkernel
 assert executing.COMPILED and statementkernel.__file__.startswith(sys.argv[1])
 """
 

@@ -17,14 +17,14 @@ from samples import sample
 
 from interop.valuecases import Cases
 from logweir.errors import RequestError
-from logweir.store import jsonpath
-from logweir.store.bulk import KeyPlan, split_tuples
-from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.keys import exact_key, index_keys, search_key
-from logweir.store.schema import Schema, check_cluster_row
-from logweir.store.update import apply_update, apply_upsert
-from logweir.store.values import invalid_msgpack
+from logweir.store.engine.update import apply_update, apply_upsert
+from logweir.store.schema import jsonpath
+from logweir.store.schema.bulk import KeyPlan, split_tuples
+from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.keys import exact_key, index_keys, search_key
+from logweir.store.schema.schema import Schema, check_cluster_row
+from logweir.store.schema.values import invalid_msgpack
 from logweir.wal.mp import pack, skip
 
 ROUNDS = int(os.environ.get("LOGWEIR_FUZZ_ROUNDS", "8000"))

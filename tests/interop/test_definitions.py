@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from interop.realtarantool import RealTarantool
 from interop.valuecases import schema_of
 from logweir.errors import RequestError
-from logweir.store.keys import exact_key
-from logweir.store.schema import Schema
+from logweir.store.schema.keys import exact_key
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import pack, unpack
 
 pytestmark = pytest.mark.tarantool
@@ -186,7 +186,7 @@ class Ours:
         self.rows: dict[int, dict[tuple[Any, ...], bytes]] = {kind: {} for kind in KEY_PARTS}
 
     def has_rows(self, space_id: int, index_id: int, key: list[Any]) -> bool:
-        """Whether a system space of ours has a row: see `logweir.store.schema.HasRows`."""
+        """Whether a system space of ours has a row: see `logweir.store.schema.schema.HasRows`."""
         if space_id == SPACE_SEQUENCE and index_id == 1:
             return any(unpack(row)[1] == key[0] for row in self.rows[space_id].values())
         return False

@@ -23,7 +23,7 @@ from logweir.replication.greenstack.messages import (
 from logweir.replication.iproto import service
 from logweir.replication.iproto.service import Shared
 from logweir.replication.urls import parse_listen_url
-from logweir.store.commit import Job
+from logweir.store.commit.queue import Job
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 

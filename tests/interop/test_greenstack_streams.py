@@ -22,8 +22,8 @@ from logweir.replication.tap.codec import Opcode as Tap
 from logweir.replication.tap.codec import Packet
 from logweir.replication.tap.messages import Connect, Opaque, Option
 from logweir.replication.urls import parse_listen_url
-from logweir.store import layers
 from logweir.store import open as open_store
+from logweir.store.state import layers
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 

@@ -17,7 +17,7 @@ from logweir.errors import ErrorCode
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.iproto import codec, service
 from logweir.replication.iproto.service import Shared
-from logweir.store.commit import CommitQueue
+from logweir.store.commit.queue import CommitQueue
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 

@@ -128,7 +128,7 @@ def test_join_by_a_slow_reader_does_not_hold_up_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the state must grow, the join is broken off with error 116, and changes go on."""
-    monkeypatch.setattr("logweir.store.state.STATE_MAP_START_BYTES", 1024 * 1024)
+    monkeypatch.setattr("logweir.store.state.state.STATE_MAP_START_BYTES", 1024 * 1024)
     monkeypatch.setattr("logweir.replication.iproto.relay.JOIN_ROOM_BYTES", 1024 * 1024)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         fill(serving)

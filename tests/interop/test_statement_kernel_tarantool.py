@@ -2,7 +2,7 @@
 
 Compared: tuple or error number of every statement, and at the end the tuples of all indexes in
 order, HASH ones as a set. Left out are the values which logweir orders otherwise on purpose (see
-`store.keys`), and what is no MsgPack.
+`store.schema.keys`), and what is no MsgPack.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("logweir.store.statementkernel")
+pytest.importorskip("logweir.store.engine.statementkernel")
 
 from support.compiled import ALL, Compiled, Outcome
 from support.statements import TarantoolDice
 
 from interop.realtarantool import RealTarantool
-from logweir.store.definition import IndexType, SpaceDef
-from logweir.store.request import Request
-from logweir.store.schema import Schema
+from logweir.store.engine.request import Request
+from logweir.store.schema.definition import IndexType, SpaceDef
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -15,10 +15,10 @@ from samples import damaged
 import logweir
 from interop.realtarantool import RealTarantool, TarantoolDied, TarantoolError
 from logweir.errors import DirectoryLocked
-from logweir.store.append import append_tuples
-from logweir.store.commit import Job
-from logweir.store.definition import TOPIC_FIELDS
-from logweir.store.references import LargeTuple
+from logweir.store.commit.append import append_tuples
+from logweir.store.commit.queue import Job
+from logweir.store.schema.definition import TOPIC_FIELDS
+from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import pack
 
 pytestmark = pytest.mark.tarantool

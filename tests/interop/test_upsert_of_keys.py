@@ -11,7 +11,7 @@ import pytest
 import logweir
 from interop.realtarantool import RealTarantool
 from logweir.errors import RequestError
-from logweir.store.request import Request
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

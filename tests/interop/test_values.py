@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from interop.realtarantool import RealTarantool, TarantoolError
 from interop.valuecases import SETUP, Cases, array, mapping, schema_of
 from logweir.errors import RequestError
-from logweir.store.definition import SpaceDef
-from logweir.store.keys import exact_key, index_keys, search_key, tuple_key
-from logweir.store.update import apply_update, apply_upsert, check_primary_kept
-from logweir.store.values import read_array
+from logweir.store.engine.update import apply_update, apply_upsert, check_primary_kept
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.keys import exact_key, index_keys, search_key, tuple_key
+from logweir.store.schema.values import read_array
 from logweir.wal.mp import pack, skip
 
 pytestmark = pytest.mark.tarantool

@@ -11,8 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 from interop.realtarantool import RealTarantool
-from logweir.store.schema import Schema
-from logweir.store.values import map_header, read_array
+from logweir.store.schema.schema import Schema
+from logweir.store.schema.values import map_header, read_array
 from logweir.wal.mp import encode_array_header, pack, skip, unpack
 
 KEYS = ("a", "b", "c", "dd", "xy", "a b")

@@ -18,7 +18,7 @@ from logweir.replication.greenstack import pushing, pushkernel, runs
 from logweir.replication.greenstack.codec import encode_frame
 from logweir.replication.tap import kernel as tap_kernel
 from logweir.replication.tap.codec import Opcode, Packet, encode_answer, encode_request
-from logweir.store.bulk import interpreted
+from logweir.store.schema.bulk import interpreted
 
 PLAIN_GS = runs.interpreted_kernel()
 PLAIN_PUSH = pushing.interpreted_kernel()

@@ -40,7 +40,7 @@ from logweir.replication.greenstack.messages import (
     encode_remove,
 )
 from logweir.replication.urls import parse_listen_url
-from logweir.store import layers
+from logweir.store.state import layers
 
 LANES = st.sampled_from([None, b"", b"blue", b"red"])
 KEYS = st.integers(0, 2)

@@ -34,9 +34,9 @@ from logweir.replication.greenstack.messages import Document, MutationAnswer, de
 from logweir.replication.greenstack.statements import execute_alone
 from logweir.replication.tap.codec import PacketBuffer
 from logweir.replication.urls import parse_listen_url
-from logweir.store import layers
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.state import layers
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row
 

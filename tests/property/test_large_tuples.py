@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logweir.store import kernel
-from logweir.store.bulk import interpreted
-from logweir.store.references import REFERENCE, LargeTuple
+from logweir.store.schema import kernel
+from logweir.store.schema.bulk import interpreted
+from logweir.store.schema.values import LargeTuple
+from logweir.store.state.references import REFERENCE
 from logweir.wal import kernel as wal_kernel
 from logweir.wal.crc32c import checksum
 from logweir.wal.mp import pack, unpack

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import logweir
-from logweir.store import layers
 from logweir.store.log import Log
+from logweir.store.state import layers
 from logweir.store.view import ReadView
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import unpack

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-compiled = pytest.importorskip("logweir.store.lmdbkernel", reason="LMDB is called by py-lmdb")
+compiled = pytest.importorskip("logweir.store.state.lmdbkernel", reason="LMDB is called by py-lmdb")
 lmdb = pytest.importorskip("lmdb", reason="py-lmdb is not installed")
 
 NAMES = (b"one", b"two", b"three", b"four")

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from logweir.store import base, tree
-from logweir.store.longkeys import PIECE_BYTES
-from logweir.store.memtable import COMPILED, Memtable
-from logweir.store.references import REFERENCE
-from logweir.store.state import State
+from logweir.store.state import base, tree
+from logweir.store.state.longkeys import PIECE_BYTES
+from logweir.store.state.memtable import COMPILED, Memtable
+from logweir.store.state.references import REFERENCE
+from logweir.store.state.state import State
 
 NAMES = (512, 0), (513, 0)
 

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from logweir.store import memtable
-from logweir.store.memtable import COMPILED, Memtable, PlainMemtable
+from logweir.store.state import memtable
+from logweir.store.state.memtable import COMPILED, Memtable, PlainMemtable
 
 BOTH: dict[str, tuple[Any, Any, Any]] = {
     "plain": (
@@ -362,7 +362,7 @@ import resource, sys
 from array import array
 from random import Random
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
-from logweir.store import memtable
+from logweir.store.state import memtable
 Memtable = getattr(memtable, sys.argv[1])
 count = 40_000
 keys = Random(1).randbytes(8 * count)

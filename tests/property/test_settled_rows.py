@@ -18,9 +18,9 @@ from logweir import pipeline
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.reading import scan
 from logweir.pipeline.tail import Tail
-from logweir.store.commit import Job
+from logweir.store.commit.queue import Job
+from logweir.store.engine.synchro import APPLIED
 from logweir.store.log import Log
-from logweir.store.synchro import APPLIED
 from logweir.wal.columns import RowColumns
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from logweir.store import base, lmdbfile, pagekernel
-from logweir.store.bulk import interpreted
+from logweir.store.schema.bulk import interpreted
+from logweir.store.state import base, lmdbfile, pagekernel
 
 PAGE = 4096
 BRANCH, LEAF, OVERFLOW = 1, 2, 4

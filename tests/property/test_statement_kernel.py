@@ -15,20 +15,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("logweir.store.statementkernel")
+pytest.importorskip("logweir.store.engine.statementkernel")
 
 from support.compiled import ALL, Compiled, Condition, Outcome, Wanted, selected, told
 from support.statements import Dice
 
 from logweir.errors import RequestError
-from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine, Plans
-from logweir.store.executing import PlainExecutor
-from logweir.store.layers import LayeredTxn
-from logweir.store.reference import found_by, is_expected
-from logweir.store.request import Request, encode_body
-from logweir.store.schema import Schema
-from logweir.store.state import State, Txn
+from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.executing import PlainExecutor
+from logweir.store.engine.reference import found_by, is_expected
+from logweir.store.engine.request import Request, encode_body
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
+from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.state import State, Txn
 from logweir.wal.xrow import RowType
 
 STATEMENTS = int(os.environ.get("LOGWEIR_STATEMENTS", "30000"))

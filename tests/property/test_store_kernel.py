@@ -16,11 +16,11 @@ from mutation import mutate
 from interop.valuecases import Cases
 from interop.valuecases import array as packed_array
 from logweir.errors import RequestError
-from logweir.store import bulk, kernel
-from logweir.store.bulk import KeyPlan, _table, interpreted, pack_tuples
-from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.keys import index_keys
+from logweir.store.schema import bulk, kernel
+from logweir.store.schema.bulk import KeyPlan, _table, interpreted, pack_tuples
+from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.keys import index_keys
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import pack
 

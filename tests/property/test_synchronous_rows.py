@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import logweir
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
-from logweir.store import group
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit import group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.synchro import encode_decision
 from logweir.store.log import Log
-from logweir.store.synchro import encode_decision
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_row

@@ -26,7 +26,7 @@ from logweir.replication.tank.messages import Publish, PublishPart, PublishResul
 from logweir.replication.tank.partition import Append
 from logweir.replication.tank.publishing import Outcome
 from logweir.replication.tank.topicspaces import Placed, bundle_tuple, place_bundle
-from logweir.store.references import LargeTuple
+from logweir.store.schema.values import LargeTuple
 
 VIEWED = 100
 KERNELS = pytest.mark.parametrize("module", [kernel, PLAIN_TANK], ids=["compiled", "interpreted"])

@@ -33,10 +33,10 @@ from logweir.replication.tap.runs import (
     touched_vbuckets,
 )
 from logweir.replication.tap.stream import Producer, StreamOptions, mutation_of
-from logweir.store.bulk import interpreted
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.store.log import Log
+from logweir.store.schema.bulk import interpreted
 from logweir.wal.vclock import VClock
 
 NOW = 1_795_000_000.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.store.layers import Layers, Stack
-from logweir.store.state import Txn
+from logweir.store.state.layers import Layers, Stack
+from logweir.store.state.state import Txn
 
 
 def test_a_change_right_behind_the_states_commit_is_made(

@@ -10,9 +10,9 @@ import pytest
 
 import logweir
 from logweir.errors import ErrorCode
-from logweir.store.batches import puts
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.batches import puts
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import logweir
-from logweir.store.request import Request
-from logweir.store.state import State
+from logweir.store.engine.request import Request
+from logweir.store.state.state import State
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import logweir
 from logweir.errors import ErrorCode, RequestError
-from logweir.store.append import append_job, pack_run
-from logweir.store.commit import Job
-from logweir.store.request import Request
+from logweir.store.commit.append import append_job, pack_run
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.store.compare import compare_states
+from logweir.store.recover.compare import compare_states
 
 ROWS = 20_000
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small_map(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
     """From here on a state begins with a map of one mebibyte."""
-    monkeypatch.setattr("logweir.store.state.STATE_MAP_START_BYTES", 1024 * 1024)
+    monkeypatch.setattr("logweir.store.state.state.STATE_MAP_START_BYTES", 1024 * 1024)
 
 
 def assert_whole(folder: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 import logweir
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
-from logweir.store import layers, state
-from logweir.store.request import Request
-from logweir.store.statements import Statements
+from logweir.store.engine.request import Request
+from logweir.store.engine.statements import Statements
+from logweir.store.state import layers, state
 from logweir.wal import failpoint
 from logweir.wal.filesystem import AppendFile, OsFileSystem
 from logweir.wal.mp import pack

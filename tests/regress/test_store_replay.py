@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import logweir
-from logweir.store.request import Request
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

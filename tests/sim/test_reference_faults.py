@@ -17,10 +17,10 @@ import logweir
 from logweir.errors import LogweirError, WriteFailed
 from logweir.recovery.faults import SimFileSystem, every_fault
 from logweir.recovery.faults.faulty import KINDS, WRITING
-from logweir.store.append import append_tuples
-from logweir.store.commit import Job
-from logweir.store.definition import TOPIC_FIELDS
-from logweir.store.references import LargeTuple
+from logweir.store.commit.append import append_tuples
+from logweir.store.commit.queue import Job
+from logweir.store.schema.definition import TOPIC_FIELDS
+from logweir.store.schema.values import LargeTuple
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.mp import pack
 

@@ -218,7 +218,7 @@ def test_a_power_cut_at_any_call_loses_and_doubles_nothing(
     """Everything acknowledged is there, nothing twice, nothing half; a failing one is repeated by
     the number of its history and its cut."""
     boots = [""]
-    monkeypatch.setattr("logweir.store.epoch.boot_id", lambda: boots[0])
+    monkeypatch.setattr("logweir.store.state.epoch.boot_id", lambda: boots[0])
     done = seed = 0
     while done < IMAGES // GROUPS:
         history = History(tmp_path / str(seed) / "new" / "store", seed=1000 * seed + group)

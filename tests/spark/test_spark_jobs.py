@@ -29,7 +29,7 @@ from logweir.pipeline.jobs.compact import STAGE
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.work import typed_errors
 from logweir.recovery import examine, restore
-from logweir.store.compare import compare_states
+from logweir.store.recover.compare import compare_states
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import unpack
 from logweir.wal.reader import WalReader, read_meta

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("logweir.store.statementkernel")
+pytest.importorskip("logweir.store.engine.statementkernel")
 
 from logweir.errors import RequestError
-from logweir.store import executing, statementkernel
-from logweir.store.batches import Answers
-from logweir.store.definition import SpaceDef
-from logweir.store.engine import Engine, Plans
-from logweir.store.group import Group
-from logweir.store.layers import LayeredTxn
-from logweir.store.refusal import refusal
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.store.select import Select, select
+from logweir.store.commit.group import Group
+from logweir.store.engine import executing, statementkernel
+from logweir.store.engine.batches import Answers
+from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.refusal import refusal
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
+from logweir.store.state.layers import LayeredTxn
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 

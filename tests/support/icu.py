@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from logweir.store import collation
+from logweir.store.schema import collation
 
 needs_icu = pytest.mark.skipif(not collation.version(), reason="PyICU is not installed")

@@ -4,10 +4,10 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
-from logweir.store.memtablekernel cimport Memtable
-from logweir.store.memtablenodes cimport (
+from logweir.store.state.memtablekernel cimport Memtable
+from logweir.store.state.memtablenodes cimport (
     ABSENT, Cursor, Entry, Value, key_of, step, step_back, u8, value_of)
-from logweir.store.mergekernel cimport MergeCursor
+from logweir.store.state.mergekernel cimport MergeCursor
 
 
 cdef u8* _exact(bytes data) except NULL:

@@ -8,9 +8,16 @@ import uuid
 from decimal import Decimal
 
 from logweir.errors import RequestError
-from logweir.store.definition import CollationDef, FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.request import Request
+from logweir.store.engine.request import Request
+from logweir.store.schema.definition import (
+    CollationDef,
+    FieldDef,
+    IndexDef,
+    IndexType,
+    PartDef,
+    SpaceDef,
+)
+from logweir.store.schema.fieldtype import FieldType
 from logweir.wal.mp import encode_array_header, pack
 from logweir.wal.xrow import RowType
 

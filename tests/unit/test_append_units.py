@@ -11,9 +11,9 @@ import pytest
 import logweir
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import Log
-from logweir.store.append import append_units
-from logweir.store.commit import Job
-from logweir.store.request import Request
+from logweir.store.commit.append import append_units
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

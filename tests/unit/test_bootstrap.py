@@ -1,4 +1,4 @@
-"""store/bootstrap.msgpack: the rows of a fresh store.
+"""store/schema/bootstrap.msgpack: the rows of a fresh store.
 
 The file is arrays [space id, tuple], MsgPack, one behind the other, in the order of the snapshot
 that a fresh Tarantool 2.6.0 writes, each tuple in its exact bytes. Two of them name the replica set
@@ -14,7 +14,7 @@ from samples import blocks, sample
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import encode_uint, skip, unpack, unpack_at
 
-FILE = Path(__file__).resolve().parents[2] / "store" / "bootstrap.msgpack"
+FILE = Path(__file__).resolve().parents[2] / "store" / "schema" / "bootstrap.msgpack"
 
 
 def test_it_is_the_fresh_snapshot() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from logweir.errors import RequestError
 from logweir.limits import MSGPACK_DEPTH, TUPLE_BYTES
-from logweir.store.bulk import KeyPlan, pack_tuples, split_tuples
-from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.keys import index_keys
+from logweir.store.schema.bulk import KeyPlan, pack_tuples, split_tuples
+from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.keys import index_keys
 from logweir.wal.mp import pack, unpack
 
 SPACE = SpaceDef(

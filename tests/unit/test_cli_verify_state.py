@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import logweir
-from logweir.store import base
 from logweir.store.log import Log
+from logweir.store.state import base
 from logweir.tools.cli.main import app
 
 

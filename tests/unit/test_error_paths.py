@@ -21,7 +21,7 @@ from logweir.errors import (
     WalError,
 )
 from logweir.recovery import restore
-from logweir.store import ddl
+from logweir.store.engine import ddl
 from logweir.wal.damage import Damage
 from logweir.wal.failpoint import arm_from_environment, disarm, failpoint
 from logweir.wal.filesystem import OsFileSystem

@@ -10,9 +10,9 @@ import pytest
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import TUPLE_BYTES
-from logweir.store.definition import FieldDef, PartDef
-from logweir.store.fieldtype import FieldType, can_hold
-from logweir.store.format import TupleFormat
+from logweir.store.schema.definition import FieldDef, PartDef
+from logweir.store.schema.fieldtype import FieldType, can_hold
+from logweir.store.schema.format import TupleFormat
 from logweir.wal.mp import Ext, pack
 
 VALUES: dict[str, Any] = {

@@ -9,7 +9,7 @@ import ast
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,10 +33,10 @@ FACE = 4.5
 FILE_LINES = 600
 LONG_FILES = {
     # Until the one engine of the store takes their place.
-    "store/decode.py",
-    "store/kernel.py",
+    "store/schema/decode.py",
+    "store/schema/kernel.py",
     "store/log.py",
-    "store/state.py",
+    "store/state/state.py",
     # Their loops call one another as C functions, which a compiler sees only within one file.
     "replication/synapse/kernel.py",
     "replication/synapse/linekernel.py",
@@ -262,7 +262,7 @@ def foreign_paths(tree: Tree) -> list[str]:
 
 
 LMDB_USERS = (
-    "store/base.py",
+    "store/state/base.py",
     "tests/property/test_lmdb_bindings.py",
     "tests/unit/test_lmdb_base.py",
 )
@@ -270,7 +270,7 @@ LMDB_USERS = (
 
 
 def second_lmdb(tree: Tree) -> list[str]:
-    """Imports of py-lmdb past `store.base`."""
+    """Imports of py-lmdb past `store.state.base`."""
     return [
         f"{name}:{line} imports lmdb"
         for name, text in tree.items()
@@ -278,6 +278,68 @@ def second_lmdb(tree: Tree) -> list[str]:
         for line, target in imported_names(ast.parse(text))
         if target.partition(".")[0] == "lmdb"
     ]
+
+
+STORE_ROOMS = ("schema", "state", "engine", "commit", "recover")
+"""Folders of `store/`, each above those before it; the face, `store/` itself, is above them all."""
+
+
+def running_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """The same without those that only a type checker sees."""
+    typed = {
+        node.lineno
+        for test in ast.walk(module)
+        if isinstance(test, ast.If) and ast.unparse(test.test) == "TYPE_CHECKING"
+        for node in ast.walk(test)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    return (found for found in imported_names(module) if found[0] not in typed)
+
+
+def store_rooms(tree: Tree) -> list[str]:
+    """Imports between folders of `store/` that do not go down, and such of kernels."""
+    complaints = []
+    for name, text in tree.items():
+        own = name.removeprefix("store/").split("/")[0]
+        if not name.startswith("store/") or own not in STORE_ROOMS:
+            continue
+        targets: Iterable[tuple[int, str]] = ()
+        if name.endswith(".py"):
+            targets = running_imports(ast.parse(text))
+        elif name.endswith((".pyx", ".pxd", ".pyi")):
+            found = re.compile(r"\s*(?:from|c?import) (\S+)").match
+            lines = enumerate(text.splitlines(), 1)
+            targets = ((number, hit[1]) for number, line in lines if (hit := found(line)))
+        for number, target in targets:
+            room = target.removeprefix("logweir.store").removeprefix(".").split(".")[0]
+            if (
+                target.startswith("logweir.store")
+                and room not in STORE_ROOMS[: STORE_ROOMS.index(own) + 1]
+            ):
+                complaints.append(f"{name}:{number} imports {target}, which is not below it")
+    return complaints
+
+
+def import_circles(tree: Tree) -> list[str]:
+    """Files that import one another, at any depth, also inside of functions."""
+    dotted = {
+        name: name[:-3].replace("/", ".").removesuffix(".__init__") for name, _ in modules(tree)
+    }
+    files = {dotted: name for name, dotted in dotted.items()}
+    below: dict[str, set[str]] = {}
+    for name, module in modules(tree):
+        targets = {target.partition(".")[2] for _, target in running_imports(module)}
+        known = {one if one in files else one.rpartition(".")[0] for one in targets}
+        below[name] = {files[one] for one in known if one in files} - {name}
+    while leaves := [name for name, targets in below.items() if not targets & below.keys()]:
+        for name in leaves:
+            del below[name]
+    while tops := [
+        name for name in below if not any(name in targets for targets in below.values())
+    ]:
+        for name in tops:
+            del below[name]
+    return [f"{name} is in a circle" for name in below]
 
 
 CHECKS: list[Callable[[Tree], list[str]]] = [
@@ -290,6 +352,8 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     sleeping_tests,
     foreign_paths,
     second_lmdb,
+    store_rooms,
+    import_circles,
 ]
 
 
@@ -345,6 +409,10 @@ BAD = [
     (foreign_paths, "docs/x.md", "see ../share" + "d/protocols"),
     (foreign_paths, "docs/x.md", "cd /wor" + "k/main"),
     (second_lmdb, "store/x.py", '"""X."""\nimport lmdb\n'),
+    (store_rooms, "store/schema/x.py", '"""X."""\nfrom logweir.store.state import tree\n'),
+    (store_rooms, "store/state/x.py", '"""X."""\nfrom logweir.store import Log\n'),
+    (store_rooms, "store/schema/x.pyx", "from logweir.store.state.tree cimport Tree\n"),
+    (import_circles, "errors.py", '"""X."""\ndef x():\n    from logweir.wal.a import b\n'),
     (second_lmdb, "tests/test_x.py", "def f() -> None:\n    from lmdb import Environment\n"),
     (foreign_paths, "tests/data/x.json", '"/hom' + 'e/me/data"'),
 ]

@@ -15,9 +15,9 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto import codec, kernel, runs
 from logweir.replication.iproto.codec import Splitter
 from logweir.replication.iproto.requests import Request, decode_request, encode_request
-from logweir.store import executing
-from logweir.store.batches import Answers
-from logweir.store.reference import request_of
+from logweir.store.engine import executing
+from logweir.store.engine.batches import Answers
+from logweir.store.engine.reference import request_of
 from logweir.wal.mp import pack
 
 VERSION = 81

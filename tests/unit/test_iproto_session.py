@@ -18,7 +18,7 @@ from logweir.replication.iproto.follower import FollowerSession
 from logweir.replication.iproto.requests import Request, encode_request
 from logweir.replication.iproto.runs import Run
 from logweir.replication.iproto.session import Ack, ServerSession, State
-from logweir.store.reference import request_of
+from logweir.store.engine.reference import request_of
 from logweir.wal.vclock import VClock
 
 UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logweir.store.jsonpath import ANY, PathError, Tokenizer, multikey_prefix, parse, render
+from logweir.store.schema.jsonpath import ANY, PathError, Tokenizer, multikey_prefix, parse, render
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from samples import sample
 
 from logweir.errors import RequestError
-from logweir.store.definition import CollationDef, IndexDef, IndexType, PartDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.keys import exact_key, index_keys, number_key, search_key, tuple_key
-from logweir.store.schema import Schema
+from logweir.store.schema.definition import CollationDef, IndexDef, IndexType, PartDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.keys import exact_key, index_keys, number_key, search_key, tuple_key
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import pack
 
 
@@ -69,12 +69,12 @@ def key_of(value: Any, kind: FieldType) -> bytes:
     ],
 )
 def test_keys_are_as_specified(value: Any, kind: str, key: str) -> None:
-    """The bytes of the table in `store.keys`."""
+    """The bytes of the table in `store.schema.keys`."""
     assert key_of(value, FieldType.parse(kind) or FieldType.ANY) == bytes.fromhex(key)
 
 
 def exact(value: int | Decimal | float) -> Decimal:
-    """What a number counts as: see `store.keys`."""
+    """What a number counts as: see `store.schema.keys`."""
     if isinstance(value, float):
         whole = value.is_integer() and abs(value) < 2.0**64
         return Decimal(int(value)) if whole else Decimal(repr(value))

@@ -19,8 +19,8 @@ from logweir import pipeline
 from logweir.errors import CorruptBlock, PositionUnavailable, WalError
 from logweir.recovery import repair, restore
 from logweir.recovery.faults import Fault, FaultyFileSystem
-from logweir.store import checkpoint
-from logweir.store.compare import compare_states
+from logweir.store.recover import checkpoint
+from logweir.store.recover.compare import compare_states
 from logweir.tools.cli.main import app
 from logweir.wal import failpoint
 from logweir.wal.filesystem import OS, OsFileSystem, ReadFile

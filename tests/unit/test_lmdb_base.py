@@ -1,4 +1,4 @@
-"""`store.base`: what a misuse of LMDB does in both bindings, and what threads and forks may do."""
+"""`store.state.base`: misuse of LMDB in both bindings; what threads and forks may do."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from typing import Any
 import pytest
 from support.forking import in_child
 
-from logweir.store import base
-from logweir.store.memtable import Memtable
+from logweir.store.state import base
+from logweir.store.state.memtable import Memtable
 
-NAMES = [name for name in ("logweir.store.lmdbkernel", "lmdb") if importlib.util.find_spec(name)]
+NAMES = [
+    name for name in ("logweir.store.state.lmdbkernel", "lmdb") if importlib.util.find_spec(name)
+]
 compiled_only = pytest.mark.skipif(
-    "logweir.store.lmdbkernel" not in NAMES, reason="LMDB is called by py-lmdb"
+    "logweir.store.state.lmdbkernel" not in NAMES, reason="LMDB is called by py-lmdb"
 )
 ENTRIES = [(b"%06d" % number, b"v" * 100) for number in range(3000)]
 
 
 @pytest.fixture(params=NAMES)
 def binding(request: pytest.FixtureRequest) -> Any:
-    """One of the two, whichever `store.base` has chosen."""
+    """One of the two, whichever `store.state.base` has chosen."""
     return importlib.import_module(request.param)
 
 
@@ -43,7 +45,7 @@ def env(binding: Any, tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Any]:
     """An environment of the compiled binding."""
-    kernel = importlib.import_module("logweir.store.lmdbkernel")
+    kernel = importlib.import_module("logweir.store.state.lmdbkernel")
     with kernel.Environment(tmp_path / "e", map_size=2**26, max_dbs=4, max_spare_txns=2) as made:
         yield made
 
@@ -223,7 +225,7 @@ def test_long_work_is_done_without_the_interpreters_lock(ours: Any) -> None:
     before = sys.getswitchinterval()
     thread = threading.Thread(target=turn)
     entries = [(b"%06d" % number, b"v" * 50) for number in range(100_000)]
-    db, kernel = ours.open_db(b"a"), importlib.import_module("logweir.store.applykernel")
+    db, kernel = ours.open_db(b"a"), importlib.import_module("logweir.store.state.applykernel")
     table, whole = Memtable(), Memtable()
     for key, value in entries:
         table.put(key, value)
@@ -406,7 +408,7 @@ def test_writers_in_turn_know_who_writes(tmp_path: Path) -> None:
     """One that ends while the next one has LMDB's lock already does not take its place away; in a
     process of its own, for who asks for that lock twice waits for ever (in py-lmdb, too)."""
     run = subprocess.run(
-        [sys.executable, "-c", IN_TURN, "logweir.store.lmdbkernel", tmp_path / "e"],
+        [sys.executable, "-c", IN_TURN, "logweir.store.state.lmdbkernel", tmp_path / "e"],
         capture_output=True,
         text=True,
         timeout=100,
@@ -418,7 +420,15 @@ def test_writers_in_turn_know_who_writes(tmp_path: Path) -> None:
 def test_threads_that_use_one_environment_at_once_end_in_errors_only(tmp_path: Path) -> None:
     """Also while one closes or resizes it; in a process of its own, for a signal would end it."""
     run = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", TORTURE, "logweir.store.lmdbkernel", tmp_path],
+        [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-c",
+            TORTURE,
+            "logweir.store.state.lmdbkernel",
+            tmp_path,
+        ],
         capture_output=True,
         text=True,
         timeout=100,
@@ -429,8 +439,9 @@ def test_threads_that_use_one_environment_at_once_end_in_errors_only(tmp_path: P
 def test_only_one_lmdb_is_loaded() -> None:
     """The one that `base` says, and py-lmdb where that is wanted."""
     program = (
-        "import sys; from logweir.store import base\n"
-        "print(base.BINDING, 'lmdb' in sys.modules, 'logweir.store.lmdbkernel' in sys.modules)"
+        "import sys; from logweir.store.state import base\n"
+        "ours = 'logweir.store.state.lmdbkernel'\n"
+        "print(base.BINDING, 'lmdb' in sys.modules, ours in sys.modules)"
     )
     outputs = []
     for wanted in ("", "py-lmdb"):
@@ -445,7 +456,7 @@ def test_only_one_lmdb_is_loaded() -> None:
 
 REFUSED = """
 import json, sys
-from logweir.store import base
+from logweir.store.state import base
 found = {}
 for folder in sys.argv[1:]:
     try:

@@ -17,7 +17,7 @@ import logweir
 from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, RequestError
 from logweir.pipeline.jobs.keyed import FoldPlan
 from logweir.recovery import restore
-from logweir.store.definition import IndexType
+from logweir.store.schema.definition import IndexType
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType

@@ -18,8 +18,8 @@ from logweir.pipeline.jobs.compact import Part, publish, stage_part
 from logweir.pipeline.jobs.imports import pack_batches
 from logweir.pipeline.jobs.typed import REST, TypedColumns, plain
 from logweir.pipeline.jobs.work import TaskError, carrying, typed_errors
-from logweir.store.definition import FieldDef, SpaceDef
-from logweir.store.fieldtype import FieldType
+from logweir.store.schema.definition import FieldDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
 from logweir.wal.mp import pack, unpack_at
 from logweir.wal.snapshot import read_snapshot
 

@@ -10,12 +10,13 @@ import pytest
 
 import logweir
 from logweir.errors import CorruptBlock
-from logweir.store import references as references_module
-from logweir.store import state as state_module
-from logweir.store.append import append_tuples
-from logweir.store.commit import Job
-from logweir.store.references import REFERENCE, LargeTuple
-from logweir.store.state import Txn
+from logweir.store.commit.append import append_tuples
+from logweir.store.commit.queue import Job
+from logweir.store.schema.values import LargeTuple
+from logweir.store.state import references as references_module
+from logweir.store.state import state as state_module
+from logweir.store.state.references import REFERENCE
+from logweir.store.state.state import Txn
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import pack, unpack
 

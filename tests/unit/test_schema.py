@@ -8,9 +8,9 @@ import pytest
 from samples import sample
 
 from logweir.errors import RequestError
-from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.schema import Change, Schema, check_cluster_row
+from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.schema import Change, Schema, check_cluster_row
 from logweir.wal.mp import pack, unpack
 
 FLAGS: dict[str, Any] = {}

@@ -15,8 +15,8 @@ import pytest
 import logweir
 from logweir.errors import RecoveryRefused, WalError
 from logweir.recovery.restore import restore
-from logweir.store import epoch
 from logweir.store.log import Durability, Log
+from logweir.store.state import epoch
 from logweir.wal.vclock import VClock
 
 Reasons = Callable[[], list[str]]

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("logweir.store.statementkernel")
+pytest.importorskip("logweir.store.engine.statementkernel")
 
 from support.compiled import ALL, Compiled, columns_of
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.store import layerkernel
-from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.executing import PlainUndo, Undo
-from logweir.store.fieldtype import FieldType
-from logweir.store.memtable import Memtable
-from logweir.store.request import Request
-from logweir.store.schema import Schema
-from logweir.store.spaceplan import plan_of
+from logweir.store.engine.request import Request
+from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.schema import Schema
+from logweir.store.schema.spaceplan import plan_of
+from logweir.store.state import layerkernel
+from logweir.store.state.memtable import Memtable
+from logweir.store.state.undo import PlainUndo, Undo
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

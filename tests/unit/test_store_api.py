@@ -20,8 +20,8 @@ from logweir.errors import (
     RequestError,
 )
 from logweir.store import CheckpointOptions
-from logweir.store.commit import Job
-from logweir.store.statements import put_request
+from logweir.store.commit.queue import Job
+from logweir.store.engine.statements import put_request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -9,11 +9,11 @@ import pytest
 
 import logweir
 from logweir.errors import RequestError
-from logweir.store.batch import Batch
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.batch import Batch
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
 from logweir.store.log import Log
-from logweir.store.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

@@ -10,9 +10,9 @@ import pytest
 
 import logweir
 from logweir.errors import WalError
-from logweir.store import state as state_module
 from logweir.store.log import Log
-from logweir.store.state import State
+from logweir.store.state import state as state_module
+from logweir.store.state.state import State
 
 FIRST: Final = 128
 SPACES: Final = 150

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logweir.errors import WriteFailed
-from logweir.store.state import State
+from logweir.store.state.state import State
 from logweir.wal.filesystem import OsFileSystem
 
 GIB = 1 << 30

@@ -11,9 +11,9 @@ import pytest
 import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
-from logweir.store import base
-from logweir.store.commit import Job
-from logweir.store.syncer import Aside
+from logweir.store.commit.queue import Job
+from logweir.store.commit.syncer import Aside
+from logweir.store.state import base
 from logweir.wal import failpoint
 from logweir.wal.filesystem import OS
 

@@ -11,10 +11,10 @@ import pytest
 import logweir
 from logweir.errors import RequestError, WalError, WriteFailed
 from logweir.recovery.faults import Fault, FaultyFileSystem
-from logweir.store.commit import Job
-from logweir.store.group import Group
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
 from logweir.store.log import Log
-from logweir.store.request import Request
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack

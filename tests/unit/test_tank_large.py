@@ -27,10 +27,10 @@ from logweir.replication.tank.messages import (
     PublishResult,
 )
 from logweir.replication.urls import parse_listen_url
-from logweir.store.append import append_job, append_tuples
-from logweir.store.commit import Job
-from logweir.store.group import Group
-from logweir.store.references import LargeTuple
+from logweir.store.commit.append import append_job, append_tuples
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import pack, unpack
 
 FIELDS = (

@@ -12,11 +12,11 @@ from support.icu import needs_icu
 
 from logweir.errors import RequestError
 from logweir.limits import UPDATE_OPERATIONS
-from logweir.store.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
-from logweir.store.fieldtype import FieldType
-from logweir.store.keys import tuple_key
-from logweir.store.schema import Schema
-from logweir.store.update import apply_update, apply_upsert, check_ops, check_primary_kept
+from logweir.store.engine.update import apply_update, apply_upsert, check_ops, check_primary_kept
+from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.keys import tuple_key
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import pack, unpack
 
 SPACE = SpaceDef(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from logweir.errors import RequestError
-from logweir.store.jsonpath import ANY
-from logweir.store.values import (
+from logweir.store.schema.jsonpath import ANY
+from logweir.store.schema.values import (
     go_to,
     map_header,
     read_array,

@@ -19,9 +19,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.store import base
 from logweir.store import open as open_store
 from logweir.store.log import Log
+from logweir.store.state import base
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.tarantool import TarantoolPeer, find_tarantool
 from logweir.wal.columns import encode_run

@@ -14,7 +14,7 @@ from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.iproto.join import join
 from logweir.replication.urls import Url, parse_url
-from logweir.store.compare import Difference, compare_states
+from logweir.store.recover.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes
 from logweir.tools.cli.output import Output
 from logweir.wal.render import value_json

@@ -8,7 +8,7 @@ from typing import Any
 from logweir.errors import CorruptFile
 from logweir.recovery.examine import examine
 from logweir.recovery.report import damage_json, vclock_json
-from logweir.store import memtable
+from logweir.store.state import memtable
 from logweir.tools.cli.common import (
     PathArgument,
     existing,
@@ -180,7 +180,7 @@ def _kernels() -> str:
 
 def _lmdb() -> str:
     """How the store calls LMDB, and which one."""
-    from logweir.store import base
+    from logweir.store.state import base
 
     return f"{base.BINDING} {'.'.join(map(str, base.VERSION))}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logweir.recovery.report import RecoveryReport, vclock_json
-from logweir.store.statecheck import StateDifference, StateReport, check_state
+from logweir.store.recover.statecheck import StateDifference, StateReport, check_state
 from logweir.tools.cli.common import log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output
 from logweir.wal.render import value_json

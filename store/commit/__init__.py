@@ -1,0 +1,1 @@
+"""The one way to durability: groups, rows, the queue, the thread that syncs."""

@@ -1,0 +1,94 @@
+"""What errors of a commit mean for the store: which leave it as it was, and which stop it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from logweir.errors import (
+    LogStopped,
+    LogweirError,
+    RequestError,
+    StateFailed,
+    UsedAfterFork,
+    WriteFailed,
+    WriterPoisoned,
+)
+from logweir.store.state.state import State, StateError, explained
+from logweir.wal.writer import WalWriter
+
+__all__ = ["Fails"]
+
+
+class Fails(ABC):
+    """The part of `Log` that is told of errors: see `store.commit.queue.OnError`.
+
+    `_failure`: what stopped it; `_unsynced`: what a sync that nobody waits for raised.
+    """
+
+    path: Path
+    _failure: LogweirError | None
+    _state: State
+    _unsynced: WriterPoisoned | None
+    _writer: WalWriter
+
+    @abstractmethod
+    def _wake_followers(self) -> None: ...
+
+    def _fail(self, error: BaseException) -> None:
+        """What came between the write and the end of a commit was stopped, maybe by an interrupt:
+        rows may be in the log that are not in the state. Their lsns are taken, so only opening
+        again goes on."""
+        if isinstance(error, WriteFailed):
+            return
+        if isinstance(error, WriterPoisoned | UsedAfterFork):
+            self._stop(error)
+            return
+        stopped = self._stop(self._stopped_by(error))
+        if isinstance(error, StateError | LogStopped):
+            raise StateFailed(
+                f"the change is in the log, but the state could not take it: {error}.",
+                path=str(self.path),
+                hint="the change is made: open the folder again to see it",
+            ) from error
+        if isinstance(error, Exception):
+            raise stopped from error
+
+    def _fail_unlogged(self, error: BaseException) -> None:
+        """The same where nothing is logged."""
+        stopped = self._stop(self._stopped_by(error))
+        if isinstance(error, Exception):
+            raise stopped from error
+
+    def _fail_taking(self, error: BaseException) -> None:
+        """The state did not take rows that are in the log for longer, or in none. Where the disk is
+        full, or a view is in the way, it does so later; an interrupt leaves it as it was."""
+        if isinstance(error, WriteFailed | RequestError):
+            return
+        if isinstance(error, Exception):
+            raise self._stop(self._stopped_by(error)) from error
+
+    def _stopped_by(self, error: BaseException) -> LogStopped:
+        return LogStopped(
+            "writing was stopped before log and state were alike: "
+            f"{str(error) or type(error).__name__}.",
+            path=str(self.path),
+            hint="what was acknowledged is there; open the folder again to go on",
+        )
+
+    def _stop(self, failure: LogweirError) -> LogweirError:
+        """Nothing more is written; who follows the log is told."""
+        self._failure = failure
+        self._wake_followers()
+        return failure
+
+    def _explained(self, error: Exception) -> Exception:
+        return explained(error, self._state.directory) if isinstance(error, StateError) else error
+
+    def _sync_aside(self) -> None:
+        """Sync in the background: who writes next, and who closes, is told what went wrong."""
+        try:
+            self._writer.sync_aside()
+        except WriterPoisoned as error:
+            self._unsynced = error
+            self._stop(error)

@@ -1,0 +1,499 @@
+"""One group: the changes that share one layer, one write and one sync.
+
+Statements go through the compiled executor (`statementkernel.pyx`), or, where that does not know
+them, one by one through the reference engine; both change the group's own layer. What is to be
+logged of them becomes rows (`store.commit.rows`); rows of temporary spaces are not logged. What
+waits for another instance's CONFIRM (`store.engine.synchro`) is logged, and applied on trial only,
+in a layer above; meanwhile nothing can be changed here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from logweir.errors import ErrorCode, LimitExceeded, RequestError
+from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
+from logweir.store.commit.rows import COMPILED, Draft, Rows
+from logweir.store.engine import ddl
+from logweir.store.engine.batches import Answers
+from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.executing import COLUMNS, LAST, Answer, Executor
+from logweir.store.engine.reference import found_by, is_expected, request_of, selected
+from logweir.store.engine.refusal import refusal
+from logweir.store.engine.request import Request, encode_body
+from logweir.store.engine.sequence import fill_sequence
+from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue, apply_row
+from logweir.store.schema.definition import SpaceDef, SystemSpace
+from logweir.store.schema.schema import Schema, check_cluster_row
+from logweir.store.schema.values import LargeTuple
+from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.layers import Mark as TxnMark
+from logweir.wal.block import Pieces
+from logweir.wal.columns import RowColumns
+from logweir.wal.settled import Span
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.state.layerkernel import Space
+
+__all__ = ["Group", "Mark", "Spoiled"]
+
+_BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
+_DONE: Final = 0
+_REFERRED: Final = 2
+
+
+class Spoiled(Exception):
+    """A rollback would have to take rows back that have their lsns: the whole group must go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a group to roll back to. `numbered`: how many rows had their lsns."""
+
+    txn: TxnMark
+    numbered: int
+    schema: Schema
+    rows: int
+    bytes: int
+    borders: int
+    waiting: tuple[Entry, ...]
+    undone: tuple[Span, ...]
+
+
+class Group:
+    """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
+    `waiting`: the transactions that wait for their CONFIRM, in front of it; `executor`: one of the
+    store, for who commits."""
+
+    def __init__(
+        self,
+        txn: LayeredTxn,
+        schema: Schema,
+        plans: Plans,
+        executor: Executor,
+        *,
+        vclock: VClock,
+        replica_id: int,
+        now: float,
+        waiting: Iterable[Entry] = (),
+    ) -> None:
+        self.txn = txn
+        self.engine = Engine(txn, schema, plans)
+        self.waiting = SynchroQueue(waiting)
+        self._trial: Engine | None = None
+        self.replica_id = replica_id
+        self.now = now
+        self.changed_schema = False
+        self._executor = executor
+        self._rows = Rows(vclock, replica_id, now)
+        self._pending: list[Draft] = []
+        self._pending_bytes = 0
+        self._borders: list[int] = []  # in `_pending`: where transactions end
+        self._numbered = 0
+        self._deferred: list[Callable[[], None]] = []
+        self.batch: object | None = None
+        """What `store.commit.batch` has deferred, where that is all that is deferred."""
+        self.touched = False
+        """Whether anything changed, logged or not."""
+        self.changed_system: set[int] = set()
+        """Ids of the system spaces that have changed, or nearly did."""
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions as this group has changed them so far."""
+        return self.engine.schema
+
+    @property
+    def vclock(self) -> VClock:
+        """The state after all transactions that were ended."""
+        return self._rows.vclock
+
+    @property
+    def last_lsn(self) -> int:
+        """Ours of the last row so far, where no row of the open transaction is local."""
+        return self._rows.lsns[self.replica_id] + len(self._pending)
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
+        """Apply one request as part of the open transaction.
+
+        Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
+        """
+        space = self._compiled(request.space_id)
+        first, other = request.tuple, request.key
+        if request.type in _BY_KEY:
+            first, other = other, first
+        if space is None or first is None or other is not None:
+            return self._execute_referred(request)
+        definition = space.plan.source
+        mark, count, size = self.txn.mark(), len(self._pending), self._pending_bytes
+        try:
+            status, old, new, body = self._executor.one(
+                request.type, request.index_id, request.index_base, first, request.ops, space
+            )
+            if status == _DONE:
+                if not definition.is_temporary:
+                    self._draft(request.type, body, definition)
+                self.touched = True
+                return old, new
+        except BaseException:  # also an interrupt: what is logged is what was done
+            self.txn.rollback(mark)
+            del self._pending[count:]
+            self._pending_bytes = size
+            raise
+        if status == _REFERRED:
+            return self._execute_referred(request)
+        code, one, other = old, new, body
+        raise refusal(definition, code, one, other, request.ops or b"")
+
+    def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
+        """`execute` by the reference engine alone."""
+        mark = self.mark()
+        try:
+            _, old, new, body = self._refer(request)
+            space = self.schema.space(request.space_id)
+            if not space.is_temporary:
+                self._draft(int(request.type), body or b"", space)
+        except BaseException:
+            self.rollback(mark)
+            raise
+        self.touched = True
+        return old, new
+
+    def execute_batch(
+        self,
+        data: bytes,
+        columns: array[int],
+        ids: Sequence[int],
+        *,
+        limit_bytes: int,
+        whole: bool = False,
+        is_open: bool = False,
+    ) -> Answers:
+        """Apply many statements, behind the open transaction, which then is ended.
+
+        `columns`: as `statementkernel.pyx` tells, with spans in `data` and the places of spaces in
+        `ids`, none of which is a system space. Those behind the transaction with which the answers
+        have `limit_bytes` are left out. `whole`: raises the error of the first that is refused, and
+        then the group is to be given up; else that stands in the answers, and no trace of it stays.
+        `is_open`: the transaction of the last statement goes on in the next batch.
+        """
+        spaces = [self.schema.get(space_id) for space_id in ids]
+        answers = Answers(
+            data,
+            columns,
+            *self._executor.execute(
+                data,
+                columns,
+                [self._compiled(space_id) for space_id in ids],
+                self.txn.undo,
+                lambda number: self._referred(data, columns, number, ids),
+                limit_bytes,
+            ),
+            spaces,
+        )
+        if whole and answers.refused:
+            raise answers.error(answers.cause)
+        self._log_batch(answers, is_open=is_open)
+        return answers
+
+    def _compiled(self, space_id: int) -> Space | None:
+        """A space as the executor wants it; None where the reference engine has to look at each
+        statement."""
+        space = self.schema.get(space_id)
+        if space is None or self.waiting or not self.replica_id:
+            return None
+        plan = self.engine.plans.statements(space)
+        return None if plan is None else self.txn.space(plan)
+
+    def _referred(
+        self, data: bytes, columns: array[int], number: int, ids: Sequence[int]
+    ) -> Answer:
+        """A statement of a batch by the reference engine."""
+        if columns[number * COLUMNS] == RowType.SELECT:
+            limit_bytes = self._executor.select_bytes
+            rows = selected(self.engine, data, columns, number, ids, limit_bytes)
+            return True, None, rows, None
+        request = request_of(data, columns, number, ids)
+        expect, field, value, as_replace = columns[number * COLUMNS + LAST + 1 :][:4]
+        if expect:
+            found = found_by(self.engine, self.schema.space(request.space_id), request)
+            if not is_expected(found, expect, field, value):
+                return False, found, None, None
+        is_met, old, new, body = self._refer(request)
+        if as_replace and request.ops is not None and new is not None:
+            body = encode_body(Request(RowType.REPLACE, request.space_id, tuple=new))
+        return is_met, old, new, body
+
+    def _refer(self, request: Request) -> Answer:
+        """One request by the reference engine. What a refused one has done is to be rolled back."""
+        space = self.schema.space(request.space_id)
+        if space.is_view:
+            raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
+        self._check_change(space)
+        if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
+            request = fill_sequence(self.engine, space, request)
+        old, new, logged = self.engine.execute(space, request)
+        if space.is_system:
+            self.changed_system.add(space.id)
+        if space.id == SystemSpace.CLUSTER and (old is not None or new is not None):
+            check_cluster_row(old, new, self.replica_id)
+        if space.is_system and ddl.defines(space.id):
+            ddl.apply(
+                self.engine,
+                space.id,
+                old,
+                new,
+                is_insert=request.type == RowType.INSERT,
+                trusted=False,
+            )
+            self.changed_schema = True
+        return True, old, new, encode_body(logged)
+
+    def _log_batch(self, answers: Answers, *, is_open: bool) -> None:
+        """Log what is done of a batch."""
+        if len(answers.refused) == answers.count or answers.is_read_only:
+            return
+        self.touched = True
+        spaces = [space for space in answers.spaces if space is not None]
+        is_odd = any([space.is_temporary or space.is_sync for space in spaces])
+        is_local = spaces[0].is_local
+        if COMPILED and not is_odd and all([space.is_local == is_local for space in spaces]):
+            self.end_transaction()
+            self._number(self._rows.add_statements(answers, is_local=is_local, is_open=is_open))
+            return
+        refused = set(answers.refused)
+        for number in range(answers.count):
+            space = answers.space(number)
+            body = answers.body(number)
+            if body and number not in refused and not space.is_temporary:
+                self._draft(answers.kind(number), body, space)
+            if answers.columns[number * COLUMNS + LAST] and not (
+                is_open and number == answers.count - 1
+            ):
+                self.end_transaction()
+
+    def _check_change(self, space: SpaceDef) -> None:
+        """Without a place in `_cluster` rows that others would see cannot be signed; and behind
+        rows that wait a row of ours would have to wait for what another instance decides."""
+        if self.waiting and not space.is_temporary:
+            raise RequestError(
+                ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
+                f"Found uncommitted sync transactions from other instance with id "
+                f"{self.waiting.owner}",
+                hint="they wait for the CONFIRM or ROLLBACK of their master: follow it, or decide "
+                "with `Log.end_waiting`",
+                details={"replica_id": self.waiting.owner, "transactions": len(self.waiting)},
+            )
+        if not (self.replica_id or space.is_local or space.is_temporary):
+            raise _anonymous()
+
+    def _draft(self, kind: int, body: bytes, space: SpaceDef) -> None:
+        size = self._pending_bytes + len(body)
+        if size > TRANSACTION_BYTES:
+            raise LimitExceeded(
+                "TRANSACTION_BYTES",
+                TRANSACTION_BYTES,
+                size,
+                hint="divide it into several transactions",
+            )
+        self._pending.append((kind, body, space))
+        self._pending_bytes = size
+
+    def _number(self, count: int) -> None:
+        """So many rows have got their lsns: what was done until now cannot be undone alone."""
+        if count:
+            self._numbered += count
+            self.txn.forget()
+
+    def log(self, kind: RowType, body: bytes, space: SpaceDef) -> None:
+        """Log a row whose effect is applied by somebody else, as part of the open transaction."""
+        self._check_change(space)
+        self.touched = True
+        self._draft(int(kind), body, space)
+
+    def mark(self) -> Mark:
+        """A place in the open transaction to roll back to."""
+        return Mark(
+            self.txn.mark(),
+            self._numbered,
+            self.schema,
+            len(self._pending),
+            self._pending_bytes,
+            len(self._borders),
+            tuple(self.waiting),
+            tuple(self.waiting.undone),
+        )
+
+    def rollback(self, mark: Mark) -> None:
+        """Undo the statements since `mark`. Raises `Spoiled` where only all can be undone."""
+        if self._numbered != mark.numbered:
+            raise Spoiled
+        self._end_trial()
+        self.txn.rollback(mark.txn)
+        self.waiting = SynchroQueue(mark.waiting, mark.undone)
+        self.engine.schema = mark.schema
+        del self._pending[mark.rows :]
+        del self._borders[mark.borders :]
+        self._pending_bytes = mark.bytes
+
+    def add_replicated(self, columns: RowColumns, first: int, last: int) -> bool:
+        """Apply one transaction of another instance and log its rows as they are.
+
+        Rows first … last - 1 of `columns`, with their own replica id, lsn and time. False, and
+        nothing done, where its rows are here already. Raises `RequestError`; then the group is to
+        be rolled back to a mark. Nothing of it can be rolled back later.
+        """
+        replica_id, lsn = columns.replica_id[last - 1], columns.lsn[last - 1]
+        if not 0 < replica_id < VCLOCK_COMPONENTS:
+            text = f"a row of replica {replica_id} cannot come from another instance"
+            raise RequestError(ErrorCode.INVALID_MSGPACK, text)
+        if lsn <= self._rows.lsns[replica_id]:
+            return False
+        if columns.type[last - 1] in DECISIONS:
+            self._decide(Decision.of(columns, last - 1))
+        elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
+            self._hold(columns, first, last)
+        else:
+            for row in range(first, last):
+                self._apply(columns, row)
+        self._rows.add_columns(columns, first, last)
+        self._number(last - first)
+        self.touched = True
+        return True
+
+    def _apply(self, columns: RowColumns, row: int) -> None:
+        space = apply_row(self.engine, columns, row)
+        if space is not None and space.is_system:
+            self.changed_system.add(space.id)
+            self.changed_schema = self.changed_schema or ddl.defines(space.id)
+
+    def _hold(self, columns: RowColumns, first: int, last: int) -> None:
+        """Let a transaction wait, if it could be applied behind what waits already."""
+        size = self.waiting.size_bytes + columns.end_offset[last - 1] - columns.row_offset[first]
+        if size > SYNCHRO_QUEUE_BYTES:
+            raise LimitExceeded("SYNCHRO_QUEUE_BYTES", SYNCHRO_QUEUE_BYTES, size)
+        entry = Entry.of(columns, first, last, self.vclock)
+        self._check_owner(entry)
+        trial = self._trial
+        if trial is None:
+            trial = Engine(self.txn.child(), self.schema, self.engine.plans)
+            self._trial = trial
+            for other in self.waiting:
+                rows = other.columns()
+                for row in range(len(rows)):
+                    apply_row(trial, rows, row)
+        try:
+            for row in range(first, last):
+                apply_row(trial, columns, row)
+        except RequestError:
+            self._end_trial()
+            raise
+        self.waiting.hold(entry)
+
+    def _check_owner(self, entry: Entry) -> None:
+        if not self.waiting or entry.replica_id == self.waiting.owner:
+            return
+        schema = (self._trial or self.engine).schema
+        if any(map(schema.is_synchronous, entry.spaces)):
+            raise RequestError(
+                ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
+                f"Found uncommitted sync transactions from other instance with id "
+                f"{self.waiting.owner}",
+            )
+
+    def _decide(self, decision: Decision) -> None:
+        """Apply what a CONFIRM or ROLLBACK lets go on."""
+        self._end_trial()
+        for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
+            columns = entry.columns()
+            for row in range(len(columns)):
+                self._apply(columns, row)
+
+    def _end_trial(self) -> None:
+        """What was applied on trial is forgotten."""
+        self._trial = None
+
+    def end_waiting(self, kind: RowType) -> int:
+        """Decide ourselves about all that waits, as part of no transaction; a row of ours says so.
+        Returns how many transactions waited."""
+        count = len(self.waiting)
+        if count and not self.replica_id:
+            raise _anonymous()
+        if count:
+            owner = self.waiting.owner
+            lsns = [entry.lsn for entry in self.waiting if entry.replica_id == owner]
+            decision = Decision(kind, owner, lsns[-1] if kind == RowType.CONFIRM else lsns[0])
+            self._decide(decision)
+            self._rows.decide(kind, owner, decision.lsn)
+            self._number(1)
+            self.touched = True
+        return count
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def divide(self) -> None:
+        """What follows is another transaction. Both can still be rolled back together."""
+        self._borders.append(len(self._pending))
+
+    def end_transaction(self) -> None:
+        """Give the rows since the last call their lsns; they can no longer be rolled back alone."""
+        rows, borders = self._pending, self._borders
+        self._pending, self._pending_bytes, self._borders = [], 0, []
+        start = 0
+        for border in (*borders, len(rows)):
+            if border > start:
+                self._rows.end(rows[start:border])
+            start = border
+        self._number(len(rows))
+
+    def add_run(
+        self, space: SpaceDef, kind: RowType, source: bytes, bounds: array[int], prefix: bytes
+    ) -> None:
+        """Log many rows whose effect is already applied, each a transaction: prefix + slices of
+        `source`."""
+        self._check_change(space)
+        self._rows.add_run(kind, source, bounds, prefix)
+        self._number(len(bounds) - 1)
+        self.touched = True
+
+    def add_tuples(
+        self, space: SpaceDef, tuples: Sequence[LargeTuple], prefix: bytes
+    ) -> list[Pieces]:
+        """Log large INSERTs whose effect is already applied, a transaction each, without joining
+        them: their bytes are written from where they are. Returns the blocks that they are in,
+        each as `kernel.lay` puts them."""
+        self._check_change(space)
+        made = self._rows.add_tuples(tuples, prefix, is_local=space.is_local)
+        self._number(len(tuples))
+        self.touched = True
+        return made
+
+    def defer(self, work: Callable[[], None]) -> None:
+        """Have `work` on the state done when the log was written: nothing may refuse it."""
+        self._deferred.append(work)
+
+    def run_deferred(self) -> None:
+        """Do what was deferred."""
+        work, self._deferred, self.batch = self._deferred, [], None
+        for each in work:
+            each()
+
+    def blocks(self) -> list[bytes | bytearray | Pieces]:
+        """The row bytes of all transactions ended so far, a block each."""
+        self._end_trial()
+        return self._rows.blocks()
+
+
+def _anonymous() -> RequestError:
+    return RequestError(
+        ErrorCode.READONLY,
+        "Can't modify data because this instance is in read-only mode.",
+        hint="it is an anonymous replica: only local and temporary spaces can be changed",
+    )

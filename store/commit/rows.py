@@ -1,0 +1,265 @@
+"""The rows of a group: they get their lsns here, and become blocks.
+
+Each transaction is closed as Tarantool does (`wal.xrow`): rows of local spaces count in component 0
+of the vclock; a transaction whose last row is local gets a closing NOP, so that a follower, who
+does not see the local row, sees its end. A transaction of ours that changes a synchronous space is
+confirmed by a row behind it, in the same block: our quorum is this instance.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Final
+
+from logweir.limits import BLOCK_LARGE_BYTES, BLOCK_TARGET_BYTES
+from logweir.store.engine.batches import Answers
+from logweir.store.engine.synchro import encode_decision
+from logweir.store.schema import kernel
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.values import LargeTuple
+from logweir.wal.block import Pieces
+from logweir.wal.columns import RowColumns, encode_columns, encode_run
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
+
+try:
+    from logweir.store.commit.rowkernel import encode_rows
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
+
+__all__ = ["Rows"]
+
+_COLUMNS: Final = 7
+_WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
+
+Draft = tuple[int, bytes, SpaceDef]
+"""A row without its lsn: type, body, space."""
+
+
+class Rows:
+    """Rows on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows."""
+
+    def __init__(self, vclock: VClock, replica_id: int, now: float) -> None:
+        self.replica_id = replica_id
+        self.now = now
+        self.lsns = vclock.lsns()
+        (self._now_bits,) = struct.unpack("Q", struct.pack("d", now))
+        self._columns = [array("Q") for _ in range(_COLUMNS)]
+        self._bodies: list[bytes] = []
+        self._bodies_bytes = 0
+        self._open: list[bytes | bytearray] = []  # rows of the block that is filled
+        self._open_bytes = 0
+        self._tsn = 0  # of a transaction that goes on
+        self._blocks: list[bytes | bytearray | Pieces] = []
+
+    @property
+    def vclock(self) -> VClock:
+        """The state after all of them."""
+        return VClock(dict(filter(itemgetter(1), enumerate(self.lsns))))
+
+    def end(self, rows: Sequence[Draft]) -> None:
+        """Take the rows of a transaction, at least one."""
+        kinds = [kind for kind, _, _ in rows]
+        bodies = [body for _, body, _ in rows]
+        local = [space.is_local for _, _, space in rows]
+        if local[-1] and not all(local):
+            kinds.append(RowType.NOP)
+            bodies.append(b"")
+            local.append(False)
+        self._add(kinds, local, bodies)
+        if any([space.is_sync for _, _, space in rows]):
+            self.decide(RowType.CONFIRM, self.replica_id, self.lsns[self.replica_id])
+        self._seal_full()
+
+    def decide(self, kind: RowType, owner: int, lsn: int) -> None:
+        """A CONFIRM or ROLLBACK of ours, a transaction."""
+        self._add([kind], [False], [encode_decision(owner, lsn)])
+
+    def _add(self, kinds: list[int], local: list[bool], bodies: list[bytes]) -> None:
+        """The rows of a transaction. `local`: of which spaces."""
+        replicas = [0 if is_local else self.replica_id for is_local in local]
+        lsns = []
+        for replica_id in replicas:
+            self.lsns[replica_id] += 1
+            lsns.append(self.lsns[replica_id])
+        count = len(kinds)
+        columns = (
+            kinds,
+            replicas,
+            [GROUP_LOCAL if is_local else 0 for is_local in local],
+            lsns,
+            [self._now_bits] * count,
+            [lsns[local.index(False) if False in local else 0]] * count,
+            [*[0] * (count - 1), FLAG_COMMIT],
+        )
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend(values)
+        self._bodies += bodies
+        self._bodies_bytes += sum(map(len, bodies))
+
+    def add_statements(self, answers: Answers, *, is_local: bool, is_open: bool) -> int:
+        """Take what is done of a batch; how many rows that are.
+
+        `is_local`: all its spaces are; else none is, nor is one temporary or synchronous;
+        `is_open`: the transaction of the last statement goes on in the next batch.
+        """
+        self._encode()
+        replica_id = 0 if is_local else self.replica_id
+        first = self.lsns[replica_id] + 1
+        parts, count = encode_rows(
+            answers.columns,
+            answers.results,
+            answers.out,
+            replica_id,
+            GROUP_LOCAL if is_local else 0,
+            first,
+            self._tsn or first,
+            is_open,
+            self._now_bits,
+            BLOCK_TARGET_BYTES,
+        )
+        self.lsns[replica_id] += count
+        self._tsn = (self._tsn or first) if is_open else 0
+        for part in parts:
+            self._open.append(part)
+            self._open_bytes += len(part)
+            if not is_open:
+                self._seal_full()
+        return count
+
+    def add_columns(self, columns: RowColumns, first: int, last: int) -> None:
+        """Take rows that have their lsns, a transaction of another instance."""
+        names = ("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags")
+        for column, name in zip(self._columns, names, strict=True):
+            column.extend(columns.column(name)[first:last])
+        bodies = [columns.body_bytes(row) for row in range(first, last)]
+        self._bodies += bodies
+        self._bodies_bytes += sum(map(len, bodies))
+        self.lsns[columns.replica_id[last - 1]] = columns.lsn[last - 1]
+        self._seal_full()
+
+    def add_run(self, kind: RowType, source: bytes, bounds: array[int], prefix: bytes) -> None:
+        """Take rows of ours, each a transaction: prefix + slices of `source`."""
+        self._seal()
+        count = len(bounds) - 1
+        each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
+        per_block = max(BLOCK_TARGET_BYTES // each, 1)
+        for at in range(0, count, per_block):
+            some = bounds[at : at + per_block + 1]
+            self._blocks.append(
+                encode_run(
+                    type=kind,
+                    replica_id=self.replica_id,
+                    first_lsn=self.lsns[self.replica_id] + 1,
+                    timestamp=self.now,
+                    source=source,
+                    bounds=some,
+                    prefix=prefix,
+                )
+            )
+            self.lsns[self.replica_id] += len(some) - 1
+
+    def add_tuples(
+        self, tuples: Sequence[LargeTuple], prefix: bytes, *, is_local: bool
+    ) -> list[Pieces]:
+        """Take INSERTs of large tuples, a transaction each, without joining them: see
+        `Group.add_tuples`."""
+        self._seal()
+        replica_id = 0 if is_local else self.replica_id
+        made = _large_blocks(
+            tuples,
+            replica_id=replica_id,
+            first_lsn=self.lsns[replica_id] + 1,
+            timestamp=self.now,
+            prefix=prefix,
+            is_local=is_local,
+        )
+        self.lsns[replica_id] += len(tuples)
+        self._blocks += made
+        return made
+
+    def blocks(self) -> list[bytes | bytearray | Pieces]:
+        """The row bytes of all of them, a block each."""
+        self._seal()
+        return self._blocks
+
+    def _seal_full(self) -> None:
+        if self._open_bytes + self._bodies_bytes >= BLOCK_TARGET_BYTES:
+            self._seal()
+
+    def _seal(self) -> None:
+        """What comes next is in another block."""
+        self._encode()
+        if self._open:
+            whole = self._open[0] if len(self._open) == 1 else b"".join(self._open)
+            self._blocks.append(whole)
+            self._open, self._open_bytes = [], 0
+
+    def _encode(self) -> None:
+        """Put what stands in columns into the open block."""
+        if not self._bodies:
+            return
+        kind, replica_id, group_id, lsn, bits, tsn, flags = self._columns
+        ends = array("Q", accumulate(map(len, self._bodies)))
+        starts = array("Q", (0, *ends[:-1]))
+        made = encode_columns(
+            type=kind,
+            replica_id=replica_id,
+            group_id=group_id,
+            lsn=lsn,
+            timestamp_bits=bits,
+            tsn=tsn,
+            flags=flags,
+            source=b"".join(self._bodies),
+            starts=starts,
+            stops=ends,
+        )
+        self._open.append(made)
+        self._open_bytes += len(made)
+        self._columns = [array("Q") for _ in range(_COLUMNS)]
+        self._bodies, self._bodies_bytes = [], 0
+
+
+def _large_blocks(
+    tuples: Sequence[LargeTuple],
+    *,
+    replica_id: int,
+    first_lsn: int,
+    timestamp: float,
+    prefix: bytes,
+    is_local: bool,
+) -> list[Pieces]:
+    """The rows of INSERTs of large tuples, a transaction each, as `kernel.lay` puts them into
+    blocks."""
+    heads: list[bytearray] = []
+    left = len(tuples)
+    while left:
+        # As many as have lsns of one length, made at once: then each is as long as the others.
+        alike = min(left, next(end for end in _WIDER_FROM if end > first_lsn) - first_lsn)
+        made = encode_run(
+            type=RowType.INSERT,
+            replica_id=replica_id,
+            first_lsn=first_lsn,
+            timestamp=timestamp,
+            source=b"",
+            bounds=array("Q", bytes(8 * (alike + 1))),
+            prefix=prefix,
+            group_id=GROUP_LOCAL if is_local else 0,
+        )
+        size = len(made) // alike
+        heads += [made[at : at + size] for at in range(0, len(made), size)]
+        first_lsn += alike
+        left -= alike
+    blocks: list[Pieces] = []
+    at = 0
+    while at < len(tuples):
+        parts: list[bytes | bytearray | memoryview] = []
+        at, size = kernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
+        blocks.append(Pieces(parts, size))
+    return blocks

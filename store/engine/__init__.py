@@ -1,0 +1,1 @@
+"""What a statement does: executed in layers, compiled or by the reference engine."""

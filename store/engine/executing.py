@@ -1,0 +1,110 @@
+"""What executes statements in layers: compiled where it can be, else the reference engine alone.
+
+`statementkernel.pyx` knows nearly all statements and `layerkernel.pyx` what they replaced. Where
+these were not compiled `PlainExecutor` and `PlainUndo` stand in; `COMPILED` says which it is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from logweir.errors import RequestError
+from logweir.store.state.undo import PlainUndo
+
+__all__ = [
+    "COLUMNS",
+    "COMPILED",
+    "RESULTS",
+    "Answer",
+    "Executor",
+    "PlainExecutor",
+]
+
+Answer = tuple[bool, bytes | None, bytes | None, bytes | None]
+"""Whether what is expected is so, old tuple, new tuple, body to be logged."""
+
+COLUMNS: Final = 13
+"""Numbers of a statement: see `statementkernel.pyx`."""
+
+RESULTS: Final = 10
+"""Numbers of its result."""
+
+LAST: Final = 8
+"""The column that says whether it ends its transaction."""
+
+_UNDONE: Final = 3
+_UNMET: Final = 4
+
+try:
+    from logweir.store.engine import statementkernel
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = (statementkernel.COLUMNS, statementkernel.RESULTS) == (COLUMNS, RESULTS)
+
+
+class PlainExecutor:
+    """Has the reference do every statement. See `statementkernel.pyx` for what it is given."""
+
+    select_bytes = 1 << 60
+
+    def execute(
+        self,
+        data: bytes,
+        columns: array[int],
+        spaces: Sequence[object],
+        undo: PlainUndo,
+        reference: Callable[[int], Answer],
+        limit_bytes: int,
+    ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]:
+        """Execute statements: results, the bytes in which they point, the numbers of those that
+        are not done, and errors by number."""
+        results, out = array("Q"), bytearray()
+        refused: list[int] = []
+        failures: dict[int, RequestError] = {}
+        count, first = len(columns) // COLUMNS, 0
+        while first < count and (not first or len(out) < limit_bytes):
+            end = first
+            while not columns[end * COLUMNS + LAST]:
+                end += 1
+            end += 1
+            mark = undo.mark()
+            for number in range(first, end):
+                start = undo.mark()
+                try:
+                    is_met, *values = reference(number)
+                except RequestError as error:
+                    undo.rollback(start)
+                    failures[number] = error
+                    row = [1, int(error.code), *[0] * (RESULTS - 2)]
+                else:
+                    row = [0 if is_met else _UNMET, 0, 0, 0]
+                    for value in values:
+                        row += (len(out), len(out) + len(value)) if value else (0, 0)
+                        out += value or b""
+                if row[0] and end > first + 1:
+                    undo.rollback(mark)
+                    undone = array("Q", (_UNDONE, *[0] * (RESULTS - 1)))
+                    results[first * RESULTS :] = undone * (number - first)
+                    results.extend(row)
+                    results.extend(undone * (end - number - 1))
+                    refused += range(first, end)
+                    break
+                results.extend(row)
+                if row[0]:
+                    refused.append(number)
+            first = end
+        return results, bytes(out), refused, failures
+
+    def one(self, *statement: object) -> tuple[int, Any, Any, Any]:
+        """Tells that the reference engine must execute it."""
+        del statement
+        return 2, None, None, None
+
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.engine.statementkernel import Executor
+else:
+    Executor = PlainExecutor

@@ -1,0 +1,151 @@
+"""Selecting: iterator types on ordered and hash indexes.
+
+=====  ====================================================  =========  =========
+name   TREE                                                  number     HASH
+=====  ====================================================  =========  =========
+EQ     ascending, the key's parts equal; all without a key   0          full key
+REQ    the same backwards                                    1          no
+ALL    all; with a key as GE                                 2          all, always
+LT     descending, below the key                             3          no
+LE     descending, up to the key                             4          no
+GE     ascending, from the key                               5          no
+GT     ascending, behind the key                             6          yes
+=====  ====================================================  =========  =========
+
+A key may have fewer parts than a TREE index. The order of a HASH index is not defined; GT goes on
+behind the tuple with the key. Source: Tarantool 2.6.0, observed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.statements import key_bytes
+from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
+from logweir.store.schema.keys import search_key
+from logweir.store.schema.schema import Schema
+from logweir.wal.mp import Value
+
+__all__ = ["ITERATORS", "Select", "select"]
+
+ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
+_OTHER_ITERATORS: Final = (
+    "BITS_ALL_SET",
+    "BITS_ANY_SET",
+    "BITS_ALL_NOT_SET",
+    "OVERLAPS",
+    "NEIGHBOR",
+)
+_HASH_ITERATORS: Final = frozenset(("EQ", "ALL", "GT"))
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """One checked selection. `image`: the memcomparable key, empty for none."""
+
+    space: SpaceDef
+    index: IndexDef
+    iterator: str
+    image: bytes
+    limit: int | None
+    offset: int
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        space: int | str,
+        key: Value,
+        *,
+        iterator: str | None = None,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Select:
+        """A selection given in Python values. Raises `RequestError`."""
+        packed = b"\x90" if key is None else key_bytes(key)
+        name = str(iterator).upper() if iterator else "ALL" if key is None else "EQ"
+        if name not in ITERATORS + _OTHER_ITERATORS:
+            raise RequestError(
+                ErrorCode.ITERATOR_TYPE,
+                f"Unknown iterator type '{iterator}'",
+                hint=f"one of {', '.join(ITERATORS)}",
+            )
+        number = (ITERATORS + _OTHER_ITERATORS).index(name)
+        return cls.packed(schema, space, packed, number, index=index, limit=limit, offset=offset)
+
+    @classmethod
+    def packed(
+        cls,
+        schema: Schema,
+        space: int | str,
+        key: bytes,
+        iterator: int,
+        *,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Select:
+        """A selection given as in a request: `key` in MsgPack, `iterator` by number."""
+        found = schema.space(space)
+        which = schema.index(found, index)
+        names = ITERATORS + _OTHER_ITERATORS
+        if not 0 <= iterator < len(names):
+            text = "Illegal parameters, Invalid iterator type"
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        name = names[iterator]
+        image, _ = search_key(key, which, all_allowed=name in ("ALL", "GT"))
+        allowed = _HASH_ITERATORS if which.type == IndexType.HASH else frozenset(ITERATORS)
+        if name not in allowed:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED_INDEX_FEATURE,
+                f"Index '{which.name}' ({which.type.name}) of space '{found.name}' (memtx) does "
+                "not support requested iterator type",
+            )
+        for given in (offset, 0 if limit is None else limit):
+            if not isinstance(given, int) or given < 0:
+                text = f"limit and offset are whole numbers from 0 on, not {given!r}"
+                raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        return cls(found, which, name, image, limit, offset)
+
+
+def select(engine: Engine, wanted: Select) -> Iterator[bytes]:
+    """The tuples, as MsgPack, of a selection, in order."""
+    stop = None if wanted.limit is None else min(wanted.offset + wanted.limit, sys.maxsize)
+    return islice(_matching(engine, wanted), min(wanted.offset, sys.maxsize), stop)
+
+
+def _matching(engine: Engine, wanted: Select) -> Iterator[bytes]:
+    image = wanted.image
+    behind = _successor(image)
+    start, stop, reverse = b"", None, False
+    match wanted.iterator:
+        case "EQ":
+            start, stop = image, behind
+        case "REQ":
+            start, stop, reverse = image, behind, True
+        case "ALL" if wanted.index.type == IndexType.HASH:
+            pass  # whatever the key is
+        case "ALL" | "GE":
+            start = image
+        case "GT" if image:
+            if behind is None:
+                return iter(())
+            start = behind
+        case "LE":
+            stop, reverse = behind, True
+        case "LT":
+            stop, reverse = image or None, True
+    return engine.entries(wanted.space, wanted.index, start, stop, reverse=reverse)
+
+
+def _successor(image: bytes) -> bytes | None:
+    """The least bytes above everything that begins with `image`; None where there are none."""
+    stripped = image.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None

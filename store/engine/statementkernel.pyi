@@ -1,0 +1,26 @@
+"""What `statementkernel.pyx` offers to Python; its own text says what each does."""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from logweir.errors import RequestError
+from logweir.store.state.layerkernel import Space, Undo
+
+COLUMNS: int
+RESULTS: int
+
+class Executor:
+    select_bytes: int
+    def execute(
+        self,
+        data: bytes | bytearray | memoryview,
+        columns: array[int],
+        spaces: list[Space | None],
+        undo: Undo,
+        reference: Callable[[int], tuple[bool, bytes | None, bytes | None, bytes | None]],
+        limit_bytes: int,
+    ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]: ...
+    def one(
+        self, kind: int, index: int, base: int, first: bytes, ops: bytes | None, space: Space
+    ) -> tuple[int, Any, Any, Any]: ...

@@ -1,0 +1,261 @@
+"""The statements of the embedded API: Python values in, requests out.
+
+`Log` and `Transaction` share them: one makes each statement a transaction of its own, the other
+collects them. Field numbers in update operations count from 0; names and JSON paths work too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine import definitions
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request, pack_value
+from logweir.store.schema.schema import Schema
+from logweir.wal.mp import Value, unpack
+from logweir.wal.xrow import RowType
+
+__all__ = [
+    "Row",
+    "Statements",
+    "as_row",
+    "delete_request",
+    "key_bytes",
+    "put_request",
+    "result_of",
+    "stored",
+    "update_request",
+    "upsert_request",
+]
+
+Row = tuple[Value, ...]
+
+_PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
+"""What comes out of MsgPack as it went in."""
+
+
+def key_bytes(key: Value) -> bytes:
+    """A key as MsgPack: a list or tuple holds its parts, anything else is its only part."""
+    return pack_value(key if isinstance(key, list | tuple) else [key], "the key")
+
+
+def _pack_ops(ops: Iterable[Sequence[Value]]) -> bytes:
+    try:
+        return pack_value([list(op) for op in ops], "the operations")
+    except TypeError as error:
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"the operations are no list of lists: {error}",
+            hint='write them as [["=", "name", "x"], ["+", 2, 1]]',
+        ) from error
+
+
+def result_of(request: Request, changed: tuple[bytes | None, bytes | None]) -> bytes | None:
+    """What a request answers: the new tuple, of a DELETE the old one, of an UPSERT nothing."""
+    old, new = changed
+    if request.type == RowType.UPSERT:
+        return None
+    return old if request.type == RowType.DELETE else new
+
+
+def as_row(data: bytes | None) -> Row | None:
+    """A tuple's MsgPack as a Python tuple."""
+    return None if data is None else tuple(unpack(data))
+
+
+def stored(data: bytes | None, request: Request, given: Sequence[Value]) -> Row:
+    """The same, of the tuple that a request of `given` values leaves, which mostly has these."""
+    assert data is not None
+    if data == request.tuple and _PLAIN.issuperset(map(type, given)):
+        return tuple(given)
+    return tuple(unpack(data))
+
+
+def _space_id(schema: Schema, space: int | str) -> int:
+    return space if isinstance(space, int) else schema.space(space).id
+
+
+def _index_id(schema: Schema, space: int | str, index: int | str) -> int:
+    return index if isinstance(index, int) else schema.index(schema.space(space), index).id
+
+
+def put_request(kind: RowType, schema: Schema, space: int | str, tuple: Sequence[Value]) -> Request:
+    """INSERT or REPLACE of Python values."""
+    return Request(kind, _space_id(schema, space), tuple=pack_value(tuple, "the tuple"))
+
+
+def update_request(
+    schema: Schema,
+    space: int | str,
+    key: Value,
+    ops: Iterable[Sequence[Value]],
+    index: int | str,
+) -> Request:
+    """UPDATE in Python values."""
+    return Request(
+        RowType.UPDATE,
+        _space_id(schema, space),
+        key=key_bytes(key),
+        ops=_pack_ops(ops),
+        index_id=_index_id(schema, space, index),
+    )
+
+
+def delete_request(schema: Schema, space: int | str, key: Value, index: int | str) -> Request:
+    """DELETE in Python values."""
+    return Request(
+        RowType.DELETE,
+        _space_id(schema, space),
+        key=key_bytes(key),
+        index_id=_index_id(schema, space, index),
+    )
+
+
+def upsert_request(
+    schema: Schema, space: int | str, tuple: Sequence[Value], ops: Iterable[Sequence[Value]]
+) -> Request:
+    """UPSERT in Python values."""
+    return Request(
+        RowType.UPSERT,
+        _space_id(schema, space),
+        tuple=pack_value(tuple, "the tuple"),
+        ops=_pack_ops(ops),
+    )
+
+
+class Statements(ABC):
+    """Changes of tuples and definitions. Every method may raise `RequestError`."""
+
+    @abstractmethod
+    def execute(self, request: Request) -> bytes | None:
+        """Make one change given in MsgPack bytes: see the class."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The definitions that the statements see."""
+
+    @abstractmethod
+    def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
+        """Ask `plan` for changes, make them as one transaction, return its second result."""
+
+    def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
+        """Add a tuple. Returns it as stored. Raises TUPLE_FOUND where its key is taken."""
+        request = put_request(RowType.INSERT, self.schema, space, tuple)
+        return stored(self.execute(request), request, tuple)
+
+    def replace(self, space: int | str, tuple: Sequence[Value]) -> Row:
+        """Add a tuple, in the place of the one with the same primary key. Returns it as stored."""
+        request = put_request(RowType.REPLACE, self.schema, space, tuple)
+        return stored(self.execute(request), request, tuple)
+
+    def update(
+        self,
+        space: int | str,
+        key: Value,
+        ops: Iterable[Sequence[Value]],
+        *,
+        index: int | str = 0,
+    ) -> Row | None:
+        """Change fields of the tuple with that key: `[["=", "name", "x"], ["+", 2, 1]]`.
+
+        Operators: = + - & | ^ : ! #. Returns the new tuple, None if there is none with that key.
+        """
+        return as_row(self.execute(update_request(self.schema, space, key, ops, index)))
+
+    def delete(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
+        """Remove the tuple with that key. Returns it, None if there was none."""
+        return as_row(self.execute(delete_request(self.schema, space, key, index)))
+
+    def upsert(
+        self, space: int | str, tuple: Sequence[Value], ops: Iterable[Sequence[Value]]
+    ) -> None:
+        """Insert `tuple`, or apply `ops` to the one with its primary key, leaving out operations
+        that fail because of what is stored there."""
+        self.execute(upsert_request(self.schema, space, tuple, ops))
+
+    # --- definitions ------------------------------------------------------------------------------
+
+    def create_space(
+        self,
+        name: str,
+        format: Iterable[definitions.FieldSpec] = (),
+        *,
+        primary: Sequence[definitions.PartSpec] | None = None,
+        indexes: Mapping[str, definitions.IndexSpec] | None = None,
+        id: int | None = None,
+        type: str = "TREE",
+        temporary: bool = False,
+        local: bool = False,
+        field_count: int = 0,
+        if_not_exists: bool = False,
+    ) -> int:
+        """Make a space. Returns its id.
+
+        `format`: fields as `("name", "type")` or maps as in Tarantool; `primary`: names or numbers
+        (from 0) of the fields of the primary key, default the first field; `indexes`: further
+        indexes, name → fields, or a map {parts, unique, type}; `type`: of the primary index, TREE
+        or HASH; `temporary`: data is not logged and empty at each opening; `local`: rows stay on
+        this instance.
+        """
+        spec = definitions.SpaceSpec(
+            name,
+            definitions.fields_of(format),
+            primary=primary,
+            indexes=indexes or {},
+            space_id=id,
+            kind=type,
+            temporary=temporary,
+            local=local,
+            field_count=field_count,
+            if_not_exists=if_not_exists,
+        )
+        return self.define(lambda engine: definitions.create_space(engine, spec))
+
+    def drop_space(self, space: int | str) -> None:
+        """Remove a space with all its tuples, indexes and grants."""
+        self.define(lambda engine: definitions.drop_space(engine, space))
+
+    def truncate(self, space: int | str) -> None:
+        """Remove all tuples of a space."""
+        self.define(lambda engine: definitions.truncate(engine, space))
+
+    def alter_space(
+        self,
+        space: int | str,
+        *,
+        name: str | None = None,
+        format: Iterable[definitions.FieldSpec] | None = None,
+    ) -> None:
+        """Give a space another name or format. What is stored must fit the new format."""
+        fields = None if format is None else definitions.fields_of(format)
+        self.define(lambda engine: definitions.alter_space(engine, space, name, fields))
+
+    def create_index(
+        self,
+        space: int | str,
+        name: str,
+        parts: definitions.IndexSpec,
+        *,
+        if_not_exists: bool = False,
+    ) -> int:
+        """Make an index of a space, filled from what is stored. Returns its id."""
+        return self.define(
+            lambda engine: definitions.create_index(engine, space, name, parts, if_not_exists)
+        )
+
+    def drop_index(self, space: int | str, index: int | str) -> None:
+        """Remove an index."""
+        self.define(lambda engine: definitions.drop_index(engine, space, index))
+
+    def create_sequence(self, name: str, **options: int | bool) -> int:
+        """Make a sequence: options step, min, max, start, cycle as in Tarantool. Returns its id."""
+        return self.define(lambda engine: definitions.create_sequence(engine, name, options))
+
+    def use_sequence(self, space: int | str, sequence: str, *, field: int = 0) -> None:
+        """Fill `field` (from 0, of the primary key) from a sequence where an insert leaves it
+        nil."""
+        self.define(lambda engine: definitions.use_sequence(engine, space, sequence, field))

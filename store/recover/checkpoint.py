@@ -1,0 +1,368 @@
+"""Checkpoints: snapshots, and the removal of what they make superfluous.
+
+A checkpoint closes the current log, so that a log begins where the snapshot ends, and writes the
+snapshot from a read view while writers go on. It is due after `interval_seconds` or `log_bytes`;
+it is looked for after each commit, so an idle store makes none. After it, snapshots beyond the
+newest `count` are removed, and logs that neither the oldest snapshot kept, nor a follower, nor a
+backup under way, nor a reader with a lease (`wal.lease`) still needs. A lease that keeps a file
+for longer than `LEASE_SECONDS` counts no more. Followers' positions are in the file
+`logweir.followers` (JSON, replaced as a whole), so a restart does not forget them.
+Source: Tarantool 2.6.0 (`checkpoint_count` 2, `checkpoint_interval` 3600 s, `gc.c`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.limits import LEASE_SECONDS
+from logweir.store.recover.belonging import anchor
+from logweir.store.state.state import StateError
+from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import explain
+from logweir.wal.lease import holders, is_leased, unleased
+from logweir.wal.newfile import replace_file
+from logweir.wal.place import Place
+from logweir.wal.process import OfProcess
+from logweir.wal.snapshot import SnapshotWriter
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.store.log import Log
+
+__all__ = ["CheckpointOptions", "Checkpoints"]
+
+FOLLOWERS_NAME: Final = "logweir.followers"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOptions:
+    """`count`: snapshots kept; `interval_seconds`: between two, 0 never; `log_bytes`: of log
+    written since the last one, 0 never."""
+
+    count: int = 2
+    interval_seconds: float = 3600.0
+    log_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError("checkpoint_count", f"{self.count} is not at least 1")
+        if self.interval_seconds < 0:
+            raise ConfigError("checkpoint_interval", f"{self.interval_seconds} is below 0")
+        if self.log_bytes < 0:
+            raise ConfigError("checkpoint_wal_threshold", f"{self.log_bytes} is below 0")
+
+
+class Checkpoints(OfProcess):
+    """Makes the checkpoints of one `Log` and removes old files. Thread-safe."""
+
+    def __init__(self, log: Log, options: CheckpointOptions) -> None:
+        self._log = log
+        self.options = options
+        self._busy = threading.Lock()  # one checkpoint at a time
+        self._guard = threading.Lock()  # of what follows
+        self._pins: dict[int, frozenset[Path]] = {}
+        self._kept_since: dict[Path, float] = {}  # by a lease alone
+        self._followers = self._load_followers()
+        self._newest: tuple[VClock, Place] | None = None  # the last snapshot and its end
+        self._removals = 0
+        self._oldest: tuple[int, VClock] = (-1, VClock())
+        self._bytes = 0
+        self._last_time = time.monotonic()
+        self._thread: threading.Thread | None = None
+        self.last_error: str | None = None
+        self._belong()
+
+    def _left_behind(self) -> None:
+        self._busy, self._guard = threading.Lock(), threading.Lock()
+
+    # --- making -----------------------------------------------------------------------------------
+
+    def make(self) -> Path:
+        """A checkpoint now; waits for one under way. Returns the snapshot's path."""
+        with self._busy:
+            path = self.write()
+        self.collect()
+        return path
+
+    def write(self) -> Path:
+        """Write the snapshot of now, or find it; nothing is removed."""
+        log = self._log
+        with contextlib.ExitStack() as stack:
+            view = stack.enter_context(log.rotated_view())
+            newest = self._index().newest_snap()
+            if newest is not None and newest.vclock == view.vclock:
+                log.end_marks.put(newest.path, newest.size, view.vclock)
+                return newest.path
+            writer = SnapshotWriter(
+                log.path,
+                view.vclock,
+                log.instance,
+                timestamp=log.now(),
+                filesystem=log.filesystem,
+            )
+            try:
+                for space in view.snapshot_spaces():
+                    writer.write(space.id, view.tuples(space), local=space.is_local)
+                path = writer.finish()
+            except BaseException:
+                writer.abort()
+                raise
+            if writer.last_block is not None:
+                self._newest = (view.vclock, Place.written(writer.last_block))
+        log.end_marks.put(path, writer.size, view.vclock)
+        self._bytes = 0
+        self._last_time = time.monotonic()
+        return path
+
+    def after_commit(self, logged_bytes: int) -> None:
+        """Begin a checkpoint in a thread of its own if one is due."""
+        self._bytes += logged_bytes
+        options = self.options
+        due = bool(options.log_bytes) and self._bytes >= options.log_bytes
+        if options.interval_seconds and not due:
+            due = time.monotonic() - self._last_time >= options.interval_seconds
+        if not due or not self._guard.acquire(blocking=False):
+            return
+        try:
+            if self._thread is None or not self._thread.is_alive():
+                self._bytes = 0
+                self._last_time = time.monotonic()
+                self._thread = threading.Thread(
+                    target=self._in_background, name="logweir-checkpoint", daemon=True
+                )
+                self._thread.start()
+        finally:
+            self._guard.release()
+
+    def _in_background(self) -> None:
+        try:
+            self.make()
+            self.last_error = None
+        except (LogweirError, OSError, StateError) as error:
+            self.last_error = str(error)
+
+    def close(self) -> None:
+        """Wait for a checkpoint under way."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    # --- removing ---------------------------------------------------------------------------------
+
+    def collect(self) -> list[Path]:
+        """Remove what nobody needs any more. Returns the files removed."""
+        with self._guard:
+            superfluous = self._superfluous()
+        # Not under the guard: who has it never waits for a commit.
+        if superfluous and self._newest is not None:
+            anchor(self._log, *self._newest, {file.path.name for file in superfluous})
+        _move_in(self._log, [file.path for file in superfluous if file.path.suffix == ".xlog"])
+        with self._guard:
+            still = {file.path for file in self._superfluous()}
+            try:
+                return list(self._removed([file for file in superfluous if file.path in still]))
+            finally:
+                self._removals += 1
+
+    def _removed(self, files: list[LogFile]) -> Iterator[Path]:
+        """Remove files, oldest first, also after a power cut: one that came back alone would leave
+        a gap."""
+        log = self._log
+        for file in files:
+            failpoint("checkpoint.before_remove")
+            with unleased(log.path, file.signature) as is_free:
+                if not is_free and not self._is_overdue(file.path):
+                    if file.suffix == "xlog":
+                        return  # it was taken since it was looked for
+                    continue
+                try:
+                    log.filesystem.remove(file.path)
+                    log.filesystem.sync_directory(log.path)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise explain(error, str(file.path)) from error
+            yield file.path
+
+    def _superfluous(self) -> list[LogFile]:
+        """Files that nobody needs any more, the oldest first: snapshots, then logs."""
+        index = self._index()
+        snaps = index.snaps
+        kept = snaps[-self.options.count :]
+        kept += [snap for snap in snaps if self._is_pinned(snap) and snap not in kept]
+        if not kept:
+            return []
+        needed = min((snap.vclock for snap in kept), key=lambda v: v.signature)
+        unneeded = [snap for snap in snaps if snap not in kept]
+        logs = _logs_before(index, [needed, *self._followers.values()])
+        logs = list(takewhile(lambda log: not self._is_pinned(log), logs))  # no gap in between
+        self._kept_since = {
+            file.path: self._kept_since.get(file.path, time.monotonic())
+            for file in [*unneeded, *logs]
+        }
+        free = [snap for snap in unneeded if not self._is_leased(snap)]
+        return free + list(takewhile(lambda log: not self._is_leased(log), logs))
+
+    def _is_pinned(self, file: LogFile) -> bool:
+        return any(file.path in pinned for pinned in self._pins.values())
+
+    def _is_leased(self, file: LogFile) -> bool:
+        if self._is_overdue(file.path):
+            return False
+        return is_leased(self._log.path, file.signature, file.signature)
+
+    def _is_overdue(self, path: Path) -> bool:
+        since = self._kept_since.get(path)
+        return since is not None and time.monotonic() - since > LEASE_SECONDS
+
+    def pinned_bytes(self) -> dict[str, int]:
+        """See `Log.pinned_bytes`."""
+        with self._guard:
+            followers = dict(self._followers)
+            if not followers:
+                return {}
+            index = self._index()
+            kept = index.snaps[-self.options.count :]
+        if not kept:
+            return dict.fromkeys(followers, 0)
+        superfluous = _logs_before(index, [kept[0].vclock])
+        return {
+            name: sum(
+                log.size
+                for log in superfluous[len(_logs_before(index, [kept[0].vclock, position])) :]
+            )
+            for name, position in followers.items()
+        }
+
+    def oldest_row(self) -> VClock:
+        """Where the oldest log begins: rows behind it can be read. The folder is only looked at
+        where logs were removed since the last time."""
+        removals, oldest = self._oldest
+        if removals != self._removals:
+            removals = self._removals
+            xlogs = self._index().xlogs
+            if not xlogs:
+                return self._log.vclock
+            oldest = xlogs[0].vclock
+            self._oldest = (removals, oldest)
+        return oldest
+
+    def _index(self) -> DirectoryIndex:
+        return scan_directory(self._log.path, self._log.filesystem)
+
+    @contextlib.contextmanager
+    def backup(self) -> Iterator[list[Path]]:
+        """Files of a backup, which stay while the context is open."""
+        with self._guard:
+            index = self._index()
+            newest = index.newest_snap()
+            if newest is None:
+                text = "there is no snapshot to back up"
+                raise RequestError(ErrorCode.MISSING_SNAPSHOT, text)
+            files = [newest.path, *(log.path for log in index.xlogs_after(newest.vclock))]
+            pin = max(self._pins, default=0) + 1
+            self._pins[pin] = frozenset(files)
+        try:
+            yield files
+        finally:
+            with self._guard:
+                del self._pins[pin]
+
+    # --- followers --------------------------------------------------------------------------------
+
+    def retain(self, positions: Mapping[str, VClock]) -> None:
+        """Keep the logs behind each position for the follower of that name."""
+        with self._guard:
+            followers = {**self._followers, **positions}
+            if followers != self._followers:
+                self._save_followers(followers)
+
+    def release(self, name: str) -> None:
+        """Forget `name`; it need not be known."""
+        with self._guard:
+            if name in self._followers:
+                rest = {other: at for other, at in self._followers.items() if other != name}
+                self._save_followers(rest)
+
+    def _load_followers(self) -> dict[str, VClock]:
+        path = self._log.path / FOLLOWERS_NAME
+        try:
+            file = self._log.filesystem.open_read(path)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise explain(error, str(path)) from error
+        try:
+            found = json.loads(file.read(file.size(), 0))
+            return {name: VClock.parse(text) for name, text in found.items()}
+        except (ValueError, AttributeError, TypeError, LogweirError) as error:
+            raise ConfigError(
+                FOLLOWERS_NAME,
+                f"cannot be read: {error}",
+                origin=str(path),
+                hint="remove the file: the followers' logs are then no longer kept for them",
+            ) from error
+        finally:
+            file.close()
+
+    def _save_followers(self, followers: dict[str, VClock]) -> None:
+        path = self._log.path / FOLLOWERS_NAME
+        text = json.dumps({name: str(at) for name, at in sorted(followers.items())}, indent=1)
+        try:
+            replace_file(self._log.filesystem, path, text.encode(), "followers.before_rename")
+        except OSError as error:
+            raise explain(error, str(path)) from error
+        self._followers = followers
+
+    def status(self) -> dict[str, Any]:
+        """The part of `Log.status` about snapshots and retention."""
+        index = self._index()
+        newest = index.newest_snap()
+        with self._guard:
+            followers = {name: dict(at) for name, at in self._followers.items()}
+            oldest = min(self._followers.items(), key=lambda one: one[1].signature, default=None)
+            backups = len(self._pins)
+        return {
+            "snapshots": [snap.path.name for snap in index.snaps],
+            "last_snapshot": newest.path.name if newest else None,
+            "checkpoint_error": self.last_error,
+            "oldest_row": dict(index.xlogs[0].vclock) if index.xlogs else None,
+            "log_files": len(index.xlogs),
+            "followers": followers,
+            "backups": backups,
+            "leases": {str(pid): first for pid, first in holders(self._log.path).items()},
+            "oldest_log_kept_by": oldest[0] if oldest else None,
+        }
+
+
+def _logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]:
+    """Logs all of whose rows every one of `positions` has; never the newest."""
+    removable = []
+    for log, following in zip(index.xlogs, index.xlogs[1:], strict=False):
+        end = following.vclock.without_local()
+        if not all(position.covers(end) for position in positions):
+            break
+        removable.append(log)
+    return removable
+
+
+def _move_in(log: Log, paths: Sequence[Path]) -> None:
+    """Put into the state what it refers to in log files, so that these may be removed.
+
+    In steps, between which others commit. Raises `WalError`.
+    """
+    numbers = [int(path.stem) for path in paths]
+    while numbers:
+        files, is_done = log.change_base(lambda txn: (txn.files, txn.move_in(numbers[0])))
+        if is_done:  # and committed: no later view refers to it
+            files.retire(numbers.pop(0))

@@ -1,0 +1,366 @@
+"""Bringing the state to the end of the log: a snapshot in bulk, then the rows behind it.
+
+Rows of a snapshot go into the primary indexes as they come, in order; the other indexes are built
+when all are there. Rows of the log are applied in large LMDB transactions, each with its position,
+so a process that is stopped in the middle goes on from there. Runs of INSERT and REPLACE into a
+space with no other index are sorted, only the last of each key kept, and written in bulk. Rows that
+wait for their CONFIRM at the end of the log are not applied: `store.engine.synchro`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from logweir.errors import CorruptBlock, RequestError
+from logweir.recovery import Batch
+from logweir.store.engine import ddl
+from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.synchro import (
+    APPLIED,
+    DECISIONS,
+    Decision,
+    Entry,
+    SynchroQueue,
+    apply_row,
+)
+from logweir.store.schema import kernel
+from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
+from logweir.store.schema.schema import Schema
+from logweir.store.state.state import MapFull, Position, State, Txn
+from logweir.wal.columns import RowColumns
+from logweir.wal.failpoint import failpoint
+from logweir.wal.place import Place
+from logweir.wal.reader import Block
+from logweir.wal.settled import Span
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import FLAG_COMMIT, RowType
+
+__all__ = ["Loader", "Source", "load", "schema_of"]
+
+_ROWS_PER_COMMIT: Final = 50_000
+_BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
+_RUN_ROWS: Final = 64
+_STORED: Final = frozenset((RowType.INSERT, RowType.REPLACE))
+
+
+def schema_of(txn: Txn) -> Schema:
+    """The definitions that a state holds."""
+    schema = Schema()
+    for space_id in ddl.DEFINING:
+        for _, data in txn.items(space_id, 0):
+            schema.apply(space_id, None, data, is_insert=True, trusted=True)
+    return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What fills a state. `blocks`: those of the snapshot, from its first; `start`: its vclock;
+    `batches`: the rows of the log behind a vclock; `end`: the vclock after the last of them;
+    `instance`: whose they are."""
+
+    blocks: Callable[[], Iterable[Block]]
+    start: VClock
+    batches: Callable[[VClock], Iterable[Batch]]
+    end: VClock
+    instance: uuid.UUID | None = None
+
+
+def load(
+    state: State, plans: Plans, source: Source, position: Position | None
+) -> tuple[Schema, SynchroQueue]:
+    """Bring a state to the end of a source. Returns the definitions that then hold, and what waits
+    there for its CONFIRM.
+
+    `position`: what the state, which is open, has applied already; None for an empty one that is
+    not open. Where the map becomes full it is doubled, and what was not committed is done again.
+    Raises `CorruptBlock`.
+    """
+    undone: list[Span] = []
+    while True:
+        loader = None
+        try:
+            if position is None:
+                state.open()
+                loader = Loader(state, plans, source.start)
+                for block in source.blocks():
+                    loader.load_snapshot(block)
+                loader.finish_snapshot(source)
+                after = source.start
+            else:
+                with state.read() as txn:
+                    schema = schema_of(txn)
+                loader = Loader(state, plans, position.vclock, schema)
+                after = position.vclock
+            for batch in source.batches(after):
+                loader.apply(batch)
+            loader.finish(source.end)
+            loader.waiting.undone += undone
+            return loader.schema, loader.waiting
+        except MapFull:
+            if loader is not None:
+                undone += loader.waiting.undone
+                loader.abort()
+            position = _grown(state)
+
+
+def _grown(state: State) -> Position | None:
+    """Double the map. What is applied; None, and the state emptied, if that is no position."""
+    state.grow()
+    with state.read() as txn:
+        position = txn.position()
+    if position is None:
+        state.close(clean=False)
+        state.discard()
+    return position
+
+
+class Loader:
+    """Fills one state. `start`: the position from which rows of the log come; `schema`: what it
+    holds already; without one it is empty."""
+
+    def __init__(
+        self, state: State, plans: Plans, start: VClock, schema: Schema | None = None
+    ) -> None:
+        self._state = state
+        self._plans = plans
+        self._start = start
+        self.schema = Schema() if schema is None else schema
+        self.waiting = SynchroQueue()
+        self._asked: Schema | None = None
+        self._has_synchronous = False
+        self._engine: Engine | None = None
+        self._txn: Txn | None = None
+        self._rows = 0
+        self._bytes = 0
+        self._last: Batch | None = None
+        self._last_block: Block | None = None  # of the snapshot
+
+    # --- a snapshot -------------------------------------------------------------------------------
+
+    def load_snapshot(self, block: Block) -> None:
+        """Add the rows of one block of a snapshot. Raises `CorruptBlock` for what cannot be."""
+        self._last_block = block
+        columns = block.columns
+        spaces = columns.space_id.tolist()
+        start = 0
+        while start < len(spaces):
+            end = start
+            space_id = spaces[start]
+            while end < len(spaces) and spaces[end] == space_id:
+                end += 1
+            try:
+                self._load_run(space_id, columns, start, end)
+            except RequestError as error:
+                raise _cannot_apply(block, columns, start, error) from error
+            start = end
+        self._commit_if_large(None)
+
+    def _load_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> None:
+        tuples = [columns.tuple_bytes(row) or b"" for row in range(start, end)]
+        if ddl.defines(space_id):
+            for data in tuples:
+                self.schema.apply(space_id, None, data, is_insert=True, trusted=True)
+        space = self.schema.space(space_id)
+        primary = self.schema.index(space, 0)
+        packed = b"".join(tuples)
+        bounds = array("Q", (0,))
+        for data in tuples:
+            bounds.append(bounds[-1] + len(data))
+        keys = self._plans.get(space, primary, check=False).keys(packed, bounds)
+        pairs = zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True)
+        self._open().txn.load(space_id, 0, list(pairs))
+        self._rows += len(tuples)
+        self._bytes += len(packed)
+
+    def finish_snapshot(self, source: Source) -> None:
+        """Build the other indexes and note the position: from now on the state is one."""
+        for space in self.schema:
+            for index in space.indexes[1:]:
+                self._commit_if_large(None)
+                ddl.build_index(self._open(), space, index)
+                tree = self._open().txn.tree(space.id, index.id)
+                self._rows += tree.count() if tree is not None else 0
+        last = self._last_block
+        place = None if last is None else Place.read(last, last.end)
+        txn = self._begun()
+        txn.set_instance(source.instance)
+        txn.set_position(Position(source.start, place))
+        self._commit()
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def apply(self, batch: Batch) -> None:
+        """Apply rows of the log. Raises `CorruptBlock` where one cannot be applied."""
+        columns = batch.block.columns
+        kinds, spaces = columns.type.tolist(), columns.space_id.tolist()
+        if self._may_wait(batch, kinds, spaces):
+            self._apply_in_turn(batch, kinds, spaces)
+        else:
+            self._apply_rows(batch, batch.first, batch.last, kinds, spaces)
+        self._rows += batch.last - batch.first
+        if batch.last > batch.first:
+            self._bytes += len(batch.data)
+        self._last = batch
+        self._commit_if_large(batch)
+
+    def _apply_rows(
+        self, batch: Batch, first: int, last: int, kinds: list[int], spaces: list[int]
+    ) -> None:
+        columns = batch.block.columns
+        row = first
+        while row < last:
+            end = row
+            while end < last and kinds[end] in _STORED and spaces[end] == spaces[row]:
+                end += 1
+            if end - row >= _RUN_ROWS and self._store_run(spaces[row], columns, row, end):
+                row = end
+                continue
+            end = max(end, row + 1)
+            for at in range(row, end):
+                if kinds[at] in APPLIED:
+                    self._apply_row(batch, columns, at)
+            row = end
+
+    def _may_wait(self, batch: Batch, kinds: list[int], spaces: list[int]) -> bool:
+        """Whether rows of a batch may have to wait for others."""
+        if self._asked is not self.schema:
+            self._asked, self._has_synchronous = self.schema, self.schema.has_synchronous
+        return (
+            self._has_synchronous
+            or bool(self.waiting)
+            or SystemSpace.SPACE in spaces
+            or not DECISIONS.isdisjoint(kinds)
+        )
+
+    def _apply_in_turn(self, batch: Batch, kinds: list[int], spaces: list[int]) -> None:
+        """Apply a batch by transactions: each decides whether those behind it wait."""
+        columns = batch.block.columns
+        lsns = (self._last.vclock if self._last else self._start).lsns()
+        flags = columns.flags
+        first = ready = batch.first  # from `ready` on nothing was applied
+        for row in range(batch.first, batch.last):
+            if not flags[row] & FLAG_COMMIT:
+                continue
+            last = row + 1
+            if kinds[row] in DECISIONS:
+                self._apply_rows(batch, ready, first, kinds, spaces)
+                self._decide(batch, row)
+                ready = last
+            elif self.waiting or any(map(self.schema.is_synchronous, spaces[first:last])):
+                self._apply_rows(batch, ready, first, kinds, spaces)
+                before = VClock(dict(enumerate(lsns)))
+                self.waiting.hold(Entry.of(columns, first, last, before))
+                ready = last
+            elif any(space_id <= SYSTEM_ID_MAX for space_id in spaces[first:last]):
+                self._apply_rows(batch, ready, last, kinds, spaces)
+                ready = last
+            for each in range(first, last):
+                lsns[columns.replica_id[each]] = columns.lsn[each]
+            first = last
+        self._apply_rows(batch, ready, batch.last, kinds, spaces)
+
+    def _decide(self, batch: Batch, row: int) -> None:
+        try:
+            decision = Decision.of(batch.block.columns, row)
+        except RequestError as error:
+            raise _cannot_apply(batch.block, batch.block.columns, row, error) from error
+
+        for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
+            columns = entry.columns()
+            for at in range(len(columns)):
+                if columns.type[at] in APPLIED:
+                    self._apply_row(batch, columns, at)
+
+    def _store_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> bool:
+        """Write INSERT and REPLACE rows of one space in bulk; False where that cannot be."""
+        space = self.schema.get(space_id)
+        if space is None or space.is_system or len(space.indexes) != 1 or space.sequence:
+            return False
+        tuples = [columns.tuple_bytes(row) or b"" for row in range(start, end)]
+        bounds = array("Q", (0,))
+        for data in tuples:
+            bounds.append(bounds[-1] + len(data))
+        plan = self._plans.get(space, space.indexes[0], check=False)
+        packed = b"".join(tuples)
+        keys = plan.keys(packed, bounds)
+        latest = dict(zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True))
+        self._open().txn.load(space_id, 0, sorted(latest.items()))
+        return True
+
+    def _apply_row(self, batch: Batch, columns: RowColumns, row: int) -> None:
+        space = self.schema.get(columns.space_id[row])
+        if space is not None and space.engine != "memtx":
+            return  # data of other engines is not in these files
+        engine = self._open()
+        engine.schema = self.schema
+        try:
+            apply_row(engine, columns, row)
+        except RequestError as error:
+            raise _cannot_apply(batch.block, columns, row, error) from error
+        self.schema = engine.schema
+
+    def abort(self) -> None:
+        """Forget what is not committed."""
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = self._engine = None
+
+    def finish(self, vclock: VClock) -> None:
+        """Commit what is left, with `vclock` as the position."""
+        if self._engine is None and self._last is None:
+            return
+        self._commit_position(self._last, vclock)
+
+    # --- LMDB transactions ------------------------------------------------------------------------
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            self._engine = Engine(self._begun(), self.schema, self._plans)
+        return self._engine
+
+    def _begun(self) -> Txn:
+        if self._txn is None:
+            self._txn = self._state.begin()
+        return self._txn
+
+    def _commit_if_large(self, batch: Batch | None) -> None:
+        if self._rows < _ROWS_PER_COMMIT and self._bytes < _BYTES_PER_COMMIT:
+            return
+        if batch is None:
+            self._commit()
+        else:
+            self._commit_position(batch, batch.vclock)
+
+    def _commit_position(self, batch: Batch | None, vclock: VClock) -> None:
+        txn = self._begun()
+        if batch is None:
+            before = txn.position()
+            place = before.place if before else None
+        else:
+            place = Place.read(batch.block, batch.position.offset)
+        if self.waiting:  # the state stands before them: what follows is looked at again
+            vclock, place = self.waiting.applied, None if place is None else place.nowhere
+        txn.set_position(Position(vclock, place))
+        self._commit()
+
+    def _commit(self) -> None:
+        if self._txn is not None:
+            self._txn.commit()
+            self._txn = self._engine = None
+            failpoint("loading.after_state_commit")
+        self._rows = self._bytes = 0
+
+
+def _cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:
+    lsn, replica_id = columns.lsn[row], columns.replica_id[row]
+    return CorruptBlock(
+        f"row with lsn {lsn} of replica {replica_id} cannot be applied: {error.message}.",
+        path=block.path,
+        offset=block.offset,
+        hint=error.hint
+        or "the log and the state before it do not belong together; `logweir verify` tells more",
+    )

@@ -1,0 +1,1 @@
+"""What spaces are: definitions, types, formats, keys, plans."""

@@ -1,0 +1,735 @@
+"""Rows of the system spaces → definitions, with the checks that Tarantool makes. No I/O.
+
+The rows have passed their own spaces' formats, so fields are there and of the right kinds; a row
+that came before such a format existed may not have, and gets 23 or 37. What is refused here:
+
+====  ============================================================================================
+code  when
+====  ============================================================================================
+70    a name is empty, not UTF-8, or holds control characters, line separators, unassigned ones
+9     a new space (12 a changed one): name over 65000 bytes, id 0 or over 2^31-1, engine name over
+      16 bytes, a field of the format is malformed, exact field count below the format's fields
+57    an engine that is none
+111   a space option of the wrong type, or unknown (141: of a field of the format, wrong type only)
+155   a replication group that is none; 163 a view without SQL
+106   an `_index` row that is not of the six kinds; 108 its options, or a part, are wrong; 107 the
+      same of a part in the old spelling
+14    an index: name too long, id over 127, not unique and primary, no part or over 255, field
+      number over 32767, a part twice, primary and multikey, a type that cannot be indexed …
+13    an index type that is none; 152 a primary index with a part that may be nil; 5 what does not
+      go together (nullable parts in HASH, multikey below a nullable field)
+142   a new sequence (143 a changed one): step 0, maximum below minimum, start outside
+150   a collation: kind unknown, locale too long, option value unknown (151: of the wrong type)
+====  ============================================================================================
+
+Engines: memtx and vinyl hold tuples (here alike), blackhole none, sysview shows another space's.
+Source: Tarantool 2.6.0, `alter.cc`, `index_def.c`, `key_def.c`, `opt_def.c`, observed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
+from logweir.limits import IDENTIFIER_BYTES, INDEX_ID_MAX, SPACE_ID_MAX
+from logweir.store.schema import jsonpath
+from logweir.store.schema.collation import OPTION_VALUES
+from logweir.store.schema.definition import (
+    GROUP_LOCAL,
+    CollationDef,
+    FieldDef,
+    IndexDef,
+    IndexType,
+    PartDef,
+    SequenceDef,
+    SequenceUse,
+    SpaceDef,
+)
+from logweir.store.schema.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
+from logweir.store.schema.values import invalid_msgpack, read_array, skip
+from logweir.wal.mp import MapPairs, unpack
+
+__all__ = [
+    "ENGINES",
+    "check_identifier",
+    "decode_collation",
+    "decode_index",
+    "decode_sequence",
+    "decode_sequence_use",
+    "decode_space",
+    "read_row",
+    "row_numbers",
+]
+
+ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
+"""Engines that a space may name."""
+
+ENGINE_NAME_BYTES: Final = 16
+LOCALE_BYTES: Final = 30
+PARTS_MAX: Final = 255
+FIELD_NO_MAX: Final = 2**15 - 1
+_NAME_SHOWN: Final = 64
+_ACTIONS: Final = ("none", "rollback", "abort", "fail", "ignore", "replace", "default")
+_SORT_ORDERS: Final = ("asc", "desc", "undef")
+
+Fail = Callable[[str], NoReturn]
+"""Raises the error of the thing at hand with a reason."""
+
+Collations = Mapping[int, CollationDef]
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+_KIND_OF: Final = (
+    (bool, MpType.BOOL),
+    (str, MpType.STR),
+    (bytes, MpType.BIN),
+    (float, MpType.DOUBLE),
+    ((list, tuple), MpType.ARRAY),
+    ((dict, MapPairs), MpType.MAP),
+)
+
+
+def _kind(value: Any) -> MpType:
+    if value is None:
+        return MpType.NIL
+    for kinds, kind in _KIND_OF:
+        if isinstance(value, kinds):
+            return kind
+    if isinstance(value, int):
+        return MpType.INT if value < 0 else MpType.UINT
+    return MpType.EXT
+
+
+def read_row(data: bytes) -> list[Any]:
+    """A tuple as values. Raises `RequestError` 20 for what is no MsgPack, 22 for no array."""
+    try:
+        row = unpack(data)
+    except (DecodeError, LimitExceeded):
+        raise invalid_msgpack() from None
+    if not isinstance(row, list):
+        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
+    return row
+
+
+def row_numbers(data: bytes, count: int) -> list[int]:
+    """The first fields of a tuple, which must be ids. Raises as `read_row`, and 37, 23."""
+    row = read_row(data)
+    return [_u32(row, number) for number in range(count)]
+
+
+def _field(row: list[Any], number: int, wanted: MpType) -> Any:
+    """A field of a row, of that kind. Raises 37, 23."""
+    if number >= len(row):
+        raise RequestError(
+            ErrorCode.NO_SUCH_FIELD_NO, f"Field {number + 1} was not found in the tuple"
+        )
+    if _kind(row[number]) is not wanted:
+        _raise_field_type(number, MP_TYPE_NAMES[wanted])
+    return row[number]
+
+
+def _raise_field_type(number: int, wanted: str) -> NoReturn:
+    raise RequestError(
+        ErrorCode.FIELD_TYPE,
+        f"Tuple field {number + 1} type does not match one required by operation: "
+        f"expected {wanted}",
+    )
+
+
+def _u32(row: list[Any], number: int) -> int:
+    value: int = _field(row, number, MpType.UINT)
+    if value > 0xFFFFFFFF:
+        _raise_field_type(number, "unsigned")
+    return value
+
+
+def _i64(row: list[Any], number: int) -> int:
+    value = row[number] if number < len(row) else None
+    if not isinstance(value, int) or isinstance(value, bool) or value > 2**63 - 1:
+        _raise_field_type(number, "integer")
+    return value
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def check_identifier(name: str) -> None:
+    """Check the name of a space, index, field, sequence or user. Raises 70."""
+    forbidden = ("Cn", "Zl", "Zp", "Cc", "Cs")
+    if not name or "\ufffd" in name or any(unicodedata.category(one) in forbidden for one in name):
+        raise RequestError(
+            ErrorCode.IDENTIFIER,
+            f"Invalid identifier '{name}' (expected printable symbols only or it is too long)",
+        )
+
+
+def _pairs(options: Any) -> list[tuple[Any, Any]]:
+    return list(options.pairs if isinstance(options, MapPairs) else options.items())
+
+
+class _Options:
+    """The options of a map, taken one by one: type checked, defaults kept.
+
+    `specs`: name → kind ("boolean", "unsigned", "integer", "float", "string", "enum", "legacy").
+    `refuse`: raises with the reason. Unknown options are refused, or left out with `lenient`.
+    """
+
+    def __init__(
+        self, given: Any, specs: Mapping[str, str], refuse: Fail, *, lenient: bool = False
+    ) -> None:
+        self.values: dict[str, Any] = {}
+        for key, value in _pairs(given):
+            if not isinstance(key, str):
+                refuse("key must be a string")
+            kind = specs.get(key)
+            if kind is None:
+                if lenient:
+                    continue
+                refuse(f"unexpected option '{key}'")
+            if not _fits(kind, value):
+                refuse(f"'{key}' must be {kind}")
+            if kind == "string" and not value:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of an option, or its default."""
+        return self.values.get(name, default)
+
+
+def _fits(kind: str, value: Any) -> bool:
+    found = _kind(value)
+    if kind == "boolean":
+        return found is MpType.BOOL
+    if kind == "unsigned":
+        return found is MpType.UINT and value <= 0xFFFFFFFF
+    if kind == "integer":
+        return found in (MpType.UINT, MpType.INT) and value < 2**63
+    if kind == "float":
+        return found in (MpType.UINT, MpType.INT, MpType.DOUBLE)
+    return kind == "legacy" or found is MpType.STR
+
+
+def _choose(value: str, known: tuple[str, ...]) -> str | None:
+    low = value.lower()
+    return low if low in known else None
+
+
+# --- spaces ---------------------------------------------------------------------------------------
+_SPACE_OPTIONS: Final = {
+    "group_id": "unsigned",
+    "temporary": "boolean",
+    "view": "boolean",
+    "is_sync": "boolean",
+    "sql": "string",
+    "checks": "legacy",
+}
+_FIELD_OPTIONS: Final = {
+    "type": "enum",
+    "name": "string",
+    "is_nullable": "boolean",
+    "nullable_action": "enum",
+    "collation": "unsigned",
+    "default": "string",
+}
+
+
+def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
+    """A row of `_space` → the space, without indexes.
+
+    `is_new`: which error a malformed one gets, 9 or 12. Raises `RequestError`.
+    """
+    row = read_row(data)
+    code = ErrorCode.CREATE_SPACE if is_new else ErrorCode.ALTER_SPACE
+    verb = "Failed to create space" if is_new else "Can't modify space"
+    name = _field(row, 2, MpType.STR)
+
+    def fail(reason: str, shown: str = name) -> NoReturn:
+        raise RequestError(code, f"{verb} '{shown}': {reason}", details={"space": name})
+
+    if len(_bytes(name)) > IDENTIFIER_BYTES:
+        fail("space name is too long", name[:_NAME_SHOWN])
+    check_identifier(name)
+    space_id = _u32(row, 0)
+    if space_id > SPACE_ID_MAX:
+        fail("space id is too big")
+    if space_id == 0:
+        fail("space id 0 is reserved")
+    owner, field_count = _u32(row, 1), _u32(row, 4)
+    engine = _field(row, 3, MpType.STR)
+    if len(_bytes(engine)) > ENGINE_NAME_BYTES:
+        fail("space engine name is too long")
+    check_identifier(engine)
+    flags, format_ = _field(row, 5, MpType.MAP), _field(row, 6, MpType.ARRAY)
+    fields = tuple(_decode_field(one, number, fail) for number, one in enumerate(format_))
+    if field_count and field_count < len(fields):
+        fail("exact_field_count must be either 0 or >= formatted field count")
+    options = _space_options(flags, fail)
+    known = {key: options.pop(key, None) for key in ("group_id", "temporary", "view", "is_sync")}
+    space = SpaceDef(
+        id=space_id,
+        owner=owner,
+        name=name,
+        engine=engine,
+        field_count=field_count,
+        group_id=known["group_id"] or 0,
+        is_temporary=bool(known["temporary"]),
+        is_view=bool(known["view"]),
+        is_sync=bool(known["is_sync"]),
+        sql=options.pop("sql", None),
+        options=tuple(options.items()),
+        fields=fields,
+    )
+    if engine not in ENGINES:
+        raise RequestError(ErrorCode.NO_SUCH_ENGINE, f"Space engine '{engine}' does not exist")
+    if engine == "vinyl" and space.is_temporary:
+        raise RequestError(
+            ErrorCode.ALTER_SPACE,
+            f"Can't modify space '{name}': engine does not support temporary flag",
+        )
+    return space
+
+
+def _space_options(flags: Any, fail: Fail) -> dict[str, Any]:
+    def refuse(reason: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.WRONG_SPACE_OPTIONS, f"Wrong space options (field 5): {reason}"
+        )
+
+    options = _Options(flags, _SPACE_OPTIONS, refuse)
+    group = options.get("group_id", 0)
+    if group not in (0, GROUP_LOCAL):
+        raise RequestError(ErrorCode.NO_SUCH_GROUP, f"Replication group '{group}' does not exist")
+    if options.get("view") and options.get("sql") is None:
+        raise RequestError(
+            ErrorCode.VIEW_MISSING_SQL, "Space declared as a view must have SQL statement"
+        )
+    if options.get("is_sync") and group == GROUP_LOCAL:
+        fail("local space can't be synchronous")
+    return options.values
+
+
+def _decode_field(given: Any, number: int, fail: Fail) -> FieldDef:
+    """One field of a format. `fail`: raises the space's error."""
+    at = number + 1
+    if _kind(given) is not MpType.MAP:
+        fail(f"field {at} is not map")
+
+    def refuse(reason: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.WRONG_SPACE_FORMAT, f"Wrong space format (field {at}): {reason}"
+        )
+
+    if any(not isinstance(key, str) for key, _ in _pairs(given)):
+        fail(f"field {at} format is not map with string keys")
+    options = _Options(given, _FIELD_OPTIONS, refuse, lenient=True)
+    name = options.get("name")
+    if name is None:
+        fail(f"field {at} name is not specified")
+    if len(_bytes(name)) > IDENTIFIER_BYTES:
+        fail(f"field {at} name is too long")
+    check_identifier(name)
+    kind = FieldType.parse(options.get("type", "any"))
+    if kind is None:
+        fail(f"field {at} has unknown field type")
+    is_nullable = options.get("is_nullable", False)
+    action = _choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
+    if action is None:
+        fail(f"field {at} has unknown field on conflict nullable action")
+    if is_nullable != (action == "none"):
+        fail(f"field {at} has conflicting nullability and nullable action properties")
+    collation_id = options.get("collation", 0)
+    if collation_id and kind not in (FieldType.STRING, FieldType.SCALAR, FieldType.ANY):
+        fail("collation is reasonable only for string, scalar and any fields")
+    return FieldDef(name, kind, is_nullable, collation_id, action, options.get("default"))
+
+
+# --- indexes --------------------------------------------------------------------------------------
+_INDEX_ROW: Final = (
+    *(MpType.UINT, MpType.UINT, MpType.STR),
+    *(MpType.STR, MpType.MAP, MpType.ARRAY),
+)
+_INDEX_OPTIONS: Final = {
+    "unique": "boolean",
+    "dimension": "integer",
+    "distance": "enum",
+    "range_size": "integer",
+    "page_size": "integer",
+    "run_count_per_level": "integer",
+    "run_size_ratio": "float",
+    "bloom_fpr": "float",
+    "lsn": "integer",
+    "func": "unsigned",
+    "sql": "legacy",
+}
+_PART_OPTIONS: Final = {
+    "type": "enum",
+    "field": "unsigned",
+    "collation": "unsigned",
+    "is_nullable": "boolean",
+    "nullable_action": "enum",
+    "sort_order": "enum",
+    "path": "string",
+}
+
+
+def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexDef:
+    """A row of `_index` → the index, for that space as it is now. Raises `RequestError`."""
+    _check_index_row(data)
+    row = read_row(data)
+    name = row[2]
+
+    def fail(reason: str, shown: str = name) -> NoReturn:
+        raise RequestError(
+            ErrorCode.MODIFY_INDEX,
+            f"Can't create or modify index '{shown}' in space '{space.name}': {reason}",
+            details={"space": space.name, "index": name},
+        )
+
+    options = _index_options(row[4])
+    if len(_bytes(name)) > IDENTIFIER_BYTES:
+        fail("index name is too long", name[:_NAME_SHOWN])
+    check_identifier(name)
+    parts = _join_parts(_decode_parts(row[5], space), collations)
+    if options.get("func", 0):
+        _check_function_parts(parts)
+    kind = next((one for one in IndexType if one.name == row[3].upper()), None)
+    is_unique = options.pop("unique", True)
+    index = IndexDef(
+        space_id=_u32(row, 0),
+        id=_u32(row, 1),
+        name=name,
+        type=IndexType.TREE if kind is None else kind,
+        parts=parts,
+        is_unique=is_unique,
+        options=tuple(options.items()),
+    )
+    _check_index(index, fail)
+    _check_for_engine(index, kind, space, fail)
+    return index
+
+
+def _check_index_row(data: bytes) -> None:
+    count, at = read_array(data, 0)
+    kinds = []
+    for _ in range(count):
+        kinds.append(mp_type(data, at))
+        at = skip(data, at)
+    if tuple(kinds) != _INDEX_ROW:
+        got = ", ".join(MP_TYPE_NAMES[kind] for kind in kinds)
+        raise RequestError(
+            ErrorCode.WRONG_INDEX_RECORD,
+            f"Wrong record in _index space: got {{{got}}}, expected {{space id (unsigned), index "
+            "id (unsigned), name (string), type (string), options (map), parts (array)}",
+        )
+
+
+def _index_options(given: Any) -> dict[str, Any]:
+    def refuse(reason: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field 4): {reason}"
+        )
+
+    options = _Options(given, _INDEX_OPTIONS, refuse)
+    if options.get("distance", "euclid").lower() not in ("euclid", "manhattan"):
+        refuse("distance must be either 'euclid' or 'manhattan'")
+    page, whole = options.get("page_size", 8192), options.get("range_size", 0)
+    if page <= 0 or 0 < whole < page:
+        refuse("page_size must be greater than 0 and less than or equal to range_size")
+    if options.get("run_count_per_level", 2) <= 0:
+        refuse("run_count_per_level must be greater than 0")
+    if options.get("run_size_ratio", 3.5) <= 1:
+        refuse("run_size_ratio must be greater than 1")
+    if not 0 < options.get("bloom_fpr", 0.05) <= 1:
+        refuse("bloom_fpr must be greater than 0 and less than or equal to 1")
+    return options.values
+
+
+def _decode_parts(given: list[Any], space: SpaceDef) -> list[tuple[PartDef, int]]:
+    """The parts of an index, each with the id of its collation, which is not in it yet."""
+    if given and _kind(given[0]) is MpType.ARRAY:
+        return [(_decode_old_part(one, space), 0) for one in given]
+    return [_decode_part(one, number) for number, one in enumerate(given, 1)]
+
+
+def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
+    """A part spelt [field, type]. It may be nil where the field may, but then counts as not."""
+
+    def refuse(reason: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.WRONG_INDEX_PARTS,
+            f"Wrong index parts: {reason}; expected field1 id (number), field1 type (string), ...",
+        )
+
+    if _kind(given) is not MpType.ARRAY:
+        refuse("expected an array")
+    if not given:
+        refuse("expected a non-empty array")
+    if len(given) < 2:
+        refuse("a field type is missing")
+    if _kind(given[0]) is not MpType.UINT:
+        refuse("field id must be an integer")
+    if _kind(given[1]) is not MpType.STR:
+        refuse("field type must be a string")
+    kind = FieldType.parse(given[1])
+    if kind is None:
+        refuse("unknown field type")
+    number = given[0] & 0xFFFFFFFF
+    is_nullable = number < len(space.fields) and space.fields[number].is_nullable
+    return PartDef(number, kind, is_nullable, nullable_action="default")
+
+
+def _wrong_part(number: int, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
+    )
+
+
+def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
+    """A part spelt as a map, and its collation's id. `at`: its number from 1."""
+
+    def refuse(reason: str) -> NoReturn:
+        raise _wrong_part(at, reason)
+
+    if _kind(given) is not MpType.MAP:
+        refuse("index part is expected to be a map")
+    options = _Options(given, _PART_OPTIONS, refuse)
+    kind = FieldType.parse(options.get("type", "?"))
+    if kind is None:
+        refuse("index part: unknown field type")
+    collation_id = options.get("collation", 0)
+    if collation_id and kind not in (FieldType.STRING, FieldType.SCALAR):
+        refuse("collation is reasonable only for string and scalar parts")
+    is_nullable = options.get("is_nullable", False)
+    action = _choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
+    if is_nullable != (action == "none"):
+        refuse("index part: conflicting nullability and nullable action properties")
+    order = _choose(options.get("sort_order", "asc"), _SORT_ORDERS)
+    if order is None:
+        refuse("index part: unknown sort order")
+    path = options.get("path")
+    if path is not None:
+        try:
+            jsonpath.parse(path)
+        except jsonpath.PathError:
+            refuse("invalid path")
+    part = PartDef(
+        field_no=options.get("field", 0),
+        type=kind,
+        is_nullable=is_nullable,
+        path=path,
+        sort_order=order,
+        nullable_action=action or "default",
+    )
+    return part, collation_id
+
+
+def _join_parts(given: list[tuple[PartDef, int]], collations: Collations) -> tuple[PartDef, ...]:
+    """The parts with their collations. Multikey parts go all through the same one array."""
+    first: tuple[int, tuple[jsonpath.Step, ...]] | None = None
+    parts = []
+    for number, (part, collation_id) in enumerate(given, 1):
+        if collation_id and collation_id not in collations:
+            raise _wrong_part(number, "collation was not found by ID")
+        parts.append(replace(part, collation=collations[collation_id]) if collation_id else part)
+        prefix = jsonpath.multikey_prefix(part.steps)
+        if prefix is None:
+            continue
+        place = (part.field_no, part.steps[:prefix])
+        if first is not None and place != first:
+            raise _wrong_part(number, "incompatable multikey index path")
+        if part.steps.count(jsonpath.ANY) > 1:
+            reason = "no more than one array index placeholder [*] is allowed in JSON path"
+            raise _wrong_part(number, reason)
+        first = place
+    return tuple(parts)
+
+
+def _check_function_parts(parts: tuple[PartDef, ...]) -> None:
+    if any(part.path is not None for part in parts):
+        raise RequestError(ErrorCode.UNSUPPORTED, "Functional index does not support json paths")
+    if any(part.field_no != number for number, part in enumerate(parts)):
+        raise RequestError(
+            ErrorCode.FUNC_INDEX_PARTS,
+            "Wrong functional index definition: key part numbers must be sequential and first "
+            "part number must be 1",
+        )
+
+
+def _check_index(index: IndexDef, fail: Fail) -> None:
+    """What any index must be."""
+    if index.id > INDEX_ID_MAX:
+        fail("index id too big")
+    if index.id == 0 and not index.is_unique:
+        fail("primary key must be unique")
+    if not index.parts:
+        fail("part count must be positive")
+    if len(index.parts) > PARTS_MAX:
+        fail("too many key parts")
+    if index.id == 0 and index.is_multikey:
+        fail("primary key cannot be multikey")
+    if index.id == 0 and index.function_id:
+        fail("primary key can not use a function")
+    seen = set()
+    for part in index.parts:
+        if part.field_no > FIELD_NO_MAX:
+            fail("field no is too big")
+        if part.place in seen:
+            fail("same key part is indexed twice")
+        seen.add(part.place)
+
+
+def _check_for_engine(index: IndexDef, kind: IndexType | None, space: SpaceDef, fail: Fail) -> None:
+    """What an index of an engine that holds tuples must be."""
+    if space.engine == "blackhole":
+        raise RequestError(ErrorCode.UNSUPPORTED, "Blackhole does not support indexes")
+    if space.engine not in ("memtx", "vinyl"):
+        return
+    wrong_type = RequestError(
+        ErrorCode.INDEX_TYPE,
+        f"Unsupported index type supplied for index '{index.name}' in space '{space.name}'",
+    )
+    if space.engine == "vinyl" and kind is not IndexType.TREE:
+        raise wrong_type
+    if index.is_nullable and index.id == 0:
+        raise RequestError(
+            ErrorCode.NULLABLE_PRIMARY,
+            f"Primary index of space '{space.name}' can not contain nullable parts",
+        )
+    if index.is_nullable and kind is not None and kind is not IndexType.TREE:
+        raise RequestError(ErrorCode.UNSUPPORTED, f"{kind.name} does not support nullable parts")
+    root = index.multikey_part
+    if (
+        root is not None
+        and root.field_no < len(space.fields)
+        and space.fields[root.field_no].is_nullable
+    ):
+        raise RequestError(
+            ErrorCode.UNSUPPORTED, "multikey index does not support nullable root field"
+        )
+    if kind is None:
+        raise wrong_type
+    if kind in (IndexType.RTREE, IndexType.BITSET):
+        _check_special(index, fail)
+        return
+    if kind is IndexType.HASH:
+        for is_wrong, reason in (
+            (not index.is_unique, "HASH index must be unique"),
+            (index.is_multikey, "HASH index cannot be multikey"),
+            (bool(index.function_id), "HASH index can not use a function"),
+        ):
+            if is_wrong:
+                fail(reason)
+    for part in index.parts:
+        if part.type in (FieldType.ANY, FieldType.ARRAY, FieldType.MAP):
+            fail(f"field type '{part.type.label}' is not supported")
+
+
+def _check_special(index: IndexDef, fail: Fail) -> None:
+    """The two index types that logweir only loads."""
+    is_rtree = index.type is IndexType.RTREE
+    kind = index.type.name
+    types = (FieldType.ARRAY,) if is_rtree else (FieldType.UNSIGNED, FieldType.STRING)
+    not_unique = "RTREE index can not be unique" if is_rtree else "BITSET can not be unique"
+    wrong_type = (
+        "RTREE index field type must be ARRAY"
+        if is_rtree
+        else "BITSET index field type must be NUM or STR"
+    )
+    for is_wrong, reason in (
+        (len(index.parts) != 1, f"{kind} index key can not be multipart"),
+        (index.is_unique, not_unique),
+        (index.parts[0].type not in types, wrong_type),
+        (index.is_multikey, f"{kind} index cannot be multikey"),
+        (bool(index.function_id), f"{kind} index can not use a function"),
+    ):
+        if is_wrong:
+            fail(reason)
+
+
+# --- sequences and collations ---------------------------------------------------------------------
+def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
+    """A row of `_sequence` → the sequence. Raises `RequestError`, 142 or 143 by `is_new`."""
+    row = read_row(data)
+    code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
+    verb = "Failed to create sequence" if is_new else "Can't modify sequence"
+    name = _field(row, 2, MpType.STR)
+
+    def fail(reason: str, shown: str = name) -> NoReturn:
+        raise RequestError(code, f"{verb} '{shown}': {reason}")
+
+    if len(_bytes(name)) > IDENTIFIER_BYTES:
+        fail("sequence name is too long", name[:_NAME_SHOWN])
+    check_identifier(name)
+    sequence = SequenceDef(
+        id=_u32(row, 0),
+        owner=_u32(row, 1),
+        name=name,
+        step=_i64(row, 3),
+        min=_i64(row, 4),
+        max=_i64(row, 5),
+        start=_i64(row, 6),
+        cache=_i64(row, 7),
+        cycle=_field(row, 8, MpType.BOOL),
+    )
+    if sequence.step == 0:
+        fail("step option must be non-zero")
+    if sequence.min > sequence.max:
+        fail("max must be greater than or equal to min")
+    if not sequence.min <= sequence.start <= sequence.max:
+        fail("start must be between min and max")
+    return sequence
+
+
+def decode_sequence_use(data: bytes, primary: IndexDef | None) -> SequenceUse:
+    """A row of `_space_sequence`. `primary`: the space's; old rows mean its first part."""
+    row = read_row(data)
+    field_no, path = 0, None
+    if primary is not None:
+        field_no, path = primary.parts[0].field_no, primary.parts[0].path
+    if len(row) > 3:
+        field_no = _u32(row, 3)
+        path = _field(row, 4, MpType.STR) or None
+    return SequenceUse(_u32(row, 0), _u32(row, 1), _field(row, 2, MpType.BOOL), field_no, path)
+
+
+def decode_collation(data: bytes) -> CollationDef:
+    """A row of `_collation` → the collation. Raises `RequestError`."""
+    row = read_row(data)
+    collation_id, name = _u32(row, 0), _field(row, 1, MpType.STR)
+
+    def fail(reason: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.CANT_CREATE_COLLATION, f"Failed to initialize collation: {reason}."
+        )
+
+    def refuse(reason: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.WRONG_COLLATION_OPTIONS, f"Wrong collation options (field 5): {reason}"
+        )
+
+    if len(_bytes(name)) > IDENTIFIER_BYTES:
+        fail("collation name is too long")
+    check_identifier(name)
+    owner = _u32(row, 2)
+    kind = _field(row, 3, MpType.STR).upper()
+    if kind not in ("ICU", "BINARY"):
+        fail("unknown collation type")
+    locale = _field(row, 4, MpType.STR)
+    if len(_bytes(locale)) > LOCALE_BYTES:
+        fail("collation locale is too long")
+    if locale:
+        check_identifier(locale)
+    given = _Options(
+        _field(row, 5, MpType.MAP), dict.fromkeys(OPTION_VALUES, "enum"), refuse
+    ).values
+    for option, allowed in OPTION_VALUES.items():
+        value = given.get(option)
+        if value is not None and value.upper() not in (*allowed, "DEFAULT"):
+            fail(f"ICU wrong {option} option setting, expected {' | '.join(allowed)}")
+    return CollationDef(collation_id, name, owner, kind, locale, tuple(given.items()))

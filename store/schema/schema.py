@@ -1,0 +1,550 @@
+"""The schema: all spaces, sequences and collations, changed by rows of system spaces. No I/O.
+
+A `Schema` starts with the system spaces that must be known before the first row can be read, and
+learns the rest from rows of 276 _collation, 280 _space, 284 _sequence, 288 _index, 330 _truncate
+and 340 _space_sequence, in the order in which they were made. `copy()` is cheap (definitions are
+immutable and shared), so a transaction changes a copy and drops it on rollback.
+
+`apply` checks a row first, then changes the schema, and tells in a `Change` what the caller has to
+do with the tuples. What it refuses, besides what `logweir.store.schema.decode` does:
+
+====  ============================================================================================
+code  when
+====  ============================================================================================
+36    the space of an index, a truncation or a sequence is not there
+11    a space that still has indexes, grants, a truncation record … is dropped
+12    a space's id, engine, group or view flag would change; an index on a view; a secondary index
+      before the primary one; the primary key goes while a sequence uses it
+15    the primary key of a system space, 17 of a space with secondary indexes, would be dropped
+24    … 27, 149, 162, 194: see `logweir.store.schema.format`
+65    the replica set's UUID is deleted; 67, 73, 128, 64, 5: a row of `_cluster` is wrong
+137   a system space would be truncated
+144   a sequence that has data or is in use is dropped; 145 one is not there; 173 collation none
+5     an index of type RTREE or BITSET, or computed by a function, is made here or read by: logweir
+      does not keep these. Those of `trusted` rows (a log, a snapshot, an upstream) are known only.
+====  ============================================================================================
+
+Names of spaces and of a space's indexes are unique by indexes of `_space` and `_index`: the store
+refuses a second one with 3. `check_new_space` refuses it with 10, as `box.schema` does.
+Source: Tarantool 2.6.0, `alter.cc`, `schema.cc`, observed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.store.schema.decode import (
+    decode_collation,
+    decode_index,
+    decode_sequence,
+    decode_sequence_use,
+    decode_space,
+    read_row,
+    row_numbers,
+)
+from logweir.store.schema.definition import (
+    CollationDef,
+    IndexDef,
+    IndexType,
+    PartDef,
+    SequenceDef,
+    SequenceUse,
+    SpaceDef,
+    SystemSpace,
+)
+from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.jsonpath import PathError
+
+__all__ = ["Change", "ChangeKind", "HasRows", "Schema"]
+
+ChangeKind = Literal["create", "drop", "alter", "truncate", "sequence", "collation"]
+
+HasRows = Callable[[int, int, list[Any]], bool]
+"""Whether a system space has a row: (space id, index id, first parts of its key)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a row has changed. `old`, `new`: the space before and after, where it is one's.
+
+    `build`: ids of the indexes whose entries must be made anew from the tuples (0: the tuples
+    themselves get other keys); `drop`: ids of those whose entries go; `check_tuples`: the tuples
+    there must be checked against the new format before it holds.
+    """
+
+    kind: ChangeKind
+    old: SpaceDef | None = None
+    new: SpaceDef | None = None
+    build: tuple[int, ...] = ()
+    drop: tuple[int, ...] = ()
+    check_tuples: bool = False
+
+
+def _part(field_no: int, kind: FieldType) -> PartDef:
+    return PartDef(field_no, kind)
+
+
+_ID: Final = (_part(0, FieldType.UNSIGNED),)
+_NAME: Final = (_part(0, FieldType.STRING),)
+_TWO_IDS: Final = (_part(0, FieldType.UNSIGNED), _part(1, FieldType.UNSIGNED))
+
+_FIRST_SPACES: Final[tuple[tuple[SystemSpace, str, tuple[PartDef, ...]], ...]] = (
+    (SystemSpace.SCHEMA, "_schema", _NAME),
+    (SystemSpace.COLLATION, "_collation", _ID),
+    (SystemSpace.SPACE, "_space", _ID),
+    (SystemSpace.SEQUENCE, "_sequence", _ID),
+    (SystemSpace.SEQUENCE_DATA, "_sequence_data", _ID),
+    (SystemSpace.INDEX, "_index", _TWO_IDS),
+    (SystemSpace.FUNC, "_func", _ID),
+    (SystemSpace.USER, "_user", _ID),
+    (SystemSpace.PRIV, "_priv", _ID),
+    (SystemSpace.CLUSTER, "_cluster", _ID),
+    (SystemSpace.TRIGGER, "_trigger", _NAME),
+    (SystemSpace.TRUNCATE, "_truncate", _ID),
+    (SystemSpace.SPACE_SEQUENCE, "_space_sequence", _ID),
+    (
+        SystemSpace.FK_CONSTRAINT,
+        "_fk_constraint",
+        (_part(0, FieldType.STRING), _part(1, FieldType.UNSIGNED)),
+    ),
+    (
+        SystemSpace.CK_CONSTRAINT,
+        "_ck_constraint",
+        (_part(0, FieldType.UNSIGNED), _part(1, FieldType.STRING)),
+    ),
+    (SystemSpace.FUNC_INDEX, "_func_index", _TWO_IDS),
+)
+"""What is there before any row: name and primary key, replaced when their own rows come."""
+
+
+def _nothing(space_id: int, index_id: int, key: list[Any]) -> bool:
+    return False
+
+
+class Schema:
+    """All definitions. Not for several threads at once; readers may share a copy.
+
+    `version` rises with each change; `sequences`: id → sequence; `collations`: id → collation.
+    """
+
+    __slots__ = ("_by_name", "_spaces", "collations", "sequences", "version")
+
+    def __init__(self) -> None:
+        self._spaces: dict[int, SpaceDef] = {}
+        self._by_name: dict[str, int] = {}
+        self.sequences: dict[int, SequenceDef] = {}
+        self.collations: dict[int, CollationDef] = {}
+        self.version = 1
+        for space_id, name, parts in _FIRST_SPACES:
+            primary = IndexDef(space_id, 0, "primary", IndexType.TREE, parts)
+            self._put(SpaceDef(int(space_id), 1, name).with_indexes((primary,)))
+
+    def copy(self) -> Schema:
+        """Another schema with the same content, changed apart from this one."""
+        other = Schema.__new__(Schema)
+        other._spaces = dict(self._spaces)
+        other._by_name = dict(self._by_name)
+        other.sequences = dict(self.sequences)
+        other.collations = dict(self.collations)
+        other.version = self.version
+        return other
+
+    # --- looking up -------------------------------------------------------------------------------
+    def __iter__(self) -> Iterator[SpaceDef]:
+        return iter(self._spaces.values())
+
+    def __len__(self) -> int:
+        return len(self._spaces)
+
+    def get(self, key: int | str) -> SpaceDef | None:
+        """The space of that id or name, None where there is none."""
+        space_id = self._by_name.get(key) if isinstance(key, str) else key
+        return self._spaces.get(space_id) if isinstance(space_id, int) else None
+
+    def space(self, key: int | str) -> SpaceDef:
+        """The space of that id or name. Raises 36."""
+        found = self.get(key)
+        if found is None:
+            raise RequestError(
+                ErrorCode.NO_SUCH_SPACE,
+                f"Space '{key}' does not exist",
+                details={"space": key},
+            )
+        return found
+
+    def index(self, space: SpaceDef, key: int | str) -> IndexDef:
+        """An index of a space. Raises 35, 148; 5 for one that logweir does not keep."""
+        found = space.index(key)
+        if found is None:
+            by_id = isinstance(key, int)
+            raise RequestError(
+                ErrorCode.NO_SUCH_INDEX_ID if by_id else ErrorCode.NO_SUCH_INDEX_NAME,
+                f"No index {f'#{key}' if by_id else repr(key)} is defined in space '{space.name}'",
+            )
+        if not found.is_usable:
+            raise _unsupported(found)
+        return found
+
+    @property
+    def has_synchronous(self) -> bool:
+        """Whether there is a space whose changes wait for a CONFIRM."""
+        return any(space.is_sync for space in self)
+
+    def is_synchronous(self, space_id: int) -> bool:
+        """Whether changes of that space wait for a CONFIRM."""
+        space = self._spaces.get(space_id)
+        return space is not None and space.is_sync
+
+    def check_new_space(self, name: str) -> None:
+        """Raises 10 where a space of that name exists."""
+        if name in self._by_name:
+            raise RequestError(ErrorCode.SPACE_EXISTS, f"Space '{name}' already exists")
+
+    # --- changing ---------------------------------------------------------------------------------
+    def apply(
+        self,
+        space_id: int,
+        old: bytes | None,
+        new: bytes | None,
+        *,
+        is_insert: bool = False,
+        trusted: bool = False,
+        has_rows: HasRows = _nothing,
+    ) -> Change | None:
+        """Take over one changed row of a system space.
+
+        `old`, `new`: the tuple before and after, None where there is none (an insert, a delete);
+        `is_insert`: the row's type is INSERT (of `_truncate` that says nothing happened yet);
+        `trusted`: it is from a log, so index kinds that we do not keep are let in; `has_rows`:
+        looks into other system spaces, for rows that hinder a drop. Returns what changed, None
+        where the row defines nothing. Raises `RequestError`, and then nothing has changed.
+        """
+        change: Change | None = None
+        if space_id == SystemSpace.SPACE:
+            change = self._space_row(old, new, has_rows)
+        elif space_id == SystemSpace.INDEX:
+            change = self._index_row(old, new, trusted)
+        elif space_id == SystemSpace.TRUNCATE:
+            change = self._truncate_row(new, is_insert)
+        elif space_id == SystemSpace.COLLATION:
+            change = self._collation_row(old, new)
+        elif space_id == SystemSpace.SEQUENCE:
+            change = self._sequence_row(old, new, has_rows)
+        elif space_id == SystemSpace.SPACE_SEQUENCE:
+            change = self._sequence_use_row(old, new)
+        elif space_id == SystemSpace.SEQUENCE_DATA:
+            self.sequence(row_numbers(new or old or b"", 1)[0])
+        elif space_id == SystemSpace.SCHEMA:
+            _check_schema_row(old, new)
+        if change is not None and change.kind in ("create", "drop", "alter"):
+            self.version += 1
+        return change
+
+    def sequence(self, sequence_id: int) -> SequenceDef:
+        """The sequence of that id. Raises 145."""
+        found = self.sequences.get(sequence_id)
+        if found is None:
+            raise RequestError(
+                ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist"
+            )
+        return found
+
+    def _put(self, space: SpaceDef) -> None:
+        old = self._spaces.get(space.id)
+        if old is not None and self._by_name.get(old.name) == old.id:
+            del self._by_name[old.name]
+        self._spaces[space.id] = space
+        self._by_name[space.name] = space.id
+
+    # --- spaces -----------------------------------------------------------------------------------
+    def _space_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change | None:
+        (space_id,) = row_numbers(old or new or b"", 1)
+        before = self._spaces.get(space_id)
+        if new is None:
+            if before is None:
+                return None
+            _check_drop(before, has_rows)
+            del self._spaces[space_id]
+            if self._by_name.get(before.name) == space_id:
+                del self._by_name[before.name]
+            return Change("drop", before, None)
+        space = decode_space(new, is_new=before is None)
+        if before is not None:
+            _check_alter(before, space)
+        self._check_collations(space)
+        if before is None:
+            self._put(space)
+            return Change("create", None, space)
+        space = replace(space, indexes=before.indexes, sequence=before.sequence)
+        self._put(space)
+        return Change(
+            "alter", before, space, check_tuples=not space.format.accepts_all_of(before.format)
+        )
+
+    def _check_collations(self, space: SpaceDef) -> None:
+        for number, one in enumerate(space.fields, 1):
+            if one.collation_id and one.collation_id not in self.collations:
+                raise RequestError(
+                    ErrorCode.WRONG_COLLATION_OPTIONS,
+                    f"Wrong collation options (field {number}): collation was not found by ID",
+                )
+
+    # --- indexes ----------------------------------------------------------------------------------
+    def _index_row(self, old: bytes | None, new: bytes | None, trusted: bool) -> Change | None:
+        space_id, index_id = row_numbers(old or new or b"", 2)
+        space = self.space(space_id)
+        if space.is_view:
+            raise _alter_error(space, "can not add index on a view")
+        before = space.index(index_id)
+        if index_id == 0 and new is None:
+            _check_primary_drop(space)
+        if index_id != 0 and space.primary is None:
+            raise _alter_error(space, "can not add a secondary key before primary")
+        kept = tuple(index for index in space.indexes if index.id != index_id)
+        if new is None:
+            if before is None:
+                return None
+            return self._alter_indexes(space, kept)
+        index = decode_index(new, space, self.collations)
+        if not index.is_usable and not trusted:
+            raise _unsupported(index)
+        if index.id == 0 and space.sequence is not None:
+            _check_sequence_part(index, space, space.sequence)
+        return self._alter_indexes(space, (*kept, index))
+
+    def _alter_indexes(self, space: SpaceDef, indexes: tuple[IndexDef, ...]) -> Change:
+        after = space.with_indexes(indexes)
+        self._put(after)
+        before = {index.id: index for index in space.indexes if index.is_usable}
+        there = {index.id: index for index in after.indexes if index.is_usable}
+        build = tuple(
+            number
+            for number, index in there.items()
+            if number not in before or _layout(before[number]) != _layout(index)
+        )
+        if 0 in build and 0 in before:
+            build = tuple(there)  # entries of secondary indexes hold the primary key
+        return Change(
+            "alter",
+            space,
+            after,
+            build=build,
+            drop=tuple(number for number in before if number not in there),
+            check_tuples=not after.format.accepts_all_of(space.format),
+        )
+
+    # --- the rest ---------------------------------------------------------------------------------
+    def _truncate_row(self, new: bytes | None, is_insert: bool) -> Change | None:
+        if new is None:
+            return None
+        space = self.space(row_numbers(new, 1)[0])
+        if is_insert:
+            return None
+        if space.is_system:
+            raise RequestError(
+                ErrorCode.TRUNCATE_SYSTEM_SPACE,
+                f"Can't truncate a system space, space '{space.name}'",
+            )
+        return Change("truncate", space, space)
+
+    def _collation_row(self, old: bytes | None, new: bytes | None) -> Change:
+        if new is None:
+            (collation_id,) = row_numbers(old or b"", 1)
+            if collation_id == 0:
+                raise RequestError(
+                    ErrorCode.DROP_COLLATION, "Can't drop collation none : system collation"
+                )
+            self.collations.pop(collation_id, None)
+        elif old is not None:
+            raise RequestError(ErrorCode.UNSUPPORTED, "collation does not support alter")
+        else:
+            collation = decode_collation(new)
+            self.collations[collation.id] = collation
+        return Change("collation")
+
+    def _sequence_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change:
+        if new is None:
+            sequence = self.sequence(row_numbers(old or b"", 1)[0])
+            for space_id, index_id, reason in (
+                (SystemSpace.SEQUENCE_DATA, 0, "the sequence has data"),
+                (SystemSpace.SPACE_SEQUENCE, 1, "the sequence is in use"),
+                (SystemSpace.PRIV, 2, "the sequence has grants"),
+            ):
+                key = [sequence.id] if space_id != SystemSpace.PRIV else ["sequence", sequence.id]
+                if has_rows(space_id, index_id, key):
+                    raise RequestError(
+                        ErrorCode.DROP_SEQUENCE, f"Can't drop sequence '{sequence.name}': {reason}"
+                    )
+            del self.sequences[sequence.id]
+        else:
+            sequence = decode_sequence(new, is_new=old is None)
+            self.sequences[sequence.id] = sequence
+        return Change("sequence")
+
+    def _sequence_use_row(self, old: bytes | None, new: bytes | None) -> Change:
+        space_id, sequence_id = row_numbers(new or old or b"", 2)
+        space = self.space(space_id)
+        self.sequence(sequence_id)
+        if new is not None and old is not None:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, 'space "_space_sequence" does not support update'
+            )
+        use: SequenceUse | None = None
+        if new is not None:
+            primary = self.index(space, 0)
+            use = decode_sequence_use(new, primary)
+            _check_sequence_part(primary, space, use)
+            if any(
+                other.sequence is not None
+                and other.sequence.sequence_id == sequence_id
+                and other.sequence.is_generated
+                for other in self
+            ):
+                raise _alter_error(space, "can not attach generated sequence")
+        after = replace(space, sequence=use)
+        self._put(after)
+        return Change("alter", space, after)
+
+
+def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int) -> None:
+    """Check a row of `_cluster`. `own_replica_id`: of this instance, 0 while it is joining.
+
+    Raises `RequestError` 67, 73, 128, 64, 5.
+    """
+    (replica_id,) = row_numbers(new or old or b"", 1)
+    if replica_id == 0:
+        raise RequestError(
+            ErrorCode.REPLICA_ID_IS_RESERVED,
+            f"Can't initialize replica id with a reserved value {replica_id}",
+        )
+    if replica_id >= VCLOCK_COMPONENTS:
+        raise RequestError(ErrorCode.REPLICA_MAX, f"Replica count limit reached: {replica_id}")
+    if own_replica_id and replica_id == own_replica_id:
+        raise RequestError(
+            ErrorCode.LOCAL_INSTANCE_ID_IS_READ_ONLY,
+            f"The local instance id {replica_id} is read-only",
+        )
+    if new is None:
+        return
+    instance = _uuid_of(new)
+    if not instance.int:
+        shown = read_row(new)[1:2]
+        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {''.join(map(str, shown))}")
+    if old is not None and _uuid_of(old) != instance:
+        raise RequestError(
+            ErrorCode.UNSUPPORTED, "Space _cluster does not support updates of instance uuid"
+        )
+
+
+def _uuid_of(data: bytes) -> uuid.UUID:
+    """The instance of a row of `_cluster`, the nil UUID where there is none."""
+    row = read_row(data)
+    try:
+        return uuid.UUID(row[1] if len(row) > 1 and isinstance(row[1], str) else "")
+    except ValueError:
+        return uuid.UUID(int=0)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+def _alter_error(space: SpaceDef, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.ALTER_SPACE,
+        f"Can't modify space '{space.name}': {reason}",
+        details={"space": space.name},
+    )
+
+
+def _unsupported(index: IndexDef) -> RequestError:
+    what = "functional" if index.function_id else index.type.name
+    return RequestError(
+        ErrorCode.UNSUPPORTED,
+        f"logweir does not keep {what} indexes, such as '{index.name}'",
+        hint="use a TREE or HASH index; the tuples of the space are there",
+        details={"index": index.name},
+    )
+
+
+def _check_drop(space: SpaceDef, has_rows: HasRows) -> None:
+    reasons = (
+        (bool(space.indexes), "the space has indexes"),
+        (has_rows(SystemSpace.PRIV, 2, ["space", space.id]), "the space has grants"),
+        (has_rows(SystemSpace.TRUNCATE, 0, [space.id]), "the space has truncate record"),
+        (
+            has_rows(SystemSpace.FK_CONSTRAINT, 1, [space.id]),
+            "the space has foreign key constraints",
+        ),
+        (has_rows(SystemSpace.CK_CONSTRAINT, 0, [space.id]), "the space has check constraints"),
+    )
+    for hinders, reason in reasons:
+        if hinders:
+            raise RequestError(
+                ErrorCode.DROP_SPACE,
+                f"Can't drop space '{space.name}': {reason}",
+                details={"space": space.name},
+            )
+
+
+def _check_alter(before: SpaceDef, after: SpaceDef) -> None:
+    for is_wrong, reason in (
+        (after.id != before.id, "space id is immutable"),
+        (after.engine != before.engine, "can not change space engine"),
+        (after.group_id != before.group_id, "replication group is immutable"),
+        (after.is_view != before.is_view, "can not convert a space to a view and vice versa"),
+    ):
+        if is_wrong:
+            raise _alter_error(before, reason)
+
+
+def _check_primary_drop(space: SpaceDef) -> None:
+    if space.is_system:
+        raise RequestError(
+            ErrorCode.LAST_DROP,
+            f"Can't drop the primary key in a system space, space '{space.name}'",
+        )
+    if len(space.indexes) > 1:
+        raise RequestError(
+            ErrorCode.DROP_PRIMARY_KEY,
+            f"Can't drop primary key in space '{space.name}' while secondary keys exist",
+        )
+    if space.sequence is not None:
+        raise _alter_error(space, "can not drop primary key while space sequence exists")
+
+
+def _check_sequence_part(index: IndexDef, space: SpaceDef, use: SequenceUse) -> None:
+    try:
+        wanted = PartDef(use.field_no, FieldType.ANY, path=use.path).place
+    except PathError:
+        wanted = (-1, ())
+    part = next((one for one in index.parts if one.place == wanted), None)
+    reason = ""
+    if part is None:
+        reason = "sequence field must be a part of the index"
+    elif part.type not in (FieldType.UNSIGNED, FieldType.INTEGER):
+        reason = "sequence cannot be used with a non-integer key"
+    if reason:
+        raise RequestError(
+            ErrorCode.MODIFY_INDEX,
+            f"Can't create or modify index '{index.name}' in space '{space.name}': {reason}",
+        )
+
+
+def _check_schema_row(old: bytes | None, new: bytes | None) -> None:
+    if new is None and old is not None and read_row(old)[:1] == ["cluster"]:
+        raise RequestError(
+            ErrorCode.REPLICASET_UUID_IS_RO,
+            "Can't reset replica set UUID: it is already assigned",
+        )
+
+
+def _layout(index: IndexDef) -> tuple[object, ...]:
+    """What decides the bytes of an index's keys: two equal ones need no new entries."""
+    parts = tuple(
+        (part.place, part.order, part.type in (FieldType.UNSIGNED, FieldType.INTEGER))
+        for part in index.sort_parts
+    )
+    return (parts, index.unique_parts)

@@ -1,0 +1,1 @@
+"""Where tuples are: layers in memory over LMDB."""

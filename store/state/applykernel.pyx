@@ -1,0 +1,88 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""Memtables into LMDB, without an object for an entry and without the interpreter's lock.
+
+`store.state.tree` says what it is for, and does the same in Python where this is missing.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from logweir.store.state.lmdbkernel cimport (
+    MDB_dbi, MDB_txn, Change, Database, Transaction, apply as make_changes, failed)
+from logweir.store.state.memtablekernel cimport Memtable
+from logweir.store.state.memtablenodes cimport Cursor, Entry, key_of, step, u8, value_of
+
+cdef enum:
+    STEP = 256  # changes that are made at a time
+
+
+cdef inline bint is_reference(const Entry* entry, u8 mark) noexcept nogil:
+    return entry.size != 0 and value_of(entry)[0] == mark
+
+
+cdef int put_all(
+    MDB_txn* txn, MDB_dbi dbi, Memtable table, size_t too_long, u8 mark, bint* has_others
+) noexcept nogil:
+    """Make all changes whose keys are shorter than `too_long`. Returns LMDB's code.
+
+    `has_others`: whether there are longer ones, or references.
+    """
+    cdef Change[STEP] changes
+    cdef Cursor place = table.start()
+    cdef Entry* entry = step(&place)
+    cdef size_t count = 0
+    cdef int code = 0
+    while entry != NULL and not code:
+        if entry.key_size >= too_long:
+            has_others[0] = True
+        else:
+            has_others[0] = has_others[0] or is_reference(entry, mark)
+            changes[count].gone = entry.size == 0
+            changes[count].key.mv_data = <void*> key_of(entry)
+            changes[count].key.mv_size = entry.key_size
+            changes[count].value.mv_data = <void*> value_of(entry) if entry.size else NULL
+            changes[count].value.mv_size = entry.size
+            count += 1
+        entry = step(&place)
+        if count == STEP or (entry == NULL and count):
+            code = make_changes(txn, dbi, changes, count)
+            count = 0
+    return code
+
+
+cdef tuple item(const Entry* entry):
+    return (
+        PyBytes_FromStringAndSize(<const char*> key_of(entry), entry.key_size),
+        PyBytes_FromStringAndSize(
+            <const char*> value_of(entry) if entry.size else NULL, entry.size))
+
+
+def apply(
+    Transaction txn not None, Database database not None, Memtable table not None,
+    size_t too_long, u8 mark):
+    """Make the changes of a memtable in a database, all but those with keys of `too_long` bytes or
+    more. Returns these, and the entries whose values begin with `mark`: keys and values."""
+    cdef MDB_dbi dbi = txn.number_of(database)
+    cdef MDB_txn* raw
+    cdef bint has_others = False
+    cdef int code
+    cdef list long = [], marked = []
+    cdef Cursor place
+    cdef Entry* entry
+    txn.enter()
+    raw = txn.txn
+    with nogil:
+        code = put_all(raw, dbi, table, too_long, mark, &has_others)
+    txn.leave()
+    txn.mutations += 1
+    if code:
+        raise failed("mdb_cursor_put", code)
+    if has_others:
+        place = table.start()
+        entry = step(&place)
+        while entry != NULL:
+            if entry.key_size >= too_long:
+                long.append(item(entry))
+            if is_reference(entry, mark):
+                marked.append(item(entry))
+            entry = step(&place)
+    return long, marked

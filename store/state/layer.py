@@ -1,0 +1,69 @@
+"""One layer: changes of some transactions, a sorted map for each index that they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from logweir.store.state.memtable import Memtable
+
+__all__ = ["Layer", "Name", "Stack", "joined"]
+
+Name: TypeAlias = tuple[int, int]
+"""An index: the id of its space and its own."""
+
+Stack: TypeAlias = "tuple[Layer, ...]"
+"""Layers, the newest first."""
+
+
+class Layer:
+    """Changes of some transactions. `tables`: of each index that they touch; `cleared`: the indexes
+    of which nothing counts any more that stands below this layer."""
+
+    __slots__ = ("cleared", "since", "tables")
+
+    def __init__(self) -> None:
+        self.tables: dict[Name, Memtable] = {}
+        self.cleared: set[Name] = set()
+        self.since = 0.0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it holds."""
+        return sum([table.size_bytes for table in self.tables.values()])
+
+    def table(self, name: Name) -> Memtable:
+        """The map of an index, made where there is none."""
+        found = self.tables.get(name)
+        if found is None:
+            found = self.tables[name] = Memtable()
+        return found
+
+    @property
+    def rank(self) -> int:
+        """How large it is, roughly: one more is four times as many entries."""
+        return sum(map(len, self.tables.values())).bit_length() // 2
+
+    @classmethod
+    def joined(cls, stack: Stack) -> Layer:
+        """One layer that says what these do, the newest first. They are not changed."""
+        made = cls()
+        made.since = min([layer.since for layer in stack], default=0.0)
+        for name in {name for layer in stack for name in layer.tables}:
+            tables: list[Memtable] = []
+            for layer in stack:
+                if name in layer.tables:
+                    tables.append(layer.tables[name])
+                if name in layer.cleared:
+                    made.cleared.add(name)
+                    break
+            made.tables[name] = tables[0] if len(tables) == 1 else joined(tables)
+        return made
+
+
+def joined(tables: Sequence[Memtable]) -> Memtable:
+    """One map that says what these do, the newest first."""
+    made = Memtable()
+    for table in reversed(tables):
+        made.merge(table)
+    return made

@@ -1,0 +1,645 @@
+"""The materialised state: what the spaces hold now, in LMDB.
+
+The log is the truth; this can be deleted at any time and is rebuilt from snapshot and logs. One
+LMDB transaction holds the rows of a commit, their index entries and the position in the log up to
+which they are applied, so a state is always that of one position, never in between.
+
+Layout of the folder `state/`:
+
+* `epoch`: whether the rest can be trusted: see `store.state.epoch`. LMDB runs without sync, so
+  after a power cut it may hold anything; then it is thrown away **before** it is opened.
+* `data.mdb`, `lock.mdb`: LMDB. One named database for each index, `<space id>/<index id>`: in
+  index 0 the key's memcomparable bytes (`store.schema.keys`) give the tuple, or say where in the
+  log it stands (`store.state.references`), in the others the index key gives the primary key.
+  `meta` holds the position, with the last block of it (`wal.place`), and the instance, `references`
+  where references were made.
+
+Keys longer than LMDB takes (511 bytes) are kept in pieces, the further ones in a second database of
+the index (`store.state.longkeys`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import struct
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.errors import WalError
+from logweir.limits import STATE_MAP_START_BYTES
+from logweir.store.state import base, lmdbfile
+from logweir.store.state.diskroom import DiskRoom
+from logweir.store.state.epoch import (
+    DATA_NAME,
+    LMDB_FILES,
+    Seal,
+    read_epoch,
+    sync_data,
+    write_epoch,
+)
+from logweir.store.state.references import REFERENCE, LogFiles, file_of, file_part
+from logweir.store.state.tree import SortedPart, Tree
+from logweir.wal.filesystem import FILE_MODE, OS, FileSystem, FolderGone, explain, make_folders
+from logweir.wal.mp import pack, unpack
+from logweir.wal.place import Place
+from logweir.wal.process import OfProcess, keep_for_ever
+from logweir.wal.vclock import VClock
+
+__all__ = ["MapFull", "Position", "State", "StateError", "Txn", "explained", "typed"]
+
+_DATABASES_MAX: Final = 65_000
+_DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
+_READERS_MAX: Final = 1024
+_META: Final = b"meta"
+_POSITION: Final = b"position"
+_INSTANCE: Final = b"instance"
+_LONG: Final = b"long/"
+_REFERRING: Final = b"referring/"
+_REFERENCES: Final = b"references"
+_PLACE: Final = struct.Struct(">QI")  # file, space
+_MOVED_BYTES: Final = 16 * 1024 * 1024
+_MOVED_ENTRIES: Final = 10_000
+_ROOM_BYTES: Final = 64 * 1024 * 1024
+_DISK_ROOM_BYTES: Final = 128 * 1024
+_DISK_SECONDS: Final = 0.1
+_DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
+_STEP_VALUES: Final = 16
+_SMALL_BYTES: Final = 1024
+
+MapFull = base.MapFullError
+"""The memory map is full, or there are too many databases: abort the transaction, call
+`State.grow`, run it again."""
+
+
+StateError = base.Error
+"""What LMDB raises. `explained` makes an error of ours of it."""
+
+
+def explained(error: base.Error, path: Path) -> WalError:
+    """The typed error for what LMDB said about the state in the folder `path`."""
+    return WalError(
+        f"the state failed: {error}.",
+        path=str(path),
+        hint="look at the disk, then open the folder again: the state is brought up to the log",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where the state is applied. `vclock`: all rows that it covers; `place`: behind the last
+    of them in the log, or the end of the snapshot behind which nothing was written; `unlogged`:
+    whether rows up to it were applied without being logged (durability "none"), behind `place`."""
+
+    vclock: VClock
+    place: Place | None = None
+    unlogged: bool = False
+
+
+@contextlib.contextmanager
+def typed(path: Path) -> Iterator[None]:
+    """Around what touches the disk: what the system or LMDB says becomes an error of ours.
+
+    `path`: of the store.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, str(error.filename or path)) from error
+    except StateError as error:
+        raise explained(error, path / "state") from error
+
+
+class State(OfProcess):
+    """LMDB of one store. One at a time in a process.
+
+    `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
+    beside it. `doubt` tells before `open` whether what is there may be trusted; `open` makes an
+    empty one where there is none.
+    """
+
+    def __init__(
+        self, directory: Path, files: LogFiles | None = None, filesystem: FileSystem = OS
+    ) -> None:
+        self.directory = directory
+        self.files = files or LogFiles(directory.parent)
+        self._filesystem = filesystem
+        self._place = Path(os.path.abspath(directory))  # for LMDB, whatever the current folder is
+        self._data: os.stat_result | None = None
+        self._env: base.Environment | None = None
+        self._databases: dict[bytes, Any] = {}
+        self._map_bytes = STATE_MAP_START_BYTES
+        self._databases_max = _DATABASES_FIRST
+        self._lacks_databases = False  # one that was wanted could not be had
+        self._room = DiskRoom(directory, filesystem)
+        self._seal: Seal | None = None  # while nothing is different from what was closed in order
+        self._check: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._damage = ""
+
+    def doubt(self, *, fully: bool = False) -> str:
+        """Before `open`: why what is on disk cannot be used; "" where it can, and where there is
+        nothing. `fully`: nothing is left to be looked at later. See `store.state.epoch`."""
+        try:
+            self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
+            if self._seal is not None:
+                waits = not fully and self._seal.waits(self._place)
+                # What is read before it is compared must not end the process.
+                reason = (
+                    lmdbfile.damage(self._place / DATA_NAME)
+                    if waits
+                    else self._seal.damage(self._place)
+                )
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            reason = f"it cannot be read: {error.strerror or error}"
+        return reason
+
+    def discard(self) -> None:
+        """Throw the state away (it is closed). It is rebuilt from the log.
+
+        Raises `WalError` where something of it stays: LMDB must not see it.
+        """
+        try:
+            self._filesystem.remove_tree(self.directory)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._place)
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        finally:
+            self._seal, self._check, self._damage = None, None, ""
+            self._stop = threading.Event()
+
+    def open(self) -> None:
+        """Open or make the database. Raises `WalError` where the disk does not allow it."""
+        try:
+            make_folders(self._filesystem, self.directory)
+            if self._seal is None:
+                write_epoch(self.directory, self._filesystem, None)
+            os.makedirs(self._place, exist_ok=True)
+            (self._place / "lock.mdb").unlink(missing_ok=True)  # nobody else has it open
+            data = self._place / DATA_NAME
+            while data.exists() and self._map_bytes < data.stat().st_size:
+                self._map_bytes *= 2
+            self._env = self._open_environment()
+            for name in LMDB_FILES:
+                if (self._place / name).stat().st_mode & 0o777 != FILE_MODE:
+                    os.chmod(self._place / name, FILE_MODE)  # the umask was in the way
+            self._data = data.stat()
+            count = int(self._env.stat()["entries"])
+            if self._wants_databases(count):
+                self._env.close()
+                while self._wants_databases(count):
+                    self._databases_max *= 2
+                self._env = self._open_environment()
+            self._open_databases()
+            if self._seal is not None and self._seal.waits(self._place):
+                self._check = threading.Thread(
+                    target=self._look, args=(self._seal,), name="logweir-state", daemon=True
+                )
+                self._check.start()
+            self._belong()
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        except base.Error as error:
+            raise self.unusable(error) from error
+
+    def open_to_read(self) -> None:
+        """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
+        try:
+            self._map_bytes = (self._place / DATA_NAME).stat().st_size
+            self._env = base.Environment(
+                os.fsencode(self._place),
+                map_size=self._map_bytes,
+                max_dbs=_DATABASES_MAX,
+                readonly=True,
+                lock=False,
+                create=False,
+            )
+            with self._env.begin() as raw, raw.cursor() as cursor:
+                names = [bytes(name) for name in cursor.iternext(values=False)]
+            self._databases = {name: self._env.open_db(name, create=False) for name in names}
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        except base.Error as error:
+            raise self.unusable(error) from error
+
+    def unusable(self, error: base.Error) -> WalError:
+        """What to raise where LMDB refused."""
+        return WalError(
+            f"the state cannot be opened: {error}.",
+            path=str(self.directory),
+            hint="remove the folder `state`: it is rebuilt from the log",
+        )
+
+    def _open_environment(self) -> base.Environment:
+        return base.Environment(
+            os.fsencode(self._place),  # its name need not be text
+            map_size=self._map_bytes,
+            max_dbs=min(self._databases_max, _DATABASES_MAX),
+            max_readers=_READERS_MAX,
+            max_spare_txns=2,
+            sync=False,
+            metasync=False,
+            readahead=False,
+            mode=FILE_MODE,
+        )
+
+    def _wants_databases(self, count: int) -> bool:
+        """Whether `count` databases leave too little room: each may want one for long keys."""
+        return 2 * count > self._databases_max < _DATABASES_MAX
+
+    def _open_databases(self) -> None:
+        """Open all handles now: one that is opened in a reader's transaction ends with it."""
+        env = self._environment
+        with env.begin(write=True) as raw:
+            with raw.cursor() as cursor:
+                names = [bytes(name) for name in cursor.iternext(values=False)]
+            self._databases = {name: env.open_db(name, txn=raw) for name in names}
+
+    def _look(self, seal: Seal) -> None:
+        """Compare the file with its seal while it is read; nobody writes to it before the end."""
+        try:
+            self._damage = seal.damage(self._place, self._stop)
+        except OSError as error:
+            self._damage = f"it cannot be read: {error.strerror or error}"
+        if self._damage:
+            with contextlib.suppress(OSError):
+                write_epoch(self.directory, self._filesystem, None, damage=self._damage)
+
+    def _check_whole(self) -> None:
+        if self._damage:
+            raise WalError(
+                f"the state was damaged on the disk: {self._damage}. What was read since the store "
+                "was opened may be wrong; nothing was written.",
+                path=str(self.directory),
+                hint="open the store again: the state is then rebuilt from snapshot and log",
+            )
+
+    def check_fully(self) -> None:
+        """Before a change that is made of what stands here: wait until the file was compared with
+        its seal. Raises `WalError` where it is damaged."""
+        if self._check is not None:
+            self._check.join()
+            self._check = None
+        self._check_whole()
+
+    def _break_seal(self) -> None:
+        """Before the first change: note that the file is no longer what was closed in order."""
+        self.check_fully()
+        try:
+            write_epoch(self.directory, self._filesystem, None)
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+        self._seal = None
+
+    def close(self, *, clean: bool) -> None:
+        """Close; `clean`: it can be trusted after a power cut, and what is on the disk is noted, so
+        that damage is found. Raises `WalError`."""
+        if self.is_foreign:
+            return
+        self.files.close()
+        self._stop.set()
+        if self._check is not None:
+            self._check.join()
+        if self._env is None:
+            return
+        self._databases = {}
+        self._env.close()
+        self._env = None
+        if not clean or self._seal is not None:
+            return
+        try:
+            sync_data(self._place)
+            write_epoch(self.directory, self._filesystem, Seal.of(self._place))
+        except (FileNotFoundError, FolderGone):
+            return  # it may be removed at any time, the whole folder be renamed
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
+
+    @property
+    def _environment(self) -> base.Environment:
+        """LMDB, which is open."""
+        if self._env is None:
+            self.check_process()
+        assert self._env is not None
+        return self._env
+
+    def _what(self) -> str:
+        return f"the state in {self.directory}"
+
+    def _left_behind(self) -> None:
+        # To close it would wait for threads that are not here, and give up its readers' slots.
+        keep_for_ever(self._env)
+        self._env = None
+        self._databases = {}
+
+    def grow(self) -> None:
+        """Double the memory map, or how many databases there may be, whichever is short. No
+        transaction of this process may be open. Raises `WalError`."""
+        env = self._environment
+        if not (self._lacks_databases or self._wants_databases(len(self._databases))):
+            try:
+                env.set_mapsize(2 * self._map_bytes)
+            except StateError as error:
+                raise explained(error, self.directory) from error
+            self._map_bytes *= 2
+            return
+        self._check_place()
+        self._databases_max *= 2
+        self._lacks_databases = False
+        self._databases = {}
+        env.close()
+        try:
+            self._env = self._open_environment()
+            self._open_databases()
+        except base.Error as error:
+            raise self.unusable(error) from error
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the map that hold something."""
+        env = self._environment
+        pages = int(env.info()["last_pgno"]) + 1
+        return pages * int(env.stat()["psize"])
+
+    def lacks_room(self, room_bytes: int) -> bool:
+        """Whether the map ends before `room_bytes`, or before as much again as there is now."""
+        used = self.used_bytes
+        return used + max(room_bytes, used) > self._map_bytes
+
+    def check_disk(self, wanted_bytes: int) -> None:
+        """Raise `WriteFailed` where the disk has no room for that much and what goes with it."""
+        self._room.check(wanted_bytes)
+
+    @property
+    def map_bytes(self) -> int:
+        """Size of the memory map."""
+        return self._map_bytes
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Txn]:
+        """A consistent view of the last commit; writers go on. One thread, short or bounded."""
+        txn: Txn | None = None
+        try:
+            txn = self.begin(write=False)
+            yield txn
+        finally:
+            if txn is not None:
+                txn.abort()
+
+    def begin(self, *, write: bool = True) -> Txn:
+        """A transaction, to be committed or aborted in the thread that began it. Of those that
+        write there is one at a time."""
+        raw: Any = None
+        if write and self._seal is not None:
+            self._break_seal()
+        self._check_whole()
+        try:
+            raw = self._environment.begin(write=write)
+            return Txn(self, raw, write=write)
+        except StateError as error:
+            raise explained(error, self.directory) from error
+        except BaseException:  # an interrupt: who handles it may still hold all these frames
+            if raw is not None:
+                raw.abort()
+            raise
+
+    @property
+    def databases(self) -> Mapping[bytes, Any]:
+        """The handles of all databases that were committed."""
+        return self._databases
+
+    def check_databases(self, names: Iterable[bytes]) -> None:
+        """Raise `WalError` where there cannot be databases of these indexes, too, and one for the
+        long keys of each."""
+        indexes = {name for name in self._databases if name.count(b"/") == 1}
+        if 2 * len(indexes.union(names)) > _DATABASES_MAX:
+            raise explained(base.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
+
+    def new_database(self, name: bytes, raw: Any) -> Any:
+        """The handle of a database that is made."""
+        try:
+            return self._environment.open_db(name, txn=raw, create=True)
+        except base.DbsFullError:
+            if self._databases_max >= _DATABASES_MAX:
+                raise
+            self._lacks_databases = True
+            raise MapFull("the state has no room for one more database") from None
+
+    def remember(self, handles: dict[bytes, Any]) -> None:
+        """Keep handles that a committed write transaction opened."""
+        self._databases = {**self._databases, **handles}
+
+    def forget(self, name: bytes) -> None:
+        """Drop the handle of a database that no longer exists."""
+        self._databases.pop(name, None)
+
+    def _check_place(self) -> None:
+        """Raise `WriteFailed` where opening the environment again would open another one."""
+        try:
+            if self._data is None or os.path.samestat(
+                os.stat(self._place / "data.mdb"), self._data
+            ):
+                return
+        except OSError:
+            pass
+        raise explain(FolderGone(self.directory), str(self.directory))
+
+
+class Txn:
+    """One transaction on the state."""
+
+    def __init__(self, state: State, raw: Any, *, write: bool) -> None:
+        self.state = state
+        self.raw = raw
+        self.is_write = write
+        self._opened: dict[bytes, Any] = {}
+        self._known = state.databases  # a reader must not use those that were made after it began
+        self._referring: dict[bytes, bool] = {}
+
+    def tree(self, space_id: int, index_id: int) -> Tree | None:
+        """The entries of one index; None where a reader finds none (it was never written)."""
+        name = b"%d/%d" % (space_id, index_id)
+        handle = self.database(name)
+        return None if handle is None else Tree(self, name, handle)
+
+    def database(self, name: bytes) -> Any | None:
+        """The handle of a database; None where a reader finds none."""
+        handle = self._known.get(name) or self._opened.get(name)
+        if handle is None:
+            self.state.check_process()
+            if self.is_write:
+                handle = self._opened[name] = self.state.new_database(name, self.raw)
+        return handle
+
+    def indexes(self) -> list[tuple[int, int]]:
+        """The space and the number of each index that was ever written."""
+        names = [name.split(b"/") for name in self._known if name[:1].isdigit()]
+        return [(int(name[0]), int(name[1])) for name in names if len(name) == 2]
+
+    def drop(self, space_id: int, index_id: int) -> None:
+        """Remove all entries of an index."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.clear()
+
+    def load(self, space_id: int, index_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Set many entries."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        if pairs:
+            tree.load(pairs)
+
+    def load_sorted(
+        self, space_id: int, index_id: int, parts: Iterable[SortedPart], longest: int
+    ) -> None:
+        """`load` of keys that are ascending, none of them twice: see `Tree.load_sorted`."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.load_sorted(parts, longest)
+
+    def count(self, space_id: int, index_id: int) -> int:
+        """How many entries an index has."""
+        tree = self.tree(space_id, index_id)
+        return 0 if tree is None else tree.count()
+
+    def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
+        """All entries of an index, in order; none where it was never written."""
+        tree = self.tree(space_id, index_id)
+        return iter(()) if tree is None else tree.ascending(b"")
+
+    def position(self) -> Position | None:
+        """Up to where the state is applied; None in an empty one."""
+        handle = self.database(_META)
+        data = None if handle is None else self.raw.get(_POSITION, db=handle)
+        if data is None:
+            return None
+        vclock, unlogged, place = unpack(data)
+        return Position(VClock(vclock), Place.unpacked(place), unlogged)
+
+    def set_position(self, position: Position) -> None:
+        """Note up to where this transaction applies the log."""
+        data = pack([dict(position.vclock), position.unlogged, position.place or ()])
+        self.raw.put(_POSITION, data, db=self.database(_META))
+
+    def instance(self) -> uuid.UUID | None:
+        """Whose state it is; None where that is not known."""
+        handle = self.database(_META)
+        data = None if handle is None else self.raw.get(_INSTANCE, db=handle)
+        return None if data is None else uuid.UUID(bytes=data)
+
+    def set_instance(self, instance: uuid.UUID | None) -> None:
+        """Note whose state it is."""
+        if instance is not None:
+            self.raw.put(_INSTANCE, instance.bytes, db=self.database(_META))
+
+    def note_long(self, name: bytes) -> None:
+        """Remember that an index has had keys that are kept in pieces."""
+        self.raw.put(_LONG + name, b"", db=self.database(_META))
+
+    def has_long(self, name: bytes) -> bool:
+        """Whether `note_long` was ever said of that index."""
+        handle = self.database(_META)
+        return handle is not None and self.raw.get(_LONG + name, db=handle) is not None
+
+    # --- references -------------------------------------------------------------------------------
+
+    def refer(self, space_id: int, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Note entries of a primary index that are references."""
+        name = b"%d/0" % space_id
+        if not self.is_referring(name):
+            self.raw.put(_REFERRING + name, b"", db=self.database(_META))
+            self._referring[name] = True
+        space = space_id.to_bytes(4, "big")
+        places = sorted([(file_part(ref) + space + key, b"") for key, ref in pairs])
+        with self.raw.cursor(self.database(_REFERENCES)) as cursor:
+            cursor.putmulti(places)
+
+    def is_referring(self, name: bytes) -> bool:
+        """Whether entries of an index may hold references."""
+        found = self._referring.get(name)
+        if found is None:
+            handle = self.database(_META)
+            found = handle is not None and self.raw.get(_REFERRING + name, db=handle) is not None
+            self._referring[name] = found
+        return found
+
+    def resolve(self, value: bytes) -> bytes:
+        """The tuple of an entry that may hold a reference to it."""
+        return self.state.files.read(value) if value[0] == REFERENCE else value
+
+    def log_files(self) -> list[int]:
+        """The numbers of the log files that references were made to."""
+        handle = self.database(_REFERENCES)
+        numbers: list[int] = []
+        if handle is not None:
+            with self.raw.cursor(handle) as cursor:
+                found = cursor.first()
+                while found:
+                    numbers.append(_PLACE.unpack_from(cursor.key())[0])
+                    found = cursor.set_range((numbers[-1] + 1).to_bytes(8, "big"))
+        return numbers
+
+    def move_in(self, number: int) -> bool:
+        """Put tuples that are referred to in a log file into the state; False: there are more.
+
+        The file is kept open: what views of before refer to is read after it is removed, too.
+        """
+        places: list[bytes] = []
+        size = 0
+        self.state.files.hold(number)
+        with self.raw.cursor(self.database(_REFERENCES)) as cursor:
+            if cursor.set_range(number.to_bytes(8, "big")):
+                for place in cursor.iternext(values=False):
+                    file, space_id = _PLACE.unpack_from(place)
+                    if file != number:
+                        break
+                    if len(places) == _MOVED_ENTRIES or size > _MOVED_BYTES:
+                        self._forget(places)
+                        return False
+                    places.append(place)
+                    size += self._move_one(number, space_id, place[_PLACE.size :])
+        self._forget(places)
+        return True
+
+    @property
+    def files(self) -> LogFiles:
+        """The log files that references are about."""
+        return self.state.files
+
+    def _move_one(self, number: int, space_id: int, key: bytes) -> int:
+        """Returns how many bytes were moved: none where the entry is another one by now."""
+        tree = self.tree(space_id, 0)
+        assert tree is not None
+        value = self.raw.get(key, db=tree.handle)
+        if value is None or value[0] != REFERENCE or file_of(value) != number:
+            return 0
+        data = self.resolve(value)
+        self.raw.put(key, data, db=tree.handle)
+        return len(data)
+
+    def _forget(self, places: list[bytes]) -> None:
+        for place in places:
+            self.raw.delete(place, db=self.database(_REFERENCES))
+
+    def commit(self) -> None:
+        """Make it the state. Raises `MapFull`, or `base.Error`; then it is aborted."""
+        self.state.check_process()
+        try:
+            self.raw.commit()
+        except base.Error:
+            self.raw.abort()
+            raise
+        self.state.remember(self._opened)
+
+    def abort(self) -> None:
+        """Forget it."""
+        if not self.state.is_foreign:
+            self.raw.abort()

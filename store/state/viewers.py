@@ -1,0 +1,143 @@
+"""The views of a store that are open, and the growing of its state, which waits until none is.
+
+Views are counted as a set, so that whatever stops a reader at whatever line (Ctrl-C, the signal of
+a timeout), taking its view out once more than it was put in does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.store.state.state import State
+from logweir.wal.process import OfProcess
+
+__all__ = ["Viewers"]
+
+_LOOK_SECONDS: Final = 0.5
+"""A reader that was stopped on its way out may have told nobody, so it is looked again."""
+
+
+class _Here(threading.local):
+    """Of one thread: its views."""
+
+    def __init__(self) -> None:
+        self.views: set[object] = set()
+
+
+class Viewers(OfProcess):
+    """Who looks at `state`. For all threads of a store."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        # Held by `with` itself: an interrupt inside of Condition.__enter__ would leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._views: set[object] = set()
+        self._stuck: set[object] = set()  # of threads that wait for a change
+        self._here = _Here()
+        self._is_growing = self._is_closed = False
+        self._on_grow: list[Callable[[], object]] = []
+        self._belong()
+
+    def _left_behind(self) -> None:
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._is_closed = True
+
+    @property
+    def has_mine(self) -> bool:
+        """Whether this thread has a view."""
+        return bool(self._here.views)
+
+    def close(self) -> None:
+        """Nobody waits any more to get a view."""
+        with self._lock:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """Around a view."""
+        view, mine = object(), self._here.views
+        try:
+            try:
+                with self._lock:
+                    while self._is_growing and not mine and not self._is_closed:
+                        self._changed.wait()
+                    mine.add(view)
+                    self._views.add(view)
+                yield
+            finally:
+                self._forget(view, mine)
+        finally:
+            self._forget(view, mine)  # an interrupt may have stopped the first
+            if not self.is_foreign:
+                with self._lock:
+                    if not self._views and self._state.files.has_retired:
+                        self._state.files.close_retired()
+                    self._changed.notify_all()
+
+    def _forget(self, view: object, mine: set[object]) -> None:
+        for views in (self._views, mine, self._stuck):
+            views.discard(view)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a change of this thread: views that it has meanwhile cannot end before it."""
+        added = self.begin_waiting()
+        try:
+            yield
+        finally:
+            self.end_waiting(added)
+
+    def begin_waiting(self) -> set[object]:
+        """The beginning of `waiting`. Returns what its end is to be given."""
+        if not self._here.views:
+            return set()
+        with self._lock:
+            added = self._here.views - self._stuck
+            self._stuck |= added
+            self._changed.notify_all()
+        return added
+
+    def end_waiting(self, added: set[object]) -> None:
+        """The end of `waiting`; twice does no harm."""
+        self._stuck.difference_update(added)
+
+    def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """See `Log.on_grow`."""
+        self._on_grow.append(callback)
+        return lambda: self._on_grow.remove(callback)
+
+    def grow(self) -> None:
+        """Double the state's memory map, once nobody looks at it. No transaction may be open.
+
+        Raises MEMORY_ISSUE where only threads look that wait for a change themselves.
+        """
+        with self.waiting(), self._lock:
+            try:
+                self._is_growing = True
+                for callback in tuple(self._on_grow) if self._views else ():
+                    callback()
+                while self._views:
+                    if self._views <= self._stuck:
+                        raise RequestError(
+                            ErrorCode.MEMORY_ISSUE,
+                            "the state must grow, but a thread makes a change inside `read_view`",
+                            hint="leave the view first, or read what is needed into a list",
+                        )
+                    self._changed.wait(_LOOK_SECONDS)
+                self._state.grow()
+            finally:
+                self._is_growing = False
+                self._changed.notify_all()
+
+    def reserve(self, room_bytes: int) -> None:
+        """Let the state grow by as much, where nobody looks at it. No transaction may be open."""
+        with self._lock:
+            while not (self._is_closed or self._views) and self._state.lacks_room(room_bytes):
+                self._state.grow()
