@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 from typer.testing import CliRunner
 
 from logweir.errors import Unreachable
@@ -204,3 +205,18 @@ def test_the_client_finds_answers_that_are_missing_or_given_twice(
         with pytest.raises(Unreachable, match=reason):
             both[0].exchange(port, "iproto", inserts(600, 3), 1, 1)
         thread.join()
+
+
+def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
+    """A bench that is told to end leaves no server behind, and no folder."""
+    words = ["bench", "statements", "--cells", "memcached/get/1x1000", "--rounds", "100000"]
+    code = "from logweir.tools.cli.main import run; run()"
+    command = [sys.executable, "-P", "-c", code, *words, "--directory", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+        until(lambda: len(children.read_text().split()) >= 2, 60)
+        started = [Path("/proc", pid) for pid in children.read_text().split()]
+        bench.terminate()
+        assert bench.wait(60) == 143
+    until(lambda: not any(one.exists() for one in started))
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ code   meaning
 4      something could not be reached: a peer, a locked folder, a file without rights
 130    stopped by Ctrl-C
 141    whoever read the output stopped reading
+143    ended by SIGTERM; what it had started ends with it
 =====  ============================================================================
 
 Results go to stdout, messages to stderr. An error is one line, ``logweir: error: … hint: …``; the
@@ -25,6 +26,7 @@ import functools
 import importlib
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
@@ -242,4 +244,9 @@ def run() -> None:
             sys.stderr.write(f"logweir: error: {text}\n")
             raise SystemExit(2)
         before = argument
+    signal.signal(signal.SIGTERM, _end)
     app(prog_name="logweir")
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)  # through every `with`: no process that it started is left
