@@ -21,19 +21,20 @@ __all__ = ["Fails"]
 
 
 class Fails(ABC):
-    """The part of `Log` that is told of errors: see `store.commit.queue.OnError`.
+    """The part of `Committer` that is told of errors: see `store.commit.queue.OnError`.
 
-    `_failure`: what stopped it; `_unsynced`: what a sync that nobody waits for raised.
+    `failure`: what stopped it; `unsynced`: what a sync that nobody waits for raised.
     """
 
     path: Path
-    _failure: LogweirError | None
-    _state: State
-    _unsynced: WriterPoisoned | None
-    _writer: WalWriter
+    failure: LogweirError | None
+    state: State
+    unsynced: WriterPoisoned | None
+    writer: WalWriter
 
     @abstractmethod
-    def _wake_followers(self) -> None: ...
+    def wake_followers(self) -> None:
+        """Tell who waits for more rows."""
 
     def _fail(self, error: BaseException) -> None:
         """What came between the write and the end of a commit was stopped, maybe by an interrupt:
@@ -42,9 +43,9 @@ class Fails(ABC):
         if isinstance(error, WriteFailed):
             return
         if isinstance(error, WriterPoisoned | UsedAfterFork):
-            self._stop(error)
+            self.stop(error)
             return
-        stopped = self._stop(self._stopped_by(error))
+        stopped = self.stop(self._stopped_by(error))
         if isinstance(error, StateError | LogStopped):
             raise StateFailed(
                 f"the change is in the log, but the state could not take it: {error}.",
@@ -56,7 +57,7 @@ class Fails(ABC):
 
     def _fail_unlogged(self, error: BaseException) -> None:
         """The same where nothing is logged."""
-        stopped = self._stop(self._stopped_by(error))
+        stopped = self.stop(self._stopped_by(error))
         if isinstance(error, Exception):
             raise stopped from error
 
@@ -66,7 +67,7 @@ class Fails(ABC):
         if isinstance(error, WriteFailed | RequestError):
             return
         if isinstance(error, Exception):
-            raise self._stop(self._stopped_by(error)) from error
+            raise self.stop(self._stopped_by(error)) from error
 
     def _stopped_by(self, error: BaseException) -> LogStopped:
         return LogStopped(
@@ -76,19 +77,19 @@ class Fails(ABC):
             hint="what was acknowledged is there; open the folder again to go on",
         )
 
-    def _stop(self, failure: LogweirError) -> LogweirError:
+    def stop(self, failure: LogweirError) -> LogweirError:
         """Nothing more is written; who follows the log is told."""
-        self._failure = failure
-        self._wake_followers()
+        self.failure = failure
+        self.wake_followers()
         return failure
 
     def _explained(self, error: Exception) -> Exception:
-        return explained(error, self._state.directory) if isinstance(error, StateError) else error
+        return explained(error, self.state.directory) if isinstance(error, StateError) else error
 
     def _sync_aside(self) -> None:
         """Sync in the background: who writes next, and who closes, is told what went wrong."""
         try:
-            self._writer.sync_aside()
+            self.writer.sync_aside()
         except WriterPoisoned as error:
-            self._unsynced = error
-            self._stop(error)
+            self.unsynced = error
+            self.stop(error)

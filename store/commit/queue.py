@@ -9,9 +9,7 @@ the queue leads for them.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,12 +17,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
+from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.wal.process import OfProcess
-from logweir.wal.writer import WalWriter
 
-__all__ = ["CommitQueue", "Job", "OnError", "Refused", "TakesJobs"]
+__all__ = ["CommitQueue", "Job", "OnError", "Refused"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -228,39 +225,6 @@ def _finish(jobs: Sequence[Job], cause: BaseException | None) -> None:
         if cause is not None and job.error is None:
             job.error = _interrupted(cause)
         job.finish()
-
-
-class TakesJobs(ABC):
-    """What a log offers those who prepare jobs and must not wait."""
-
-    _queue: CommitQueue
-    _writer: WalWriter
-    durability: str
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a change is being made, or a transaction is open, so that one more waits."""
-        self._queue.check_process()
-        return self._queue.is_busy
-
-    def submit_jobs(self, jobs: Sequence[Job]) -> None:
-        """Put prepared jobs in line; each one's `finished` is called once it is durable."""
-        self._check_open()
-        self._queue.submit_job(*jobs)
-
-    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
-        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
-        this thread, which then takes no longer than to hand them to another one. False, and nothing
-        done, where that cannot be done now."""
-        is_busy = self.is_busy
-        if self.durability != "write" or is_busy or self._writer.is_full:
-            return False
-        with contextlib.suppress(LogweirError):  # it stands in the job
-            self._queue.run(jobs[-1], jobs[:-1])
-        return True
 
 
 def _interrupted(cause: BaseException) -> BaseException:

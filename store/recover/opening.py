@@ -2,10 +2,11 @@
 
 1. The folder is locked; a process that has it already is named.
 2. The state (`store.state.state`) is used where it can be trusted, else thrown away before LMDB
-sees it. 3. `recovery.examine` looks at the log: only behind the state's position where there is
-   one, so that opening does not depend on the length of the log. `recovery.plan` refuses what would
-lose rows. 4. Without a state the newest whole snapshot is loaded: primary keys in bulk, other
-indexes after. 5. The rows behind it are applied, in large transactions, each with its position.
+   sees it.
+3. `recovery.examine` looks at the log: only behind the state's position where there is one, so that
+   opening does not depend on the length of the log. `recovery.plan` refuses what would lose rows.
+4. Without a state the newest whole snapshot is loaded: primary keys in bulk, other indexes after.
+5. The rows behind it are applied, in large transactions, each with its position.
 6. The log's writer goes on where recovery says; where rows were lost at the end, behind every lsn
    that they may have had, in a new file.
 
@@ -33,6 +34,7 @@ from logweir.recovery import (
     replay,
     snapshot_blocks,
 )
+from logweir.store.commit.committer import Opened
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.synchro import SynchroQueue
 from logweir.store.recover.belonging import BROKEN, REFUSED, Kept, discard, trusted
@@ -47,57 +49,14 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
-from logweir.wal.place import Place
 from logweir.wal.replacing import finish_replacing
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
-__all__ = ["Opened", "bootstrap", "open_folder"]
+__all__ = ["bootstrap", "open_folder"]
 
 STATE_NAME: Final = "state"
-
-
-@dataclass(slots=True)
-class Opened:
-    """A folder, locked, recovered and ready for changes."""
-
-    path: Path
-    filesystem: FileSystem
-    lock: contextlib.ExitStack
-    report: RecoveryReport
-    instance: uuid.UUID
-    replica_id: int
-    state: State
-    schema: Schema
-    waiting: SynchroQueue
-    settled_since: VClock
-    plans: Plans
-    vclock: VClock
-    writer: WalWriter
-    anchor: Place | None
-    needs_snapshot: bool
-
-    def durable_end(self) -> tuple[Path, int]:
-        """The newest log file that followers may read, and how many of its bytes: all files that
-        are there; one that is begun later is not durable at first."""
-        if self.writer.path is not None:
-            return self.writer.path, self.writer.size
-        names = self.filesystem.list_directory(self.path)
-        logs = [name for name in names if name.endswith(".xlog")]
-        if not logs:
-            return self.path / "0", 0  # a name before all others
-        newest = self.filesystem.open_read(self.path / max(logs))
-        try:
-            return newest.path, newest.size()
-        finally:
-            newest.close()
-
-    def release(self) -> None:
-        """Give everything up as a killed process does."""
-        self.writer.abandon()
-        self.state.close(clean=False)
-        self.lock.close()
 
 
 def open_folder(

@@ -537,7 +537,7 @@ def test_a_writer_and_a_snapshot_that_were_begun_are_dead_in_the_child(
     store: Store, tmp_path: Path
 ) -> None:
     """The child can neither write to their files nor remove them."""
-    writer = store.log._writer
+    writer = store.log._committer.writer
     (tmp_path / "other").mkdir()
     snapshot = SnapshotWriter(tmp_path / "other", VClock(), store.log.instance, timestamp=1.0)
 

@@ -90,7 +90,7 @@ def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_p
         if at % 8 == 0 or not was_interrupted:
             for call in (lambda: log.replace("kv", (2, "x")), lambda: READS[name](log)):
                 assert outcome(call) == "", interrupter.where
-        assert not log._viewers._views, interrupter.where
+        assert not log._committer.viewers._views, interrupter.where
         assert log.status()["state"] == "running", interrupter.where
     assert at > 30
     before = log.status()["state_bytes"]

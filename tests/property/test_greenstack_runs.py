@@ -450,7 +450,7 @@ def test_the_state_takes_a_burst_behind_its_answers(
         assert server.log.vclock.lsn(1) >= 6000
         for _ in range(5000):
             assert client.barrier() == []
-            with server.log._state.read() as txn:
+            with server.log._committer.state.read() as txn:
                 position = txn.position()
             if position is not None and position.vclock == server.log.vclock:
                 return

@@ -29,7 +29,7 @@ def test_a_change_right_behind_the_states_commit_is_made(
         log.insert("kv", (2,))
         with monkeypatch.context() as patched:
             patched.setattr(Layers, "_changed_base", then_change)
-            log._apply_layers()
+            log._committer.apply_layers()
         log.insert("kv", (4,))
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,), (2,), (3,), (4,)]

@@ -44,13 +44,13 @@ def check(log: Log) -> None:
 def test_more_spaces_than_there_is_room_for_at_first(tmp_path: Path) -> None:
     """They are made as ever, and found again after opening, also in a state made anew."""
     with logweir.open(tmp_path / "s") as log:
-        assert log._state._databases_max == FIRST
+        assert log._committer.state._databases_max == FIRST
         make_spaces(log)
         log.change_base(lambda txn: None)
-        assert log._state._databases_max > FIRST
+        assert log._committer.state._databases_max > FIRST
         check(log)
     with logweir.open(tmp_path / "s") as log:
-        assert log._state._databases_max >= 4 * SPACES
+        assert log._committer.state._databases_max >= 4 * SPACES
         check(log)
         log.snapshot()
     for number in range(2):

@@ -68,7 +68,7 @@ def test_rows_that_were_acknowledged_are_read_after_a_failed_write(tmp_path: Pat
         log.replace("kv", (1, "refused"))
     assert log.count("kv") == 210
     assert log.get("kv", 1) == (1, "x")
-    log._apply_layers()
+    log._committer.apply_layers()
     assert log.count("kv") == 210
     log.close()
 
@@ -103,19 +103,19 @@ def test_a_failed_sync_in_the_background_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With durability "write" nobody waits for it: `status` and `close` say that it failed."""
-    monkeypatch.setattr("logweir.store.log.SYNC_ASIDE_BYTES", 1)
+    monkeypatch.setattr("logweir.store.commit.committer.SYNC_ASIDE_BYTES", 1)
     log, disk = failing_store(tmp_path / "store", durability="write")
-    log._aside.close()
-    log._writer.sync()
+    log._committer._aside.close()
+    log._committer.writer.sync()
     disk.fault = Fault(1, {"sync"}, errno.EIO)
     failed = threading.Event()
-    stop = log._stop
+    stop = log._committer.stop
 
     def stopped(failure: logweir.LogweirError) -> logweir.LogweirError:
         failed.set()
         return stop(failure)
 
-    log._stop = stopped  # type: ignore[method-assign]
+    log._committer.stop = stopped  # type: ignore[method-assign]
     log.insert("kv", (100, "written"))
     assert failed.wait(60)
     status = log.status()

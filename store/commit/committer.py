@@ -1,0 +1,462 @@
+"""`Committer`: the one owner of the commit.
+
+The order of one group (`_commit_once`, `finish`): apply to a layer of its own → encode blocks →
+write → sync → put the layer on the stack → answer, wake followers. LMDB takes what the stack says
+behind all that (`store.state.layers`). Whatever stops a group before the sync leaves nothing behind
+but bytes that recovery cuts off; what stops it after the sync leaves rows in the log that are
+applied at the next opening.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork, WriterPoisoned
+from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
+from logweir.recovery import RecoveryReport
+from logweir.store.commit.failing import Fails
+from logweir.store.commit.group import Group, Spoiled
+from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused
+from logweir.store.commit.syncer import Aside
+from logweir.store.engine.engine import Plans
+from logweir.store.engine.executing import Executor
+from logweir.store.engine.request import Request
+from logweir.store.engine.settling import Settlement
+from logweir.store.engine.statements import result_of
+from logweir.store.engine.synchro import SynchroQueue
+from logweir.store.schema.schema import Schema
+from logweir.store.state.layers import LayeredTxn, Layers
+from logweir.store.state.state import Position, State, StateError, Txn
+from logweir.store.state.viewers import Viewers
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import FileSystem
+from logweir.wal.place import Place
+from logweir.wal.process import OfProcess
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import WalWriter
+
+__all__ = ["Committer", "Durability", "Opened", "TakesJobs"]
+
+_LOGGER: Final = logging.getLogger("logweir")
+
+T = TypeVar("T")
+
+Durability = Literal["fsync", "write", "none"]
+
+
+@dataclass(slots=True)
+class Opened:
+    """A folder, locked, recovered and ready for changes."""
+
+    path: Path
+    filesystem: FileSystem
+    lock: contextlib.ExitStack
+    report: RecoveryReport
+    instance: uuid.UUID
+    replica_id: int
+    state: State
+    schema: Schema
+    waiting: SynchroQueue
+    settled_since: VClock
+    plans: Plans
+    vclock: VClock
+    writer: WalWriter
+    anchor: Place | None
+    needs_snapshot: bool
+
+    def durable_end(self) -> tuple[Path, int]:
+        """The newest log file that followers may read, and how many of its bytes: all files that
+        are there; one that is begun later is not durable at first."""
+        if self.writer.path is not None:
+            return self.writer.path, self.writer.size
+        names = self.filesystem.list_directory(self.path)
+        logs = [name for name in names if name.endswith(".xlog")]
+        if not logs:
+            return self.path / "0", 0  # a name before all others
+        newest = self.filesystem.open_read(self.path / max(logs))
+        try:
+            return newest.path, newest.size()
+        finally:
+            newest.close()
+
+    def release(self) -> None:
+        """Give everything up as a killed process does."""
+        self.writer.abandon()
+        self.state.close(clean=False)
+        self.lock.close()
+
+
+class Committer(Fails, OfProcess):
+    """Brings groups of changes into the log and before the readers of one `Log`.
+
+    `lock`: held by whoever commits. `after_commit`: called with the bytes that a commit logged.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        durability: Durability,
+        clock: Callable[[], float],
+        after_commit: Callable[[int], None],
+    ) -> None:
+        self.path: Path = opened.path
+        self.durability: Durability = durability
+        self.state: State = opened.state
+        self.writer: WalWriter = opened.writer
+        self.anchor = opened.anchor
+        """Where in logs or snapshots the state stood before this process wrote its first row."""
+        self.schema: Schema = opened.schema
+        self.vclock: VClock = opened.vclock
+        self.waiting: SynchroQueue = opened.waiting
+        self.settlement = Settlement(
+            opened.path, opened.filesystem, opened.settled_since, opened.waiting
+        )
+        self.plans: Plans = opened.plans
+        self.durable = opened.durable_end()
+        self.failure: LogweirError | None = None
+        self.unsynced: WriterPoisoned | None = None
+        self.owner: int | None = None
+        """The thread inside of `turn`."""
+        self.is_closed = False
+        self.commits = 0
+        self.system_changes: Counter[int] = Counter()
+        self.system_count = 0
+        self.on_commit: list[Callable[[VClock], None]] = []
+        self.lock = threading.Lock()
+        self._replica_id = opened.replica_id
+        self._clock = clock
+        self._after_commit = after_commit
+        self._executor = Executor()
+        self._executor.select_bytes = IPROTO_ANSWER_BYTES
+        self._growing = threading.RLock()
+        self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
+        self._view_guard = threading.Lock()
+        self._aside = Aside(self._sync_aside)
+        self._logged = OnError(self._fail)  # around what comes behind a write
+        self._unlogged = OnError(self._fail_unlogged)
+        self._taking = OnError(self._fail_taking)
+        self.viewers = Viewers(self.state)
+        with self.state.read() as txn:
+            position = txn.position()
+        self.layers = Layers(
+            self.state, self.viewers, self._view_guard, position, self.apply_layers
+        )
+        self._belong()
+
+    def _what(self) -> str:
+        return f"the log {self.path}"
+
+    def _left_behind(self) -> None:
+        self.is_closed, self.owner = True, None
+        self.failure = UsedAfterFork(self._what())
+        self.lock, self._view_guard = threading.Lock(), threading.Lock()
+        self._growing = threading.RLock()
+        self._grown = threading.Condition(self._growing)
+
+    def check_open(self) -> None:
+        """Raise what says that nothing can be changed any more."""
+        self.check_readable()
+        if self.failure is not None:
+            raise self.failure
+
+    def check_readable(self) -> None:
+        """Raise SESSION_CLOSED where it is closed; a log that failed can be read."""
+        if self.is_closed:
+            self.check_process()
+            raise RequestError(
+                ErrorCode.SESSION_CLOSED,
+                f"the log {self.path} is closed",
+                hint="open it again with `logweir.open`",
+            )
+
+    def check_not_inside(self) -> None:
+        """Raise ACTIVE_TRANSACTION in a thread that is inside of `turn`."""
+        if self.owner == threading.get_ident():
+            raise RequestError(
+                ErrorCode.ACTIVE_TRANSACTION,
+                "Operation is not permitted when there is an active transaction",
+                hint="use the methods of the transaction, or end it first: they do not nest",
+            )
+
+    def close_writer(self) -> None:
+        """Close the log in order, and end the thread that syncs. The caller holds `lock`."""
+        try:
+            self.writer.close()
+        finally:
+            self._aside.close()
+
+    def abandon_writer(self) -> None:
+        """Leave the log as a killed process does. The caller holds `lock`."""
+        self.writer.abandon()
+        self._aside.close()
+
+    def turn(self) -> Generator[None, None, None]:
+        """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
+        `close`, which does no harm before it, and none when it is repeated."""
+        waiting: set[object] = set()
+        thread = threading.get_ident()
+        try:
+            try:
+                waiting = self.viewers.begin_waiting()
+                with self.lock:
+                    self.viewers.end_waiting(waiting)
+                    self.owner = thread
+                    self.check_open()
+                    yield
+            finally:
+                self._end_turn(thread, waiting)
+        finally:
+            self._end_turn(thread, waiting)  # an interrupt may have stopped the first
+
+    def _end_turn(self, thread: int, waiting: set[object]) -> None:
+        if self.owner == thread:
+            self.owner = None
+        self.viewers.end_waiting(waiting)
+
+    def begin(self) -> Group:
+        """A group on a layer of its own, to be ended by its `txn.abort`. The caller holds
+        `lock`."""
+        with self.viewers.waiting():
+            self.layers.admit()
+        with contextlib.ExitStack() as closing:
+            closing.enter_context(self.viewers.looking())
+            with self._view_guard:
+                txn = self.layers.begin(closing, write=True)
+            group = Group(
+                txn,
+                self.schema,
+                self.plans,
+                self._executor,
+                vclock=self.vclock,
+                replica_id=self._replica_id,
+                now=self._clock(),
+                waiting=self.waiting,
+            )
+            txn.keep(closing.pop_all())
+        return group
+
+    def commit(self, jobs: list[Job]) -> None:
+        """Apply, log and answer one group of jobs. What goes wrong is the jobs' error."""
+        left = jobs
+        while left:
+            try:
+                self.check_open()
+                self._commit_once(left)
+                return
+            except Refused as refused:
+                left = [job for job in left if job is not refused.job]
+            except (LogweirError, StateError) as error:
+                for job in left:
+                    job.error = job.error or self._explained(error)
+                return
+
+    def _commit_once(self, jobs: Sequence[Job]) -> None:
+        group: Group | None = None
+        try:
+            group = self.begin()
+            for job in jobs:
+                self._apply(group, job)
+            self.finish(group)
+        finally:
+            if group is not None:
+                group.txn.abort()
+
+    def _apply(self, group: Group, job: Job) -> None:
+        if group.batch is None or not job.sees_batch:
+            group.run_deferred()  # this job must see what those before it did
+        mark = group.mark()
+        job.error = None
+        try:
+            job.result = job.apply(group)
+        except Exception as error:
+            job.error = self._explained(error)
+            try:
+                group.rollback(mark)
+            except Spoiled:
+                raise Refused(job) from error
+        else:
+            group.end_transaction()
+
+    def finish(self, group: Group) -> None:
+        """The one way to durability: write, sync and publish a group.
+
+        Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
+        """
+        self.check_process()
+        blocks = group.blocks()
+        if not group.touched:
+            return
+        if blocks:
+            wanted = 2 * sum(map(len, blocks))  # the log, the state
+            self.state.check_disk(wanted + self.layers.size_bytes)
+        vclock, position = self.vclock, self.layers.position
+        # What changes temporary spaces only is in no log.
+        is_logged = bool(blocks) and self.durability != "none"
+        # From the first byte to the last name one block: an interrupt between two would leave rows
+        # in the log whose lsns are given again.
+        with self._logged if is_logged else self._unlogged:
+            if is_logged:
+                self.writer.write(blocks, group.vclock)
+            group.run_deferred()
+            if blocks:
+                if self.durability == "fsync":
+                    self.writer.sync()
+                vclock = group.vclock
+                position = self._position(group, vclock, is_logged=is_logged)
+            failpoint("store.after_sync_before_publish")
+            layer = group.txn.taken()
+            with self._view_guard:
+                self.layers.push(layer, position)
+                if group.changed_schema:
+                    self.schema = group.schema
+                self.waiting, self.vclock = group.waiting, vclock  # in this order: see `applied`
+                self.settlement.tell(group.waiting)
+        failpoint("store.after_publish")
+        self.system_changes.update(group.changed_system)
+        self.system_count += len(group.changed_system)
+        self.commits += 1
+        if blocks:
+            self._publish(sum(map(len, blocks)))
+
+    def _position(self, group: Group, vclock: VClock, *, is_logged: bool) -> Position:
+        """Behind a group that was written."""
+        last = self.writer.last_block
+        place = self.anchor if last is None else Place.written(last)
+        if group.waiting:  # the state stands before them: what follows is looked at again
+            behind = None if place is None else place.nowhere
+            return Position(group.waiting.applied, behind, not is_logged)
+        return Position(vclock, place, not is_logged)
+
+    def _publish(self, logged_bytes: int) -> None:
+        if self.durability == "write" and self.writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
+            self._aside.ask()
+        self.durable = self.writer.end or self.durable
+        self.wake_followers()
+        for callback in tuple(self.on_commit):
+            try:
+                callback(self.vclock)
+            except Exception:  # the change is made: no callback may say that it is not
+                _LOGGER.exception("a callback of on_commit failed")
+        self._after_commit(logged_bytes)
+
+    @property
+    def applied(self) -> VClock:
+        """The position that reads see: before the first transaction that waits."""
+        vclock, waiting = self.vclock, self.waiting  # they are set in the reverse order
+        return waiting.applied if waiting else vclock
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[tuple[LayeredTxn, Schema, VClock]]:
+        """What readers see now, of one moment."""
+        self.check_readable()
+        with self.viewers.looking(), contextlib.ExitStack() as closing:
+            with self._view_guard:
+                self.check_readable()
+                txn = self.layers.begin(closing, write=False)
+                schema, vclock = self.schema, self.applied
+            yield txn, schema, vclock
+
+    def wake_followers(self) -> None:
+        """There is something new, or nothing will come any more."""
+        with self._growing:
+            self._grown.notify_all()
+
+    def wait_for_more(self, seen: VClock, stop: threading.Event | None) -> None:
+        """Wait until the position is not `seen` any more, the log has failed or was closed, or
+        `stop` is set."""
+        with self._growing:
+            while self.vclock == seen and not (self.is_closed or self.failure):
+                if stop is not None and stop.is_set():
+                    return
+                self._grown.wait(0.2 if stop is not None else None)
+
+    def rotate(self) -> None:
+        """Begin a new log file. The caller holds `lock`."""
+        with self._logged:
+            self.writer.rotate()
+
+    def apply_layers(self) -> None:
+        """Have the state take what it lacks; return when it has, whoever did it."""
+        with self._taking:
+            self.layers.apply()
+
+    def change_base(self, change: Callable[[Txn], T]) -> T:
+        """See `Log.change_base`. The caller holds `lock`."""
+        with self._taking:
+            return self.layers.change_base(change)
+
+
+class TakesJobs:
+    """The part of `Log` that takes changes: it waits for them, or not."""
+
+    _committer: Committer
+    _queue: CommitQueue
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is being made, or a transaction is open, so that one more waits."""
+        self._queue.check_process()
+        return self._queue.is_busy
+
+    def execute(self, request: Request) -> bytes | None:
+        """Make one change given in MsgPack bytes.
+
+        Returns the new tuple; of a DELETE the old one; None where there is none, and for UPSERT.
+        """
+        found: bytes | None = self._run(
+            lambda group: result_of(request, group.execute(request)), size=request.size_bytes
+        )
+        return found
+
+    def submit(self, request: Request) -> Future[bytes | None]:
+        """`execute` without waiting: the future is resolved, in another thread, once durable."""
+        self._committer.check_open()
+        return self._queue.submit(
+            lambda group: result_of(request, group.execute(request)), request.size_bytes
+        )
+
+    def run_job(self, job: Job, before: Sequence[Job] = ()) -> None:
+        """Make one prepared job and wait until it is durable. Raises its error.
+
+        `before`: jobs that go with it, before it; what went wrong stands in them.
+        """
+        self._committer.check_open()
+        self._committer.check_not_inside()
+        viewers = self._committer.viewers
+        # In most cases; and a context manager costs as much as a lock.
+        if not viewers.has_mine:
+            self._queue.run(job, before)
+            return
+        with viewers.waiting():
+            self._queue.run(job, before)
+
+    def submit_jobs(self, jobs: Sequence[Job]) -> None:
+        """Put prepared jobs in line; each one's `finished` is called once it is durable."""
+        self._committer.check_open()
+        self._queue.submit_job(*jobs)
+
+    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
+        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
+        this thread, which then takes no longer than to hand them to another one. False, and nothing
+        done, where that cannot be done now."""
+        committer, is_busy = self._committer, self.is_busy
+        if committer.durability != "write" or is_busy or committer.writer.is_full:
+            return False
+        with contextlib.suppress(LogweirError):  # it stands in the job
+            self._queue.run(jobs[-1], jobs[:-1])
+        return True
+
+    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
+        job = Job(apply, size)
+        self.run_job(job)
+        return job.result

@@ -1,0 +1,222 @@
+"""What a log shows: its positions, its tuples, its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from logweir.errors import PositionUnavailable
+from logweir.store.commit.committer import Committer
+from logweir.store.cursor import LogCursor
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.select import Select, select
+from logweir.store.recover.checkpoint import Checkpoints
+from logweir.store.recover.upkeep import position_of
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
+from logweir.store.state.state import StateError, explained
+from logweir.store.view import ReadView
+from logweir.wal.filesystem import FileSystem
+from logweir.wal.follow import Follower
+from logweir.wal.lease import Lease
+from logweir.wal.mp import Value, unpack
+from logweir.wal.settled import Settled
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import Transaction as LoggedTransaction
+
+__all__ = ["Reads"]
+
+Key = Any
+"""A key: one value, or a list or tuple of values for several parts."""
+
+
+class Reads(ABC):
+    """The part of `Log` that changes nothing."""
+
+    path: Path
+    instance: uuid.UUID
+    _committer: Committer
+    _checkpoints: Checkpoints
+    _filesystem: FileSystem
+
+    @abstractmethod
+    def check_process(self) -> None: ...
+
+    @property
+    def vclock(self) -> VClock:
+        """The position: everything up to it was acknowledged, as durable as `durability` says, and
+        is what readers see but for what waits for the CONFIRM of a synchronous replication."""
+        self.check_process()
+        return self._committer.vclock
+
+    @property
+    def applied(self) -> VClock:
+        """The position that reads see: before the first transaction that waits."""
+        self.check_process()
+        return self._committer.applied
+
+    @property
+    def waiting(self) -> int:
+        """How many transactions of synchronous replication wait for CONFIRM or ROLLBACK."""
+        self.check_process()
+        return len(self._committer.waiting)
+
+    def settled(self, position: VClock) -> Settled:
+        """What of the log above a position waits for no CONFIRM, and what was undone. Takes as long
+        as to read the log from there, once, unless `knows_settled`; raises what that raises."""
+        self.check_process()
+        return self._committer.settlement.above(position)
+
+    def knows_settled(self, position: VClock) -> bool:
+        """Whether `settled` tells it at once."""
+        self.check_process()
+        return self._committer.settlement.knows(position)
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions of spaces and indexes now."""
+        self.check_process()
+        return self._committer.schema
+
+    @property
+    def durable_end(self) -> tuple[Path, int]:
+        """How far followers may read: the newest log file, and how many of its bytes. They are
+        synced with durability "fsync"; with "write" they are only written, and with "none" they are
+        those that were logged before."""
+        self.check_process()
+        return self._committer.durable
+
+    def changes_of(self, space_id: int) -> int:
+        """How often a system space was changed since the folder was opened, at most: who keeps
+        something made from its rows reads them again when this number is another one."""
+        self.check_process()
+        return self._committer.system_changes.get(space_id, 0)
+
+    @contextlib.contextmanager
+    def read_view(self) -> Iterator[ReadView]:
+        """A consistent view of everything as of one position, while writers go on.
+
+        Keep it short: pages it can see are not used again, and the state cannot grow meanwhile.
+        """
+        committer = self._committer
+        try:
+            with committer.view() as (txn, schema, vclock):
+                yield ReadView(Engine(txn, schema, committer.plans), vclock, self.instance)
+        except StateError as error:
+            raise explained(error, committer.state.directory) from error
+
+    def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
+        """The tuple with that full key of a unique index, None if there is none."""
+        with self.read_view() as view:
+            found = view.get(space, key, index=index)
+        return None if found is None else tuple(unpack(found))
+
+    def select(
+        self,
+        space: int | str,
+        key: Key = None,
+        *,
+        iterator: str | None = None,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[tuple[Value, ...]]:
+        """Tuples in the order of an index.
+
+        `key`: None for all, one value, or a list with the first parts; `iterator`: EQ (default
+        with a key), REQ, ALL (default without), LT, LE, GE, GT. Raises `RequestError`.
+        """
+        with self.read_view() as view:
+            wanted = Select.of(
+                view.engine.schema,
+                space,
+                key,
+                iterator=iterator,
+                index=index,
+                limit=limit,
+                offset=offset,
+            )
+            return [tuple(unpack(found)) for found in select(view.engine, wanted)]
+
+    def count(self, space: int | str) -> int:
+        """How many tuples a space holds."""
+        with self.read_view() as view:
+            return view.count(space)
+
+    def spaces(self, *, system: bool = False) -> list[SpaceDef]:
+        """The spaces, by id; `system`: those of Tarantool's own definitions too."""
+        return [space for space in self.schema if system or not space.is_system]
+
+    def cursor(self, after: Mapping[int, int] | None = None, *, settled: bool = False) -> LogCursor:
+        """A reader behind a position that is asked for what is there, and asked again: `rows`
+        for who waits in a way of their own. Raises `PositionUnavailable`."""
+        start = self.oldest_position if after is None else position_of(after)
+        vclock = self._committer.vclock
+        if not vclock.covers(start):
+            raise PositionUnavailable(
+                start, self.oldest_position, vclock, hint="that position is not reached yet"
+            )
+        return LogCursor(
+            Follower(
+                self.path,
+                start,
+                filesystem=self._filesystem,
+                durable=lambda: self._committer.durable,
+                settled=self.settled if settled else None,
+                lease=Lease(self.path),
+            )
+        )
+
+    def rows(
+        self,
+        after: Mapping[int, int] | None = None,
+        *,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+        settled: bool = False,
+    ) -> Iterator[LoggedTransaction]:
+        """Transactions of the log behind a position, oldest first.
+
+        `after`: a vclock, None for the oldest row still there; `follow`: wait for more at the end
+        instead of stopping, until the log is closed or `stop` is set; `settled`: none from the
+        first on that waits for the CONFIRM of a synchronous replication, and a NOP in the place of
+        each row that was undone, else all as they are logged. Only rows that were
+        acknowledged are given: with durability "write" a power cut may still take them back, and
+        with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
+        holds that position, and following it what stopped a log that has failed.
+        """
+        committer = self._committer
+        with self.cursor(after, settled=settled) as cursor:
+            while not (follow and committer.is_closed):
+                committer.check_readable()
+                seen = committer.vclock
+                yield from cursor.ready()
+                if not follow or (stop is not None and stop.is_set()):
+                    return
+                if committer.failure is not None:
+                    raise committer.failure
+                committer.wait_for_more(seen, stop)
+                if committer.is_closed:
+                    committer.check_process()
+                    return
+
+    @contextlib.contextmanager
+    def rotated_view(self) -> Iterator[ReadView]:
+        """A read view at whose position a new log file begins."""
+        with contextlib.ExitStack() as stack:
+            with self._committer.lock:
+                if not self._committer.is_closed:
+                    self._committer.rotate()
+                view = stack.enter_context(self.read_view())
+            yield view
+
+    @property
+    def oldest_position(self) -> VClock:
+        """The oldest position whose following rows are still in the log."""
+        self.check_process()
+        return self._checkpoints.oldest_row()
