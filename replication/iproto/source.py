@@ -32,7 +32,6 @@ from logweir.replication.iproto.service import Shared
 from logweir.replication.iproto.upstream import Upstream, connect
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.urls import Url
-from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
@@ -101,9 +100,12 @@ class TarantoolSource:
 
         Raises `SourceStopped` for the first one that cannot be applied; those before it are.
         """
-        spans = columns.transactions()
-        done = await self._apply_together(columns, spans)
-        for first, last in spans[done:]:  # one by one, to know which it is
+        ends = columns.transaction_ends()
+        done = await self._shared.run(
+            Job(lambda group: group.add_replicated(columns, ends), len(columns.data))
+        )
+        assert isinstance(done, int)
+        for first, last in columns.transactions()[done:]:  # one by one, to know which it is
             try:
                 await self._shared.run(_job(columns, first, last))
             except RequestError as error:
@@ -114,23 +116,6 @@ class TarantoolSource:
                     f"(error {int(error.code)})",
                     hint="mend the difference between the two, or copy the master anew",
                 ) from error
-
-    async def _apply_together(self, columns: RowColumns, spans: list[tuple[int, int]]) -> int:
-        """As many as can be, in one commit. Returns how many transactions that were."""
-
-        def apply(group: Group) -> int:
-            for number, (first, last) in enumerate(spans):
-                mark = group.mark()
-                try:
-                    group.add_replicated(columns, first, last)
-                except RequestError:
-                    group.rollback(mark)
-                    return number
-            return len(spans)
-
-        done = await self._shared.run(Job(apply, len(columns.data)))
-        assert isinstance(done, int)
-        return done
 
     def lag_seconds(self, timestamp: float) -> float:
         """How old a row or heartbeat is by our clock."""
@@ -143,7 +128,7 @@ class TarantoolSource:
 
 
 def _job(columns: RowColumns, first: int, last: int) -> Job:
-    return Job(lambda group: group.add_replicated(columns, first, last), len(columns.data))
+    return Job(lambda group: group.add_transaction(columns, first, last), len(columns.data))
 
 
 class _Following:

@@ -26,8 +26,8 @@ from logweir.errors import LogweirError, PositionUnavailable
 from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
 from logweir.replication.tank.partition import Chunk, Extent
 from logweir.store import Log
+from logweir.store.commit.applying import APPLIED
 from logweir.store.engine.engine import key_of
-from logweir.store.engine.synchro import APPLIED
 from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block

@@ -10,12 +10,15 @@ in a layer above; meanwhile nothing can be changed here.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
+from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, compiled_space
 from logweir.store.commit.rows import COMPILED, Draft, Rows
 from logweir.store.engine import ddl
 from logweir.store.engine.batches import Answers
@@ -25,8 +28,8 @@ from logweir.store.engine.reference import found_by, is_expected, request_of, se
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request, encode_body
 from logweir.store.engine.sequence import fill_sequence
-from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue, apply_row
-from logweir.store.schema.definition import SpaceDef, SystemSpace
+from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
+from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.layers import LayeredTxn
@@ -206,11 +209,9 @@ class Group:
     def _compiled(self, space_id: int) -> Space | None:
         """A space as the executor wants it; None where the reference engine has to look at each
         statement."""
-        space = self.schema.get(space_id)
-        if space is None or self.waiting or not self.replica_id:
+        if self.waiting or not self.replica_id:
             return None
-        plan = self.engine.plans.statements(space)
-        return None if plan is None else self.txn.space(plan)
+        return compiled_space(self.engine, space_id)
 
     def _referred(
         self, data: bytes, columns: array[int], number: int, ids: Sequence[int]
@@ -343,15 +344,57 @@ class Group:
         del self._borders[mark.borders :]
         self._pending_bytes = mark.bytes
 
-    def add_replicated(self, columns: RowColumns, first: int, last: int) -> bool:
-        """Apply one transaction of another instance and log its rows as they are.
+    def add_replicated(self, columns: RowColumns, ends: Sequence[int]) -> int:
+        """Apply transactions of other instances and log their rows as they are.
 
-        Rows first … last - 1 of `columns`, with their own replica id, lsn and time. False, and
-        nothing done, where its rows are here already. Raises `RequestError`; then the group is to
-        be rolled back to a mark. Nothing of it can be rolled back later.
+        `ends`: behind which row of `columns` each transaction ends, all of them; the rows have
+        their own replica id, lsn and time. What is here already is passed over. Returns how many
+        transactions that were, all but the first that cannot be applied and those behind it.
+        Nothing of them can be rolled back later.
         """
+        if self._is_plain(columns, ends[-1]):
+            refused = self._apply_all(columns, 0, ends[-1])
+            if refused is None:
+                count, last = len(ends), ends[-1]
+            else:
+                self.txn.undo.rollback(refused.mark)
+                count = bisect_right(ends, refused.row)
+                last = ends[count - 1] if count else 0
+            if last:
+                self._take_replicated(columns, 0, last)
+            return count
+        first = 0
+        for number, last in enumerate(ends):
+            mark = self.mark()
+            try:
+                self.add_transaction(columns, first, last)
+            except RequestError:
+                self.rollback(mark)
+                return number
+            first = last
+        return len(ends)
+
+    def _is_plain(self, columns: RowColumns, last: int) -> bool:
+        """Whether nothing has to be asked of each transaction up to a row: all are new here, none
+        decides or waits, and definitions stay."""
+        spaces = set(columns.space_id[:last])
+        return not (
+            self.waiting
+            or last != len(columns)
+            or min(spaces) <= SYSTEM_ID_MAX
+            or any(map(self.schema.is_synchronous, spaces))
+            or not DECISIONS.isdisjoint(columns.type)
+            or 0 in columns.replica_id
+            or max(columns.replica_id) >= VCLOCK_COMPONENTS
+            or columns.raise_lsns(array("Q", self._rows.lsns)) is not None
+        )
+
+    def add_transaction(self, columns: RowColumns, first: int, last: int) -> bool:
+        """`add_replicated` of one transaction, rows first … last - 1. False, and nothing done,
+        where its rows are here already. Raises `RequestError`; then the group is to be rolled back
+        to a mark."""
         replica_id, lsn = columns.replica_id[last - 1], columns.lsn[last - 1]
-        if not 0 < replica_id < VCLOCK_COMPONENTS:
+        if not replica_id or max(columns.replica_id[first:last]) >= VCLOCK_COMPONENTS:
             text = f"a row of replica {replica_id} cannot come from another instance"
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
         if lsn <= self._rows.lsns[replica_id]:
@@ -360,19 +403,27 @@ class Group:
             self._decide(Decision.of(columns, last - 1))
         elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
             self._hold(columns, first, last)
-        else:
-            for row in range(first, last):
-                self._apply(columns, row)
+        elif (refused := self._apply_all(columns, first, last)) is not None:
+            raise refused.error
+        self._take_replicated(columns, first, last)
+        return True
+
+    def _take_replicated(self, columns: RowColumns, first: int, last: int) -> None:
         self._rows.add_columns(columns, first, last)
         self._number(last - first)
         self.touched = True
-        return True
+
+    def _apply_all(self, columns: RowColumns, first: int, last: int) -> RefusedRow | None:
+        """Apply rows, up to one that is refused."""
+        refer = partial(self._apply, columns)
+        return apply_rows(self._executor, self.engine, columns, first, last, refer=refer)
 
     def _apply(self, columns: RowColumns, row: int) -> None:
-        space = apply_row(self.engine, columns, row)
-        if space is not None and space.is_system:
-            self.changed_system.add(space.id)
-            self.changed_schema = self.changed_schema or ddl.defines(space.id)
+        space_id = columns.space_id[row]
+        if space_id <= SYSTEM_ID_MAX:
+            self.changed_system.add(space_id)
+            self.changed_schema = self.changed_schema or ddl.defines(space_id)
+        apply_row(self.engine, columns, row)
 
     def _hold(self, columns: RowColumns, first: int, last: int) -> None:
         """Let a transaction wait, if it could be applied behind what waits already."""
@@ -387,15 +438,17 @@ class Group:
             self._trial = trial
             for other in self.waiting:
                 rows = other.columns()
-                for row in range(len(rows)):
-                    apply_row(trial, rows, row)
-        try:
-            for row in range(first, last):
-                apply_row(trial, columns, row)
-        except RequestError:
-            self._end_trial()
-            raise
+                self._try(trial, rows, 0, len(rows))
+        self._try(trial, columns, first, last)
         self.waiting.hold(entry)
+
+    def _try(self, trial: Engine, columns: RowColumns, first: int, last: int) -> None:
+        """Apply rows on trial. Raises `RequestError` for one that is refused."""
+        refer = partial(apply_row, trial, columns)
+        refused = apply_rows(self._executor, trial, columns, first, last, refer=refer)
+        if refused is not None:
+            self._end_trial()
+            raise refused.error
 
     def _check_owner(self, entry: Entry) -> None:
         if not self.waiting or entry.replica_id == self.waiting.owner:
@@ -413,8 +466,9 @@ class Group:
         self._end_trial()
         for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             columns = entry.columns()
-            for row in range(len(columns)):
-                self._apply(columns, row)
+            refused = self._apply_all(columns, 0, len(columns))
+            if refused is not None:
+                raise refused.error
 
     def _end_trial(self) -> None:
         """What was applied on trial is forgotten."""

@@ -1,6 +1,11 @@
 """What `rowkernel.pyx` offers to Python; its own text says what it does."""
 
 from array import array
+from collections.abc import Callable
+
+from logweir.errors import RequestError
+from logweir.store.engine.statementkernel import Executor
+from logweir.store.state.layerkernel import Space, Undo
 
 def encode_rows(
     columns: array[int],
@@ -14,3 +19,14 @@ def encode_rows(
     timestamp_bits: int,
     target_bytes: int,
 ) -> tuple[list[bytes], int]: ...
+def apply_rows(
+    executor: Executor,
+    data: bytes,
+    table: memoryview,
+    capacity: int,
+    row: int,
+    last: int,
+    undo: Undo,
+    find: Callable[[int], Space | None],
+    refer: Callable[[int], object],
+) -> tuple[int, int, RequestError | None, int, int, int] | None: ...

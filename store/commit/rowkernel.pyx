@@ -1,17 +1,30 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: language_level=3
-"""The rows of a batch of statements, compiled: see `store.engine.statementkernel` for its numbers."""
+"""Statements become rows, and rows that were accepted before statements, compiled.
+
+`store.engine.statementkernel` says what the numbers of a statement are, `wal.kernel` those of a row.
+"""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
+
+from logweir.errors import RequestError
 
 cimport logweir.wal.kernel as rows
 from logweir.store.engine.statementkernel cimport (
-    AS_REPLACE, BODY, BODY_END, KIND, LAST, NEW_END, OPS_END, RESULT_WIDTH, STATUS, WIDTH)
-from logweir.store.schema.packkernel cimport DONE, Room, Source, u64
+    AS_REPLACE, BASE, BODY, BODY_END, CODE, FIRST, FIRST_END, KIND, LAST, NEW_END, OPS, OPS_END,
+    RESULT_WIDTH, STATUS, WHY_A, WHY_B, WIDTH, Executor)
+from logweir.store.schema.packkernel cimport DONE, REFER, Room, Source, u64
+from logweir.store.state.layerkernel cimport Space, Undo
 
 cdef enum:
+    TO_DO = 3  # none of `DONE`, `REFER`
+
+    INSERT = 2
     REPLACE = 3
+    UPDATE = 4
+    DELETE = 5
+    UPSERT = 9
 
 
 def encode_rows(
@@ -63,3 +76,83 @@ def encode_rows(
     if out.size:
         parts.append(PyBytes_FromStringAndSize(<char*>out.data, out.size))
     return parts, number - lsn
+
+
+cdef int statement_of(
+    const u64[::1] table, Py_ssize_t capacity, Py_ssize_t row, u64 size, u64* column
+) except -1:
+    """Make a statement of a row: `TO_DO`. `DONE`: it has no effect; `REFER`: none that is known here
+    does what it does."""
+    cdef u64 kind = table[rows.TYPE * capacity + row], first, ops = 0
+    if kind == INSERT or kind == REPLACE:
+        first = table[rows.TUPLE * capacity + row]
+    elif kind == UPDATE or kind == DELETE:
+        if table[rows.INDEX_ID * capacity + row]:
+            return DONE  # it found nothing: see `RowColumns.index_id`
+        first = table[rows.KEY * capacity + row]
+        if kind == UPDATE:
+            ops = table[rows.TUPLE * capacity + row] or table[rows.OPS * capacity + row]
+    elif kind == UPSERT:
+        first = table[rows.TUPLE * capacity + row]
+        ops = table[rows.OPS * capacity + row]
+    else:
+        return REFER
+    column[KIND], column[BASE] = kind, table[rows.INDEX_BASE * capacity + row]
+    column[FIRST], column[FIRST_END] = first & rows.HALF, first >> 32
+    column[OPS], column[OPS_END] = ops & rows.HALF, ops >> 32
+    if not (column[FIRST] <= column[FIRST_END] <= size and column[OPS] <= column[OPS_END] <= size):
+        raise ValueError(f"row {row} has spans that are not in its block")
+    return TO_DO
+
+
+def apply_rows(
+    Executor executor not None, bytes data not None, const u64[::1] table not None,
+    Py_ssize_t capacity, Py_ssize_t row, Py_ssize_t last, Undo undo not None, find, refer
+):
+    """Apply rows `row` … `last` - 1 of a table of rows, whose bytes are in `data`.
+
+    `find(space_id)`: the open `Space`; None: it knows nothing of such rows. Those, and what the
+    executor does not know, `refer(row)` applies, on the same layers and with the same `undo`, or
+    raises `RequestError`; what `find` has found may be another then. Other exceptions leave the
+    layers half changed.
+
+    Returns None where all are applied. Else the row that is refused, the mark in `undo` at which
+    its transaction began, to be rolled back to, the error that `refer` raised or None, and
+    otherwise why: three numbers. Raises `ValueError` for a table that contradicts `data`.
+    """
+    cdef u64[WIDTH] column
+    cdef u64[RESULT_WIDTH] result
+    cdef u64 space_id = 0
+    cdef Py_ssize_t start = undo.room.size
+    cdef Space space = None
+    cdef bint is_known = False
+    cdef int how
+    if not 0 <= row <= last <= capacity or len(table) < (rows.INDEX_ID + 1) * capacity:
+        raise ValueError("these rows are not in the table")
+    memset(column, 0, sizeof(column))
+    while row < last:
+        if table[rows.TYPE * capacity + row] != rows.NOP:
+            if not is_known or space_id != table[rows.SPACE_ID * capacity + row]:
+                space_id = table[rows.SPACE_ID * capacity + row]
+                space = find(space_id)
+                is_known = True
+            how = REFER
+            if space is not None:
+                how = statement_of(table, capacity, row, len(data), column)
+                if how == TO_DO:
+                    memset(result, 0, sizeof(result))
+                    executor.data, executor.size = <Source><char*>data, len(data)
+                    executor.out.size = 0
+                    how = executor.statement(space, column, result)
+            if how == REFER:
+                is_known = False
+                try:
+                    refer(row)
+                except RequestError as error:
+                    return row, start, error, 0, 0, 0
+            elif how != DONE:
+                return row, start, None, result[CODE], result[WHY_A], result[WHY_B]
+        if table[rows.FLAGS * capacity + row] & rows.COMMIT:
+            start = undo.room.size
+        row += 1
+    return None

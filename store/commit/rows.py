@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import itemgetter
@@ -134,15 +135,35 @@ class Rows:
         return count
 
     def add_columns(self, columns: RowColumns, first: int, last: int) -> None:
-        """Take rows that have their lsns, a transaction of another instance."""
-        names = ("type", "replica_id", "group_id", "lsn", "timestamp", "tsn", "flags")
-        for column, name in zip(self._columns, names, strict=True):
-            column.extend(columns.column(name)[first:last])
-        bodies = [columns.body_bytes(row) for row in range(first, last)]
-        self._bodies += bodies
-        self._bodies_bytes += sum(map(len, bodies))
-        self.lsns[columns.replica_id[last - 1]] = columns.lsn[last - 1]
-        self._seal_full()
+        """Take rows that have their lsns, whole transactions of other instances."""
+        self._encode()
+        start, flags = first, columns.flags
+        while start < last:
+            wanted = columns.row_offset[start] + BLOCK_TARGET_BYTES - self._open_bytes
+            end = min(max(bisect_left(columns.end_offset, wanted) + 1, start + 1), last)
+            while not flags[end - 1] & FLAG_COMMIT:
+                end += 1
+            part = slice(start, end)
+            made = encode_columns(
+                type=columns.type[part],
+                replica_id=columns.replica_id[part],
+                group_id=columns.group_id[part],
+                lsn=columns.lsn[part],
+                timestamp_bits=columns.timestamp_bits[part],
+                tsn=columns.tsn[part],
+                flags=columns.flags[part],
+                source=columns.data,
+                starts=columns.body_offset[part],
+                stops=columns.end_offset[part],
+            )
+            self._open.append(made)
+            self._open_bytes += len(made)
+            self._seal_full()
+            start = end
+        ids, lsns = columns.replica_id[first:last], columns.lsn[first:last]
+        for replica_id, lsn in zip(ids, lsns, strict=True):
+            if replica_id and lsn > self.lsns[replica_id]:
+                self.lsns[replica_id] = lsn
 
     def add_run(self, kind: RowType, source: bytes, bounds: array[int], prefix: bytes) -> None:
         """Take rows of ours, each a transaction: prefix + slices of `source`."""

@@ -30,11 +30,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from logweir.errors import DecodeError, ErrorCode, RequestError
-from logweir.store.engine import ddl
-from logweir.store.engine.engine import Engine
-from logweir.store.engine.request import Request
-from logweir.store.engine.sequence import learn_sequence
-from logweir.store.schema.definition import SpaceDef
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import encode_uint, unpack
 from logweir.wal.settled import Span
@@ -42,19 +37,12 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Key, RowType
 
 __all__ = [
-    "APPLIED",
     "DECISIONS",
     "Decision",
     "Entry",
     "SynchroQueue",
-    "apply_row",
     "encode_decision",
 ]
-
-APPLIED: Final = frozenset(
-    (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
-)
-"""Types of rows that change tuples."""
 
 DECISIONS: Final = frozenset((RowType.CONFIRM, RowType.ROLLBACK))
 """Types of rows that decide about those that wait."""
@@ -191,33 +179,3 @@ class SynchroQueue:
                 kept.append(entry)
         self._entries = deque(kept)
         self.size_bytes = sum(len(entry.rows) for entry in kept)
-
-
-def apply_row(engine: Engine, columns: RowColumns, row: int) -> SpaceDef | None:
-    """Apply one row that was accepted elsewhere, or before; `engine.schema` follows.
-
-    Returns the space it changed, None for a row that changes nothing. Raises `RequestError`.
-    """
-    kind = columns.type[row]
-    if kind == RowType.NOP:
-        return None
-    if kind not in APPLIED:
-        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
-    space = engine.schema.space(columns.space_id[row])
-    if kind in (RowType.UPDATE, RowType.DELETE) and columns.index_id(row):
-        return None  # it found nothing
-    request = Request(
-        RowType(kind),
-        space.id,
-        key=columns.key_bytes(row),
-        tuple=columns.tuple_bytes(row),
-        ops=columns.ops_bytes(row),
-        index_base=columns.index_base[row],
-    )
-    if space.sequence is not None and kind in (RowType.INSERT, RowType.REPLACE):
-        learn_sequence(engine, space, request)
-    old, new, _ = engine.execute(space, request)
-    if space.is_system and ddl.defines(space.id):
-        is_insert = kind == RowType.INSERT
-        ddl.apply(engine, space.id, old, new, is_insert=is_insert, trusted=True)
-    return space

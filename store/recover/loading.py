@@ -2,34 +2,31 @@
 
 Rows of a snapshot go into the primary indexes as they come, in order; the other indexes are built
 when all are there. Rows of the log are applied in large LMDB transactions, each with its position,
-so a process that is stopped in the middle goes on from there. Runs of INSERT and REPLACE into a
-space with no other index are sorted, only the last of each key kept, and written in bulk. Rows that
-wait for their CONFIRM at the end of the log are not applied: `store.engine.synchro`.
+so a process that is stopped in the middle goes on from there: they change a layer over it, as all
+statements do (`store.commit.applying`), which the transaction takes at its end, or before
+definitions change. Rows that wait for their CONFIRM at the end of the log are not applied:
+`store.engine.synchro`.
 """
 
 from __future__ import annotations
 
 import uuid
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import CorruptBlock, RequestError
 from logweir.recovery import Batch
+from logweir.store.commit.applying import APPLIED, apply_row, apply_rows, compiled_space
 from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine, Plans
-from logweir.store.engine.synchro import (
-    APPLIED,
-    DECISIONS,
-    Decision,
-    Entry,
-    SynchroQueue,
-    apply_row,
-)
+from logweir.store.engine.executing import Executor
+from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
 from logweir.store.schema import kernel
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.schema import Schema
+from logweir.store.state.layers import LayeredTxn, put_into
 from logweir.store.state.state import MapFull, Position, State, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
@@ -37,14 +34,16 @@ from logweir.wal.place import Place
 from logweir.wal.reader import Block
 from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import FLAG_COMMIT, RowType
+from logweir.wal.xrow import FLAG_COMMIT
+
+if TYPE_CHECKING:
+    from logweir.store.state.layerkernel import Space
 
 __all__ = ["Loader", "Source", "load", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
 _BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
-_RUN_ROWS: Final = 64
-_STORED: Final = frozenset((RowType.INSERT, RowType.REPLACE))
+_DEFINING: Final = frozenset(ddl.DEFINING)
 
 
 def schema_of(txn: Txn) -> Schema:
@@ -132,8 +131,9 @@ class Loader:
         self.waiting = SynchroQueue()
         self._asked: Schema | None = None
         self._has_synchronous = False
-        self._engine: Engine | None = None
+        self._executor = Executor()
         self._txn: Txn | None = None
+        self._above: LayeredTxn | None = None  # what was changed and `_txn` has not
         self._rows = 0
         self._bytes = 0
         self._last: Batch | None = None
@@ -172,7 +172,7 @@ class Loader:
             bounds.append(bounds[-1] + len(data))
         keys = self._plans.get(space, primary, check=False).keys(packed, bounds)
         pairs = zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True)
-        self._open().txn.load(space_id, 0, list(pairs))
+        self._begun().load(space_id, 0, list(pairs))
         self._rows += len(tuples)
         self._bytes += len(packed)
 
@@ -181,8 +181,9 @@ class Loader:
         for space in self.schema:
             for index in space.indexes[1:]:
                 self._commit_if_large(None)
-                ddl.build_index(self._open(), space, index)
-                tree = self._open().txn.tree(space.id, index.id)
+                txn = self._begun()
+                ddl.build_index(Engine(txn, self.schema, self._plans), space, index)
+                tree = txn.tree(space.id, index.id)
                 self._rows += tree.count() if tree is not None else 0
         last = self._last_block
         place = None if last is None else Place.read(last, last.end)
@@ -200,7 +201,7 @@ class Loader:
         if self._may_wait(batch, kinds, spaces):
             self._apply_in_turn(batch, kinds, spaces)
         else:
-            self._apply_rows(batch, batch.first, batch.last, kinds, spaces)
+            self._apply_rows(batch, columns, batch.first, batch.last, spaces)
         self._rows += batch.last - batch.first
         if batch.last > batch.first:
             self._bytes += len(batch.data)
@@ -208,22 +209,61 @@ class Loader:
         self._commit_if_large(batch)
 
     def _apply_rows(
-        self, batch: Batch, first: int, last: int, kinds: list[int], spaces: list[int]
+        self, batch: Batch, columns: RowColumns, first: int, last: int, spaces: Sequence[int]
     ) -> None:
-        columns = batch.block.columns
+        """Apply rows first … last - 1 of `columns`; `batch`: where they stand, or are decided
+        about; `spaces`: of all its rows."""
         row = first
-        while row < last:
-            end = row
-            while end < last and kinds[end] in _STORED and spaces[end] == spaces[row]:
-                end += 1
-            if end - row >= _RUN_ROWS and self._store_run(spaces[row], columns, row, end):
-                row = end
-                continue
-            end = max(end, row + 1)
-            for at in range(row, end):
-                if kinds[at] in APPLIED:
-                    self._apply_row(batch, columns, at)
-            row = end
+        if not _DEFINING.isdisjoint(spaces[first:last]):
+            for at in range(first, last):
+                if spaces[at] in _DEFINING:
+                    self._apply_some(batch, columns, row, at)
+                    self._define(batch, columns, at)
+                    row = at + 1
+        self._apply_some(batch, columns, row, last)
+
+    def _apply_some(self, batch: Batch, columns: RowColumns, first: int, last: int) -> None:
+        """Rows that leave definitions as they are."""
+        if first == last:
+            return
+        if self._above is None:
+            self._above = LayeredTxn((), self._begun(), write=True)
+        engine = Engine(self._above, self.schema, self._plans)
+
+        def find(space_id: int) -> Space | None:
+            return None if self._is_elsewhere(space_id) else compiled_space(engine, space_id)
+
+        def refer(row: int) -> None:
+            if columns.type[row] in APPLIED and not self._is_elsewhere(columns.space_id[row]):
+                apply_row(engine, columns, row)
+
+        refused = apply_rows(self._executor, engine, columns, first, last, refer=refer, find=find)
+        if refused is not None:
+            error = refused.error
+            raise _cannot_apply(batch.block, columns, refused.row, error) from error
+        self._above.forget()
+
+    def _is_elsewhere(self, space_id: int) -> bool:
+        """Whether the data of a space is of another engine, and so not in these files."""
+        space = self.schema.get(space_id)
+        return space is not None and space.engine != "memtx"
+
+    def _define(self, batch: Batch, columns: RowColumns, row: int) -> None:
+        """A row that may change definitions: on the state itself."""
+        self._settle()
+        engine = Engine(self._begun(), self.schema, self._plans)
+        try:
+            if columns.type[row] in APPLIED:
+                apply_row(engine, columns, row)
+        except RequestError as error:
+            raise _cannot_apply(batch.block, columns, row, error) from error
+        self.schema = engine.schema
+
+    def _settle(self) -> None:
+        """Let the transaction take the layer above it."""
+        above, self._above = self._above, None
+        if above is not None:
+            put_into(self._begun(), above.taken(), None)
 
     def _may_wait(self, batch: Batch, kinds: list[int], spaces: list[int]) -> bool:
         """Whether rows of a batch may have to wait for others."""
@@ -247,21 +287,21 @@ class Loader:
                 continue
             last = row + 1
             if kinds[row] in DECISIONS:
-                self._apply_rows(batch, ready, first, kinds, spaces)
+                self._apply_rows(batch, columns, ready, first, spaces)
                 self._decide(batch, row)
                 ready = last
             elif self.waiting or any(map(self.schema.is_synchronous, spaces[first:last])):
-                self._apply_rows(batch, ready, first, kinds, spaces)
+                self._apply_rows(batch, columns, ready, first, spaces)
                 before = VClock(dict(enumerate(lsns)))
                 self.waiting.hold(Entry.of(columns, first, last, before))
                 ready = last
             elif any(space_id <= SYSTEM_ID_MAX for space_id in spaces[first:last]):
-                self._apply_rows(batch, ready, last, kinds, spaces)
+                self._apply_rows(batch, columns, ready, last, spaces)
                 ready = last
             for each in range(first, last):
                 lsns[columns.replica_id[each]] = columns.lsn[each]
             first = last
-        self._apply_rows(batch, ready, batch.last, kinds, spaces)
+        self._apply_rows(batch, columns, ready, batch.last, spaces)
 
     def _decide(self, batch: Batch, row: int) -> None:
         try:
@@ -270,57 +310,22 @@ class Loader:
             raise _cannot_apply(batch.block, batch.block.columns, row, error) from error
 
         for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
-            columns = entry.columns()
-            for at in range(len(columns)):
-                if columns.type[at] in APPLIED:
-                    self._apply_row(batch, columns, at)
-
-    def _store_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> bool:
-        """Write INSERT and REPLACE rows of one space in bulk; False where that cannot be."""
-        space = self.schema.get(space_id)
-        if space is None or space.is_system or len(space.indexes) != 1 or space.sequence:
-            return False
-        tuples = [columns.tuple_bytes(row) or b"" for row in range(start, end)]
-        bounds = array("Q", (0,))
-        for data in tuples:
-            bounds.append(bounds[-1] + len(data))
-        plan = self._plans.get(space, space.indexes[0], check=False)
-        packed = b"".join(tuples)
-        keys = plan.keys(packed, bounds)
-        latest = dict(zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True))
-        self._open().txn.load(space_id, 0, sorted(latest.items()))
-        return True
-
-    def _apply_row(self, batch: Batch, columns: RowColumns, row: int) -> None:
-        space = self.schema.get(columns.space_id[row])
-        if space is not None and space.engine != "memtx":
-            return  # data of other engines is not in these files
-        engine = self._open()
-        engine.schema = self.schema
-        try:
-            apply_row(engine, columns, row)
-        except RequestError as error:
-            raise _cannot_apply(batch.block, columns, row, error) from error
-        self.schema = engine.schema
+            rows = entry.columns()
+            self._apply_rows(batch, rows, 0, len(rows), rows.space_id.tolist())
 
     def abort(self) -> None:
         """Forget what is not committed."""
         if self._txn is not None:
             self._txn.abort()
-            self._txn = self._engine = None
+            self._txn = self._above = None
 
     def finish(self, vclock: VClock) -> None:
         """Commit what is left, with `vclock` as the position."""
-        if self._engine is None and self._last is None:
+        if self._txn is None and self._last is None:
             return
         self._commit_position(self._last, vclock)
 
     # --- LMDB transactions ------------------------------------------------------------------------
-
-    def _open(self) -> Engine:
-        if self._engine is None:
-            self._engine = Engine(self._begun(), self.schema, self._plans)
-        return self._engine
 
     def _begun(self) -> Txn:
         if self._txn is None:
@@ -349,8 +354,9 @@ class Loader:
 
     def _commit(self) -> None:
         if self._txn is not None:
+            self._settle()
             self._txn.commit()
-            self._txn = self._engine = None
+            self._txn = None
             failpoint("loading.after_state_commit")
         self._rows = self._bytes = 0
 

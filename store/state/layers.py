@@ -38,7 +38,7 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.state.layerkernel import Base, Space
     from logweir.store.state.statebase import StateBase
 
-__all__ = ["LayeredTree", "LayeredTxn", "Layers"]
+__all__ = ["LayeredTree", "LayeredTxn", "Layers", "put_into"]
 
 _T = TypeVar("_T")
 
@@ -425,7 +425,7 @@ class Layers:
             if stack or position != self._base_position:  # what was logged may change nothing
                 whole = Layer.joined(stack)
                 try:
-                    self._changed_base(lambda txn: _put_into(txn, whole, position), stack)
+                    self._changed_base(lambda txn: put_into(txn, whole, position), stack)
                 except StateError:
                     # It writes pages, so how many is not known before. As to a write that failed
                     # nothing was changed; as to a sync that did it is another error.
@@ -532,8 +532,8 @@ def _disk_bytes(layer: Layer) -> int:
     return 2 * _PAGE_BYTES * entries + 2 * layer.size_bytes
 
 
-def _put_into(txn: Txn, layer: Layer, position: Position | None) -> None:
-    """Let a transaction on the base say what a layer does. `position`: behind it."""
+def put_into(txn: Txn, layer: Layer, position: Position | None) -> None:
+    """Let a transaction on the base say what a layer does. `position`: behind it, or None."""
     for name, table in layer.tables.items():
         if name in layer.cleared:
             txn.drop(*name)

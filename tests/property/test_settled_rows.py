@@ -18,8 +18,8 @@ from logweir import pipeline
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.reading import scan
 from logweir.pipeline.tail import Tail
+from logweir.store.commit.applying import APPLIED
 from logweir.store.commit.queue import Job
-from logweir.store.engine.synchro import APPLIED
 from logweir.store.log import Log
 from logweir.wal.columns import RowColumns
 from logweir.wal.follow import Follower
@@ -81,7 +81,7 @@ def commit(log: Log, rows: list[Row]) -> None:
 
     def apply(group: object) -> None:
         for row in range(len(columns)):
-            group.add_replicated(columns, row, row + 1)  # type: ignore[attr-defined]
+            group.add_transaction(columns, row, row + 1)  # type: ignore[attr-defined]
 
     log.run_job(Job(apply, 100))
 

@@ -59,7 +59,7 @@ class Model:
 
 def feed(log: Log, row: Row) -> None:
     columns = RowColumns.scan(encode_row(row))
-    log.run_job(Job(lambda group: group.add_replicated(columns, 0, 1), 100))
+    log.run_job(Job(lambda group: group.add_transaction(columns, 0, 1), 100))
 
 
 def replace_row(lsn: int, space: str, key: int, origin: int = OWNER) -> Row:
@@ -204,10 +204,10 @@ def test_decision_that_cannot_be_applied_changes_nothing(tmp_path: Path) -> None
         columns = RowColumns.scan(b"".join(map(encode_row, rows)))
 
         def apply(group: Group) -> None:  # as who follows does: what fits is taken
-            group.add_replicated(columns, 0, 1)
+            group.add_transaction(columns, 0, 1)
             mark = group.mark()
             with pytest.raises(RequestError, match="Duplicate key"):
-                group.add_replicated(columns, 1, 2)
+                group.add_transaction(columns, 1, 2)
             group.rollback(mark)
 
         log.run_job(Job(apply, 100))

@@ -63,6 +63,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("failing_system_calls", "folder_named_icu", "fork", "interrupts", "synchronous_rows"),
         "settled_*",
         *(
+            "applied_rows",
             "traced_commits",
             "upsert_of_keys",
             "memtable*",
@@ -78,6 +79,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "iproto": (
         "iproto_*",
         "follower_contract",
+        "applied_rows",
         "synchronous_rows",
         "pipelined_*",
         "realtarantool",

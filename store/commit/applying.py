@@ -1,0 +1,129 @@
+"""Rows that were accepted elsewhere, or before: what replication and recovery do with them.
+
+They go through the compiled statements as columns, many at a time (`rowkernel.pyx`). What those do
+not know, rows of system spaces, and where nothing is compiled every row, `apply_row` does by the
+reference engine, one at a time, on the same layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.store.commit.rows import COMPILED
+from logweir.store.engine import ddl
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Executor
+from logweir.store.engine.refusal import refusal
+from logweir.store.engine.request import Request
+from logweir.store.engine.sequence import learn_sequence
+from logweir.store.state.layers import LayeredTxn
+from logweir.wal.columns import RowColumns
+from logweir.wal.xrow import FLAG_COMMIT, RowType
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.commit.rowkernel import apply_rows as apply_columns
+    from logweir.store.state.layerkernel import Space
+
+__all__ = ["APPLIED", "RefusedRow", "apply_row", "apply_rows", "compiled_space"]
+
+APPLIED: Final = frozenset(
+    (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
+)
+"""Types of rows that change tuples."""
+
+
+class RefusedRow(NamedTuple):
+    """A row that cannot be applied. `mark`: where its transaction began, in the layers' undo list;
+    what was done since is still there."""
+
+    row: int
+    mark: int
+    error: RequestError
+
+
+def apply_rows(
+    executor: Executor,
+    engine: Engine,
+    columns: RowColumns,
+    first: int,
+    last: int,
+    *,
+    refer: Callable[[int], object],
+    find: Callable[[int], Space | None] | None = None,
+) -> RefusedRow | None:
+    """Apply rows first … last - 1 in the layers of `engine`, up to one that is refused.
+
+    `refer`: applies one row that the compiled statements do not know, by `apply_row`; `find`: as
+    `compiled_space`, for some spaces at most. With rows of system spaces the definitions change.
+    """
+    txn = engine.txn
+    assert isinstance(txn, LayeredTxn)
+    if not COMPILED:
+        return _one_by_one(txn, columns, first, last, refer)
+    data, (table, capacity) = columns.data, columns.table
+    refused = apply_columns(
+        executor,
+        *(data, table, capacity, first, last, txn.undo),
+        find or (lambda space_id: compiled_space(engine, space_id)),
+        refer,
+    )
+    if refused is None:
+        return None
+    row, mark, error, code, one, other = refused
+    if error is None:
+        space = engine.schema.space(columns.space_id[row])
+        error = refusal(space, code, one, other, columns.ops_bytes(row) or b"")
+    return RefusedRow(row, mark, error)
+
+
+def _one_by_one(
+    txn: LayeredTxn, columns: RowColumns, first: int, last: int, refer: Callable[[int], object]
+) -> RefusedRow | None:
+    start = txn.undo.mark()
+    for row in range(first, last):
+        try:
+            if columns.type[row] != RowType.NOP:
+                refer(row)
+        except RequestError as error:
+            return RefusedRow(row, start, error)
+        if columns.flags[row] & FLAG_COMMIT:
+            start = txn.undo.mark()
+    return None
+
+
+def compiled_space(engine: Engine, space_id: int) -> Space | None:
+    """A space as the compiled statements want it; None where the reference engine has to look at
+    each of them."""
+    space = engine.schema.get(space_id)
+    plan = None if space is None else engine.plans.statements(space)
+    if plan is None:
+        return None
+    assert isinstance(engine.txn, LayeredTxn)
+    return engine.txn.space(plan)
+
+
+def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:
+    """Apply one row by the reference engine; `engine.schema` follows. Raises `RequestError`; what
+    was done of it is then to be rolled back."""
+    kind = columns.type[row]
+    if kind not in APPLIED:
+        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
+    space = engine.schema.space(columns.space_id[row])
+    if kind in (RowType.UPDATE, RowType.DELETE) and columns.index_id(row):
+        return  # it found nothing
+    request = Request(
+        RowType(kind),
+        space.id,
+        key=columns.key_bytes(row),
+        tuple=columns.tuple_bytes(row),
+        ops=columns.ops_bytes(row),
+        index_base=columns.index_base[row],
+    )
+    if space.sequence is not None and kind in (RowType.INSERT, RowType.REPLACE):
+        learn_sequence(engine, space, request)
+    old, new, _ = engine.execute(space, request)
+    if space.is_system and ddl.defines(space.id):
+        is_insert = kind == RowType.INSERT
+        ddl.apply(engine, space.id, old, new, is_insert=is_insert, trusted=True)
