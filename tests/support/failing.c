@@ -2,13 +2,15 @@
  *
  * fail_below(path): which folder. fail_at(n, number, lasts): the n-th such call from now on fails with
  * that errno, and if `lasts` all that follow; 0: none does. fail_name(): the first that failed, "" for
- * none. Calls of LMDB count as those of Python do.
+ * none. Calls of LMDB count as those of Python do. fail_only(name): no other calls count, "": all do.
+ * With a number below 0 the call is not refused: that signal reaches the process before it is made.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +25,11 @@ static char folder[4096];
 static unsigned char ours[FILES];
 static int at, number, lasts, counted;
 static char name_of_first[64];
+static char only[64];
 
 void fail_below(const char *path) { strncpy(folder, path, sizeof folder - 1); }
+
+void fail_only(const char *name) { strncpy(only, name, sizeof only - 1); }
 
 void fail_at(int n, int with, int on)
 {
@@ -40,13 +45,17 @@ const char *fail_name(void) { return name_of_first; }
 static int fails(const char *name)
 {
     int now;
-    if (!at)
+    if (!at || (only[0] && strncmp(name, only, strlen(only))))
         return 0;
     now = __atomic_add_fetch(&counted, 1, __ATOMIC_SEQ_CST);
     if (now != at && !(lasts && now > at))
         return 0;
     if (!name_of_first[0])
         strncpy(name_of_first, name, sizeof name_of_first - 1);
+    if (number < 0) {
+        kill(getpid(), -number);
+        return 0;
+    }
     errno = number;
     return 1;
 }

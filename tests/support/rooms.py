@@ -29,8 +29,25 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "meta",
             "mp",
         ),
-        *("power_cut", "render", "selection", "summary", "vclock", "xrow", "lost_lsns"),
-        *("agreement", "durable_names", "end_mark", "leases", "names", "written_ahead*"),
+        *(
+            "power_cut",
+            "render",
+            "selection",
+            "summary",
+            "vclock",
+            "xrow",
+            "lost_lsns",
+            "stops_in_a_write",
+        ),
+        *(
+            "agreement",
+            "durable_names",
+            "end_mark",
+            "leases",
+            "names",
+            "stops_in_*",
+            "written_ahead*",
+        ),
     ),
     "recovery": (
         *(
