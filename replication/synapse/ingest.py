@@ -242,8 +242,6 @@ class Intake:
         def apply(group: Group) -> None:
             if ends:
                 append(group)
-            if last:
-                group.run_deferred()
             for one in last:
                 group.execute(Request(RowType.INSERT, space_id, tuple=one))
             for step in position:

@@ -18,7 +18,7 @@ from logweir.store.engine.executing import COLUMNS
 from logweir.store.engine.request import Request, packing
 from logweir.store.schema.bulk import pack_tuples, split_tuples
 from logweir.store.schema.values import LargeTuple
-from logweir.store.state.references import REFERENCE_KEY_BYTES, entries
+from logweir.store.state.references import REFERENCE_KEY_BYTES
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
@@ -143,7 +143,7 @@ def append_units(
     return apply
 
 
-def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> bool:
+def append_tuples(group: Group, space_id: int, tuples: list[LargeTuple]) -> bool:
     """INSERT large tuples, each a transaction, without joining them: what the log takes as it is
     the state refers to.
 
@@ -167,6 +167,5 @@ def append_tuples(group: Group, space_id: int, tuples: Sequence[LargeTuple]) -> 
         return False
     if any(map(eq, keys, keys[1:])) or tree.has_any(keys):
         raise duplicate_key(space, primary)
-    blocks = group.add_tuples(space, tuples, space.put_prefix)
-    group.defer(lambda: tree.load(sorted(entries(made, tuples, blocks))))
+    group.add_tuples(space, made, tuples)
     return True

@@ -308,6 +308,7 @@ class Committer(Fails, OfProcess):
             if is_logged:
                 self.writer.write(blocks, group.vclock)
             group.run_deferred()
+            group.written()
             if blocks:
                 if self.durability == "fsync":
                     self.writer.sync()

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
@@ -34,6 +34,7 @@ from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.layers import LayeredTxn
 from logweir.store.state.layers import Mark as TxnMark
+from logweir.store.state.references import values_of
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns
 from logweir.wal.settled import Span
@@ -68,6 +69,16 @@ class Mark:
     undone: tuple[Span, ...]
 
 
+class _Large(NamedTuple):
+    """Large tuples of one space, what stands for them until they are written, and their blocks."""
+
+    space_id: int
+    keys: Sequence[bytes]
+    places: list[bytes]
+    tuples: list[LargeTuple]
+    blocks: list[Pieces]
+
+
 class Group:
     """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
     `waiting`: the transactions that wait for their CONFIRM, in front of it; `executor`: one of the
@@ -98,6 +109,7 @@ class Group:
         self._pending_bytes = 0
         self._borders: list[int] = []  # in `_pending`: where transactions end
         self._numbered = 0
+        self._large: list[_Large] = []
         self._deferred: list[Callable[[], None]] = []
         self.batch: object | None = None
         """What `store.commit.batch` has deferred, where that is all that is deferred."""
@@ -517,17 +529,29 @@ class Group:
         self._number(len(bounds) - 1)
         self.touched = True
 
-    def add_tuples(
-        self, space: SpaceDef, tuples: Sequence[LargeTuple], prefix: bytes
-    ) -> list[Pieces]:
-        """Log large INSERTs whose effect is already applied, a transaction each, without joining
-        them: their bytes are written from where they are. Returns the blocks that they are in,
-        each as `kernel.lay` puts them."""
+    def add_tuples(self, space: SpaceDef, keys: Sequence[bytes], tuples: list[LargeTuple]) -> None:
+        """INSERT large tuples that nothing refuses into a space without other indexes, each a
+        transaction, without joining them: their bytes are written from where they are. `keys`:
+        theirs in the primary index."""
         self._check_change(space)
-        made = self._rows.add_tuples(tuples, prefix, is_local=space.is_local)
+        tree = self.txn.tree(space.id, 0)
+        assert tree is not None
+        blocks = self._rows.add_tuples(tuples, space.put_prefix, is_local=space.is_local)
+        places = self.txn.hold(tuples)
+        tree.load(sorted(zip(keys, places, strict=True)))
+        self._large.append(_Large(space.id, keys, places, tuples, blocks))
         self._number(len(tuples))
         self.touched = True
-        return made
+
+    def written(self) -> None:
+        """The log has the blocks: to large tuples that it holds as they are the layer refers."""
+        for large in self._large:
+            tree = self.txn.tree(large.space_id, 0)
+            assert tree is not None
+            values = values_of(large.tuples, large.blocks)
+            for key, place, value in zip(large.keys, large.places, values, strict=True):
+                if tree.tables[0].get(key) == place:  # no later statement has changed it
+                    tree.put(key, value)
 
     def defer(self, work: Callable[[], None]) -> None:
         """Have `work` on the state done when the log was written: nothing may refuse it."""

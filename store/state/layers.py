@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS
+from logweir.store.schema.values import LargeTuple
 from logweir.store.state.layer import Layer, Name, Stack, joined
 from logweir.store.state.memtable import Memtable, merged_ascending, merged_descending
-from logweir.store.state.references import REFERENCE
+from logweir.store.state.references import REFERENCE, unwritten, unwritten_number
 from logweir.store.state.state import MapFull, Position, State, StateError, Txn
 from logweir.store.state.tree import Tree
 from logweir.store.state.undo import COMPILED, Undo
@@ -180,6 +181,7 @@ class LayeredTxn:
         self.undo = Undo()
         self._drops: list[_Drop] = []
         self._spaces: dict[int, Space] = {}
+        self._unwritten: list[LargeTuple] = []
         self._closing = contextlib.ExitStack()
         self._trees: dict[Name, LayeredTree | None] = {}
 
@@ -217,7 +219,14 @@ class LayeredTxn:
 
     def resolve(self, value: bytes) -> bytes:
         """The tuple of an entry that is a reference to it."""
-        return self.base.resolve(value)
+        number = unwritten_number(value)
+        return self.base.resolve(value) if number is None else self._unwritten[number].joined()
+
+    def hold(self, tuples: Sequence[LargeTuple]) -> list[bytes]:
+        """Values in the place of tuples that will be written, until the log has them."""
+        first = len(self._unwritten)
+        self._unwritten += tuples
+        return [unwritten(number) for number in range(first, len(self._unwritten))]
 
     def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
         """All entries of an index, in order; none where it was never written."""
@@ -293,7 +302,9 @@ class LayeredTxn:
     def child(self) -> LayeredTxn:
         """A transaction over what this one sees, which waits until that is aborted."""
         assert self.layer is not None
-        return LayeredTxn((self.layer, *self.stack), self.base, write=True)
+        made = LayeredTxn((self.layer, *self.stack), self.base, write=True)
+        made._unwritten += self._unwritten
+        return made
 
     def taken(self) -> Layer:
         """The layer, for the stack. It is not changed any more."""

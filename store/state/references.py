@@ -18,11 +18,12 @@ Who reads gets the tuple, checked. The named database `references` of the state 
 value for each reference that was made: file u64, space id u32, key of the entry. That of an entry
 which was changed or removed since stays until the file goes, and says nothing.
 
-References are made behind the write of the log and stand in the layer of the same commit, and so
-later in the state; what is loaded from snapshots and logs stands in the state itself. Before a log
-file is removed `move_in` puts what is still referred to into the state; the file stays open while a
-view of the state from before that may be in use. If a file that is referred to is missing when a
-folder is opened, the state is thrown away and made anew.
+References stand in the layer of the same commit, and so later in the state; until the log is written
+`unwritten` is in their place, which only the transaction itself sees. What is loaded from snapshots
+and logs stands in the state itself. Before a log file is removed `move_in` puts what is still
+referred to into the state; the file stays open while a view of the state from before that may be in
+use. If a file that is referred to is missing when a folder is opened, the state is thrown away and
+made anew.
 """
 
 from __future__ import annotations
@@ -45,16 +46,19 @@ __all__ = [
     "REFERENCE",
     "REFERENCE_KEY_BYTES",
     "LogFiles",
-    "entries",
     "file_of",
     "file_part",
     "references",
+    "unwritten",
+    "unwritten_number",
+    "values_of",
 ]
 
 REFERENCE: Final = 0xC1
 REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16
 """Longest key of an entry that may hold one: that in `references` says file and space, too."""
 _FORM: Final = struct.Struct(">BQQQII")
+_UNWRITTEN: Final = 2**64 - 1
 
 
 def references(rows: Pieces) -> list[bytes] | None:
@@ -65,23 +69,26 @@ def references(rows: Pieces) -> list[bytes] | None:
     return kernel.references(REFERENCE, rows.file, rows.offset, rows.parts, rows.checksums)
 
 
-def entries(
-    keys: Sequence[bytes], tuples: Sequence[LargeTuple], blocks: Sequence[Pieces]
-) -> list[tuple[bytes, bytes]]:
-    """What a primary index is to hold of tuples whose rows were written: keys with references, or
-    with whole tuples where those are not in the log as they are. `blocks`: of all of them."""
-    found: list[tuple[bytes, bytes]] = []
-    start = 0
+def values_of(tuples: Sequence[LargeTuple], blocks: Sequence[Pieces]) -> list[bytes]:
+    """What a primary index is to hold of tuples whose rows were written: references, or the whole
+    of those that are not in the log as they are. `blocks`: of all of them."""
+    found: list[bytes] = []
     for rows in blocks:
-        end = start + len(rows.parts) // 3
-        made_there = references(rows)
-        if made_there is not None:
-            found += zip(keys[start:end], made_there, strict=True)
-        else:
-            whole = [data.joined() for data in tuples[start:end]]
-            found += zip(keys[start:end], whole, strict=True)
-        start = end
+        end = len(found) + len(rows.parts) // 3
+        found += references(rows) or [data.joined() for data in tuples[len(found) : end]]
     return found
+
+
+def unwritten(number: int) -> bytes:
+    """In the place of a reference while the log has not the tuple yet: which one of those of its
+    transaction it is."""
+    return _FORM.pack(REFERENCE, _UNWRITTEN, number, 0, 0, 0)
+
+
+def unwritten_number(reference: bytes) -> int | None:
+    """What `unwritten` was told; None for a reference into the log."""
+    _, file, number, *_ = _FORM.unpack(reference)
+    return int(number) if file == _UNWRITTEN else None
 
 
 def file_of(reference: bytes) -> int:

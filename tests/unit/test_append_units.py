@@ -108,7 +108,6 @@ def test_rows_behind_a_run_in_the_same_job_follow_it(tmp_path: Path) -> None:
 
         def apply(group: object) -> None:
             append(group)  # type: ignore[arg-type]
-            group.run_deferred()  # type: ignore[attr-defined]
             for number in (7, 8):
                 group.execute(  # type: ignore[attr-defined]
                     Request(RowType.INSERT, space, tuple=pack([number]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -30,8 +31,11 @@ from logweir.replication.urls import parse_listen_url
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
+from logweir.store.engine.select import Select, select
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import pack, unpack
+from logweir.wal.xrow import RowType
 
 FIELDS = (
     ("partition", "unsigned"),
@@ -280,6 +284,45 @@ def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None
             )
     assert found[0] == found[2]
     assert found[1] == found[3]
+
+
+@pytest.mark.parametrize("durability", ["fsync", "none"])
+def test_jobs_of_the_same_commit_see_what_is_not_written_yet(
+    tmp_path: Path, durability: str
+) -> None:
+    """Large tuples can be read, changed, removed and refused again before the log has them; then
+    each is what it was made last."""
+    rows = [large([0, n, n, 0, os.urandom(20_000)]) for n in range(1, 6)]
+    whole = [unpack(row.joined()) for row in rows]
+    with logweir.open(tmp_path / "s", durability=durability) as log:
+        log.create_space("t", FIELDS, primary=["partition", "first"])
+        space = log.schema.space("t").id
+        seen: list[object] = []
+
+        def see(group: Group) -> None:
+            wanted = Select.of(group.schema, space, None)
+            seen.extend(unpack(one) for one in select(group.engine, wanted))
+
+        def change(group: Group) -> None:
+            new = pack([0, 2, 2, 9, b"small"])
+            before, _ = group.execute(Request(RowType.REPLACE, space, tuple=new))
+            assert before == rows[1].joined()
+            ops = pack([["=", 3, 8]])
+            group.execute(Request(RowType.UPDATE, space, key=pack([0, 3]), ops=ops))
+            group.execute(Request(RowType.DELETE, space, key=pack([0, 4])))
+
+        again = Job(lambda group: append_tuples(group, space, rows[:1]))
+        jobs = [Job(lambda group: append_tuples(group, space, rows)), Job(see), Job(change)]
+        with pytest.raises(RequestError, match="Duplicate key"):
+            log.run_job(again, jobs)
+        assert [job.error for job in jobs] == [None] * 3
+        assert seen == whole
+        left = [tuple(whole[0]), (0, 2, 2, 9, b"small"), (0, 3, 3, 8, whole[2][4]), tuple(whole[4])]
+        assert log.select("t") == left
+    if durability == "fsync":
+        shutil.rmtree(tmp_path / "s" / "state")
+        with logweir.open(tmp_path / "s") as log:
+            assert log.select("t") == left
 
 
 @pytest.mark.parametrize("before", [120, 250, 65_530])
