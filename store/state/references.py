@@ -18,12 +18,12 @@ Who reads gets the tuple, checked. The named database `references` of the state 
 value for each reference that was made: file u64, space id u32, key of the entry. That of an entry
 which was changed or removed since stays until the file goes, and says nothing.
 
-References stand in the layer of the same commit, and so later in the state; until the log is written
-`unwritten` is in their place, which only the transaction itself sees. What is loaded from snapshots
-and logs stands in the state itself. Before a log file is removed `move_in` puts what is still
-referred to into the state; the file stays open while a view of the state from before that may be in
-use. If a file that is referred to is missing when a folder is opened, the state is thrown away and
-made anew.
+References stand in the layer of the same commit, and so later in the state; until the log is
+written `unwritten` is in their place, which only the transaction itself sees. What is loaded from
+snapshots and logs stands in the state itself. Before a log file is removed `move_in` puts what is
+still referred to into the state; the file stays open while a view of the state from before that may
+be in use. If a file that is referred to is missing when a folder is opened, the state is thrown
+away and made anew.
 """
 
 from __future__ import annotations
