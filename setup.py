@@ -7,6 +7,7 @@ in its first lines (`# distutils: libraries = …`). All are optional, each by i
 says which are there). Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 KERNELS = {
@@ -91,6 +93,19 @@ def extensions() -> list[Extension]:
     return found
 
 
+class Recording(build_ext):
+    """Beside sources it leaves word of what it compiled, for `wal/built.py`."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode or self.inplace:
+            told: dict[str, object] = {}
+            exec(Path("wal/built.py").read_text(), told)  # noqa: S102 - the package is not there yet
+            record = Path(told["RECORD"])
+            record.parent.mkdir(exist_ok=True)
+            record.write_text(json.dumps(told["digests"](Path(), KERNELS)))
+
+
 class WithoutSetup(build_py):
     """The package's folder is the root, so this file would be taken for a module of it."""
 
@@ -99,4 +114,4 @@ class WithoutSetup(build_py):
         return [one for one in modules if one[:2] != ("logweir", "setup")]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_py": WithoutSetup})
+setup(ext_modules=extensions(), cmdclass={"build_ext": Recording, "build_py": WithoutSetup})

@@ -14,6 +14,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "bad_places",
             "block*",
             "columns",
+            "built",
             "crc32c",
             "damaged_samples",
             "decoders",

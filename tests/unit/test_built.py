@@ -1,0 +1,62 @@
+"""`wal.built`: a kernel that was compiled from another source is named before it does harm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from logweir.wal import kernel
+from logweir.wal.built import RECORD, check_kernels, digests
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {"logweir.wal.kernel": "wal/kernel.py", "logweir.store.a.bkernel": "store/a/bkernel.pyx"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Two kernels, with what was compiled of them, and the types of one."""
+    for name in (*SOURCES.values(), "store/a/bkernel.pxd"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"source of {name}")
+    for name in SOURCES.values():
+        (tmp_path / name).with_suffix(".cpython-311.so").touch()
+    (tmp_path / "build").mkdir()
+    (tmp_path / RECORD).write_text(json.dumps(digests(tmp_path, SOURCES)))
+    return tmp_path
+
+
+def test_kernels_of_their_sources_are_used(checkout: Path) -> None:
+    """Also where nothing says what they were compiled from, as in an installed package."""
+    check_kernels(checkout)
+    (checkout / "wal/kernel.py").write_text("another")
+    (checkout / RECORD).write_text("no JSON")
+    check_kernels(checkout)
+    (checkout / RECORD).unlink()
+    check_kernels(checkout)
+
+
+def test_a_kernel_of_another_source_is_named(checkout: Path) -> None:
+    """That one alone; and none that is not there, so that its source is what runs."""
+    (checkout / "store/a/bkernel.pyx").write_text("another")
+    with pytest.raises(ImportError, match=r"logweir\.store\.a\.bkernel; `pip install") as found:
+        check_kernels(checkout)
+    assert "logweir.wal.kernel" not in str(found.value)
+    (checkout / "store/a/bkernel.cpython-311.so").unlink()
+    check_kernels(checkout)
+
+
+def test_other_types_make_all_kernels_old(checkout: Path) -> None:
+    """They are written into each kernel that uses them."""
+    (checkout / "store/a/bkernel.pxd").write_text("another")
+    with pytest.raises(ImportError, match=r"logweir\.wal\.kernel, logweir\.store\.a\.bkernel"):
+        check_kernels(checkout)
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="nothing was compiled")
+def test_this_checkout_has_the_word_of_its_build() -> None:
+    """`setup.py` left it, for every kernel that is there."""
+    told = json.loads((ROOT / RECORD).read_text())
+    assert digests(ROOT, {name: source for name, (source, _) in told.items()}) == told
+    assert "logweir.store.engine.statementkernel" in told
