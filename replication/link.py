@@ -77,6 +77,7 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.scheme = scheme
         self.peer = "?"
+        self.user = ""  # whom the connection itself names, before any login
         self.received_bytes = 0
         self.sent_bytes = 0
         self.last_received = 0.0

@@ -33,11 +33,13 @@ from logweir.replication.iproto.functions import Functions, load_functions
 from logweir.replication.iproto.service import Options, Shared
 from logweir.replication.iproto.source import TarantoolSource
 from logweir.replication.iproto.status import CHECKSUMS_FUNCTION, STATUS_FUNCTION
+from logweir.replication.link import Link
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.names import Names
 from logweir.replication.places import Places
+from logweir.replication.rights import Choice, Rights
 from logweir.replication.runner import (
     STALL_SECONDS,
     Runner,
@@ -47,8 +49,10 @@ from logweir.replication.runner import (
 )
 from logweir.replication.synapse.endpoint import SynapseService
 from logweir.replication.synapse.options import read_options
+from logweir.replication.synapse.shown import Shown
 from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
 from logweir.replication.tank.endpoint import TankService
+from logweir.replication.tank.shown import ShownTopics
 from logweir.replication.tank.source import TankSource
 from logweir.replication.tank.topics import StoredTopics
 from logweir.replication.tap.endpoint import TapService
@@ -156,11 +160,21 @@ class Server:
         self.hub.committed()
         self.settled.committed()
 
-    def tank(self) -> TankService:
-        """The topics of the store, for one more address."""
+    def rights(self, link: Link) -> Rights:
+        """What the peer of a connection may do."""
+        return Rights(self.iproto, link.user)
+
+    def tank(self, url: Url) -> TankService:
+        """The topics of the store, for one more address. Raises `ConfigError`."""
+        choice = Choice.of(url, "topics")
         if self.topics is None:
             self.topics = StoredTopics(self.log, read_only=self.options.read_only)
-        return TankService(self.topics, metrics=self.metrics)
+        topics = self.topics
+        return TankService(
+            topics,
+            metrics=self.metrics,
+            shown=lambda link: ShownTopics(topics, self.rights(link), choice),
+        )
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
@@ -313,13 +327,23 @@ def _greenstack(server: Server, url: Url) -> Service:
     return service
 
 
+def _synapse(server: Server, url: Url) -> Service:
+    choice = Choice.of(url, "streams")
+    return SynapseService(
+        server.log,
+        server.settled,
+        read_options(url),
+        shown=lambda streams, link: Shown(streams, server.rights(link), choice),
+    )
+
+
 SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
     "tarantool": lambda server, url: IprotoService(server.iproto),
-    "tank": lambda server, url: server.tank(),
+    "tank": lambda server, url: server.tank(url),
     "tap": _tap,
     "memcached": _tap,
     "greenstack": _greenstack,
-    "synapse": lambda server, url: SynapseService(server.log, server.settled, read_options(url)),
+    "synapse": _synapse,
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {

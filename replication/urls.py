@@ -22,9 +22,10 @@ from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `topics`, `skip` (Tank: see `logweir.replication.tank.source`),
 `eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
-for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`;
-`sweep` also for those of Greenstack), and those of Synapse upstreams
-(`logweir.replication.synapse.source`).
+`topics` of Tank listeners and `streams` of Synapse listeners narrow what is shown
+(`logweir.replication.rights`); for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl`
+(`logweir.replication.tap.options`; `sweep` also for those of Greenstack), and those of Synapse
+upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,15 @@ from typing import Final
 
 from logweir.errors import ConfigError
 
-__all__ = ["SCHEMES", "Scheme", "Url", "option_seconds", "parse_listen_url", "parse_url"]
+__all__ = [
+    "SCHEMES",
+    "Scheme",
+    "Url",
+    "option_names",
+    "option_seconds",
+    "parse_listen_url",
+    "parse_url",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ OPTIONS: Final = frozenset(
         *("tls", "ca", "anonymous", "eof", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
         *("form", "value", "sweep", "noop", "sasl", "takeover", "vbuckets", "stall"),
-        *("plain", "topics", "skip"),
+        *("plain", "topics", "skip", "streams"),
     ]
 )
 WRITER_OPTION: Final = "http."
@@ -84,9 +93,19 @@ LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "tap": _TAP_OPTIONS,
     "memcached": _TAP_OPTIONS,
     "synapse": frozenset(
-        ("dialect", "server_name", "http", "auth_file", "on_long_row", "relay_up", "keep")
+        (
+            "dialect",
+            "server_name",
+            "http",
+            "auth_file",
+            "on_long_row",
+            "relay_up",
+            "keep",
+            "streams",
+        )
     ),
     "greenstack": frozenset(("plain", "sweep")),
+    "tank": frozenset(("topics",)),
 }
 """What may stand in the address of a listener, by scheme."""
 
@@ -131,6 +150,11 @@ def option_seconds(url: Url, name: str, default: float, *, may_be_zero: bool = F
     if not (0.0 < seconds <= _SECONDS_MAX or (may_be_zero and seconds == 0.0)):
         raise ConfigError(name, f"{text!r} in {url}", hint=f"write {name}=SECONDS, such as 60")
     return seconds
+
+
+def option_names(url: Url, name: str) -> list[str]:
+    """An option of an address that is names with commas between them."""
+    return [one for one in url.option(name).split(",") if one]
 
 
 def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:

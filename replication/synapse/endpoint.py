@@ -33,6 +33,9 @@ that signature: the files behind it are kept for it, over restarts of both, unti
 more, or gives its place up with a token below 0. It is told as `synapse:<name>` among those who
 keep files. One acknowledgement is noted at a time, of each name the newest.
 
+A client is shown the streams whose space it may read, of those that the listener shows
+(`shown.Shown`); one that may read none of them is told so and closed, and keeps no place.
+
 Source: Synapse 1.12.4 and 1.66.0, observed, for what followers expect; tokens that are too old, the
 pace and long rows are ours.
 """
@@ -41,8 +44,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 from logweir.errors import LimitExceeded, PositionUnavailable
 from logweir.limits import (
@@ -71,6 +75,7 @@ from logweir.replication.synapse.session import (
     ServerSession,
     Subscribe,
 )
+from logweir.replication.synapse.shown import Shown
 from logweir.replication.synapse.streams import OWN_INSTANCE, Delivery, Stream, Streams
 from logweir.replication.synapse.updates import UpdatesService
 from logweir.replication.urls import Url
@@ -86,12 +91,20 @@ _log = get_logger("logweir.replication.synapse")
 class SynapseService:
     """The protocol, for a `Listener`."""
 
-    def __init__(self, log: Log, hub: Hub, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        hub: Hub,
+        options: Options | None = None,
+        *,
+        shown: Callable[[Streams, Link], Shown] = lambda streams, link: Shown(streams),
+    ) -> None:
         self.log = log
         self.hub = hub
         self.options = options or Options()
         self.streams = Streams(log, self.options.dialect)
         self.streams.on_taken = self._taken
+        self.shown = partial(shown, self.streams)
         self.long_rows = 0
         self.conversations: set[Conversation] = set()
         self._windows: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
@@ -108,7 +121,8 @@ class SynapseService:
         options = self.options
         if options.http is None:
             return None
-        return options.http, UpdatesService(self.log, self.hub, self.streams, secret=options.secret)
+        made = UpdatesService(self.log, self.hub, self.streams, self.shown, secret=options.secret)
+        return options.http, made
 
     async def keep(self, name: str, token: int) -> None:
         """A follower has everything up to `token`: keep the log behind it; below 0: no longer."""
@@ -219,6 +233,7 @@ class Conversation:
         self.service = service
         self.link = link
         log = service.log
+        self._shown = service.shown(link)
         self.session = ServerSession(
             link.time(),
             dialect=service.options.dialect,
@@ -245,13 +260,20 @@ class Conversation:
             if isinstance(event, Subscribe):
                 self._ask(event)
             elif isinstance(event, Acknowledged):
-                if self.service.options.keep and self.session.name:
+                if refusal := self._shown.refusal_of_all:
+                    self._refuse(refusal)
+                elif self.service.options.keep and self.session.name:
                     self._acknowledge(self.session.name, event.token)
+            elif self._shown.refusal_of_all:
+                continue
             elif isinstance(event, PeerUp) and self.service.options.relay_up:
                 for other in self.service.conversations - {self}:
                     other.pass_on(RemoteServerUp(event.server))
 
     def _ask(self, event: Subscribe) -> None:
+        if refusal := self._shown.refusal_of_all:
+            self._refuse(refusal)
+            return
         after = event.after
         if event.stream in self._asked:
             known = self._asked[event.stream]
@@ -379,6 +401,9 @@ class Conversation:
         places: list[int] = []
         for place, unit in enumerate(shared.units):
             live = self._live.get(unit.stream)
+            is_live = live is not None
+            if not self._shown.lets(unit.stream, is_live=is_live, follows_all=self._everything):
+                continue
             if live is None:
                 if not self._everything:
                     continue
@@ -405,6 +430,8 @@ class Conversation:
             elif self.session.close_reason:
                 return
         self._send_shared(shared, places)
+        if self._shown.ended:
+            self._refuse(self._shown.ended)
 
     def _send_shared(self, shared: _Shared, places: list[int]) -> None:
         if places:
@@ -423,7 +450,9 @@ class Conversation:
             if view.vclock.signature > reached.signature:
                 return False
             heads = [
-                (stream, head) for stream in streams.all() for head in streams.heads(view, stream)
+                (stream, head)
+                for stream in self._shown.all()
+                for head in streams.heads(view, stream)
             ]
         self._asked.clear()
         lines = [
@@ -439,14 +468,14 @@ class Conversation:
     # --- catching up ------------------------------------------------------------------------------
 
     async def _subscribe(self, name: str, after: int | None) -> None:
-        streams = self.service.streams
         if name == ALL:
-            wanted: Sequence[Stream] = streams.all()
+            wanted: Sequence[Stream] = self._shown.all()
             self._everything = self._is_told = True
-        elif (one := streams.get(name)) is not None:
+        elif (one := self._shown.find(name)) is not None:
             wanted = (one,)
         else:
-            self._refuse(f"failed to handle replicate: unknown stream {name}")
+            why = self._shown.refusal(name) or f"unknown stream {name}"
+            self._refuse(f"failed to handle replicate: {why}")
             return
         for stream in wanted:
             self._live.pop(stream.name, None)

@@ -16,6 +16,7 @@ a range beyond the present                  no rows, its end told back
 a space, `from_token=0`, rows are gone      all that is in it as `replace` rows of `upto_token`
 a space, another token whose rows are gone  400 `M_UNKNOWN`, token too old
 a stream that is not known                  400 `M_UNKNOWN`
+a stream whose space may not be read        403 `M_FORBIDDEN`
 arguments that are no integers              400 `M_INVALID_PARAM`
 a wrong or missing secret                   401 `M_MISSING_TOKEN`
 another path; another method                404; 405, `M_UNRECOGNIZED`
@@ -50,6 +51,7 @@ from logweir.limits import (
 from logweir.replication.hub import Hub
 from logweir.replication.link import Link
 from logweir.replication.session import Outbox
+from logweir.replication.synapse.shown import Shown, ShownTo
 from logweir.replication.synapse.streams import MASTER, Delivery, Stream, Streams
 from logweir.store import Log
 
@@ -66,6 +68,7 @@ _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
@@ -192,12 +195,22 @@ def error_body(code: str, text: str) -> bytes:
 
 
 class UpdatesService:
-    """The HTTP address of a D3 listener, for a `Listener`. `secret`: "" for none."""
+    """The HTTP address of a D3 listener, for a `Listener`. `shown`: what the peer of a connection
+    is shown, everything unless given; `secret`: "" for none."""
 
-    def __init__(self, log: Log, hub: Hub, streams: Streams, *, secret: str = "") -> None:
+    def __init__(
+        self,
+        log: Log,
+        hub: Hub,
+        streams: Streams,
+        shown: ShownTo | None = None,
+        *,
+        secret: str = "",
+    ) -> None:
         self.log = log
         self.hub = hub
         self.streams = streams
+        self.shown: ShownTo = shown or (lambda link: Shown(streams))
         self._secret = secret.encode()
 
     def begin(self, link: Link) -> UpdatesConversation:
@@ -212,8 +225,8 @@ class UpdatesService:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def respond(self, request: Request) -> tuple[int, bytes]:
-        """Status and body of the answer."""
+    def respond(self, request: Request, shown: Shown) -> tuple[int, bytes]:
+        """Status and body of the answer to a client that is shown these streams."""
         parts = urllib.parse.urlsplit(request.target)
         path = tuple(map(urllib.parse.unquote, parts.path.split("/")))
         if len(path) != 6 or path[1:4] != _PREFIX:
@@ -229,7 +242,9 @@ class UpdatesService:
         except (KeyError, ValueError):
             text = "from_token and upto_token have to be integers of 64 bits"
             return 400, error_body("M_INVALID_PARAM", text)
-        stream = self.streams.get(path[4])
+        stream = shown.find(path[4])
+        if stream is None and (refusal := shown.refusal(path[4])):
+            return 403, error_body("M_FORBIDDEN", refusal)
         if stream is None:
             return 400, error_body("M_UNKNOWN", "Unknown stream")
         if upto <= after:
@@ -310,6 +325,7 @@ class UpdatesConversation:
     def __init__(self, service: UpdatesService, link: Link) -> None:
         self.session = HttpSession(link.time())
         self._service = service
+        self._shown = service.shown(link)
         self._link = link
         self._waiting: deque[Request] = deque()
         self._is_answering = False
@@ -326,7 +342,7 @@ class UpdatesConversation:
         """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
         try:
             while self._waiting and self._link.is_open:
-                self.session.answer(*self._service.respond(self._waiting.popleft()))
+                self.session.answer(*self._service.respond(self._waiting.popleft(), self._shown))
                 self._link.flush()
                 await asyncio.sleep(0)
                 await self._link.drained()

@@ -20,7 +20,7 @@ from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.tank import kernel
 from logweir.replication.tank.messages import Create, CreateError, Publish, PublishResult, Request
-from logweir.replication.tank.partition import Append, TopicReader
+from logweir.replication.tank.partition import Append, ClientTopics
 from logweir.replication.tank.session import Event, InputBudget, ServerSession, Waiting
 from logweir.replication.tank.waiting import WaitIndex
 
@@ -31,7 +31,7 @@ PartitionKey = tuple[str, int]
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
 
 
-class TopicStore(TopicReader, Protocol):
+class TopicStore(ClientTopics, Protocol):
     """Topics that can be changed. Everything is called, and calls back, in the event loop."""
 
     @property
@@ -43,24 +43,24 @@ class TopicStore(TopicReader, Protocol):
         """Store bundles that came together, in order; `done` gets their outcomes once durable."""
         ...
 
-    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
-        """Make a topic; `done` gets the outcome once durable."""
-        ...
-
-    def prepare(self, request: Request) -> Awaitable[object] | None:
-        """What has to be awaited before `request` can be answered at once; None: nothing."""
-        ...
-
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
         """Call `callback` with the partitions that have grown, or went away, whenever some did."""
         ...
 
 
 class TankService:
-    """The topics of one store, served. `waiters`: who waits for what."""
+    """The topics of one store, served. `waiters`: who waits for what; `shown`: what of the topics
+    a client may see, everything unless given."""
 
-    def __init__(self, topics: TopicStore, *, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        topics: TopicStore,
+        *,
+        metrics: Metrics,
+        shown: Callable[[Link], ClientTopics] | None = None,
+    ) -> None:
         self.topics = topics
+        self.shown: Callable[[Link], ClientTopics] = shown or (lambda link: topics)
         self.metrics = metrics
         self.waiters: WaitIndex[Waiting] = WaitIndex()
         self.budget = InputBudget()
@@ -136,8 +136,9 @@ class _Conversation:
     def __init__(self, service: TankService, link: Link) -> None:
         self._service = service
         self._link = link
+        self._topics = service.shown(link)
         self._session = ServerSession(
-            service.topics, service.waiters, link.time(), budget=service.budget
+            self._topics, service.waiters, link.time(), budget=service.budget
         )
         self._line: deque[Event | Waiting] = deque()
         self._noted: set[Waiting] = set()
@@ -198,7 +199,7 @@ class _Conversation:
         """Whether `item` has to wait for its topics; asked once for each."""
         if item is self._prepared or isinstance(item, Waiting):
             return False
-        preparing = self._service.topics.prepare(item)
+        preparing = self._topics.prepare(item)
         if preparing is None:
             return False
         self._prepared = item
@@ -216,7 +217,7 @@ class _Conversation:
         self._link.flush()
 
     def _take(self, item: Request | Waiting) -> None:
-        session, topics = self._session, self._service.topics
+        session, topics = self._session, self._topics
         match item:
             case Waiting():
                 self._noted.discard(item)

@@ -3,16 +3,14 @@ appended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from logweir.replication.tank.bundle import BundleHead
-from logweir.replication.tank.messages import (
-    ReloadError,
-)
+from logweir.replication.tank.messages import Create, CreateError, ReloadError, Request
 
-__all__ = ["Append", "Chunk", "Extent", "TopicReader"]
+__all__ = ["Append", "Chunk", "ClientTopics", "Extent", "TopicReader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +56,10 @@ class TopicReader(Protocol):
         """Whether a topic takes bundles (a view of another space does not)."""
         ...
 
+    def creatable(self, topic: str) -> bool:
+        """Whether a topic of that name may be made; not whether there is one."""
+        ...
+
     def extent(self, topic: str, partition: int) -> Extent | None:
         """What a partition holds; None: it cannot be read."""
         ...
@@ -79,6 +81,25 @@ class TopicReader(Protocol):
 
     def opening(self) -> tuple[int, int, int]:
         """Partitions in use, ms that opening the topics took, Unix time of the start."""
+        ...
+
+
+class ClientTopics(TopicReader, Protocol):
+    """What one client gets of the topics besides: each client may have its own."""
+
+    def is_topic(self, name: str) -> bool:
+        """Whether that is a topic, and no view or other name."""
+        ...
+
+    def prepare(self, request: Request) -> Awaitable[object] | None:
+        """What has to be awaited before `request` can be answered at once; None: nothing."""
+        ...
+
+    def create_from(
+        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
+    ) -> None:
+        """Make a topic; `done` gets the outcome once durable. `owner`: the user whose it is, admin
+        if it is None."""
         ...
 
 

@@ -418,7 +418,7 @@ class ServerSession:
         """`request` if the topic may be made; else the answer is made here and None returned."""
         name = request.topic
         error = None
-        if self._topics.read_only:
+        if not self._topics.creatable(name):
             error = CreateError.READ_ONLY
         elif (
             not _NAME.fullmatch(name)

@@ -45,7 +45,7 @@ from logweir.replication.tank.messages import (
     Topics,
     TopicsAnswer,
 )
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_names
 from logweir.store import Log
 
 __all__ = ["TankSource"]
@@ -87,8 +87,8 @@ class TankSource:
                     f"address {url}", f"{url.path[1]!r} is no partition", hint="give its number"
                 )
             self._partition = int(url.path[1])
-        self._only = _patterns(url, "topics") or ["*"]
-        self._skip = _patterns(url, "skip")
+        self._only = option_names(url, "topics") or ["*"]
+        self._skip = option_names(url, "skip")
         if self._topic and (url.option("topics") or (self._partition is not None and self._skip)):
             raise ConfigError(
                 f"address {url}", "it names a topic and chooses topics", hint="do one of both"
@@ -274,7 +274,3 @@ class TankSource:
             for (topic, partition), cursor in list(self._cursors.items())[:8]
         )
         progress.applied(count, place, 0.0 if self._is_current() else None)
-
-
-def _patterns(url: Url, option: str) -> list[str]:
-    return [one for one in url.option(option).split(",") if one]

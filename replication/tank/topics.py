@@ -223,6 +223,13 @@ class StoredTopics:
     def writable(self, topic: str) -> bool:
         return topic in self._topics or topic.startswith(CONSUMER_PREFIX)
 
+    def creatable(self, topic: str) -> bool:
+        del topic
+        return not self._read_only
+
+    def is_topic(self, name: str) -> bool:
+        return name in self._topics
+
     def prepare(self, request: WireRequest) -> Awaitable[object] | None:
         """Open the views that `request` is about, in threads: the log may be long."""
         names: Iterable[str] = ()
@@ -438,7 +445,9 @@ class StoredTopics:
         last = run.add(name, appends, end, last, outcomes)
         self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
 
-    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
+    def create_from(
+        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
+    ) -> None:
         def make() -> CreateError:
             try:
                 create_topic(
@@ -447,6 +456,7 @@ class StoredTopics:
                     request.partitions,
                     request.config.decode(),
                     now_seconds=self._log.now(),
+                    owner=owner,
                 )
             except RequestError as error:
                 _log.warning("topic.not_created", topic=request.topic, error=str(error))

@@ -118,16 +118,24 @@ class Placed(NamedTuple):
 
 
 def create_topic(
-    log: Log, name: str, partitions: int, config: str = "", *, now_seconds: float
+    log: Log,
+    name: str,
+    partitions: int,
+    config: str = "",
+    *,
+    now_seconds: float,
+    owner: int | None = None,
 ) -> None:
-    """Make a topic and its space, in one transaction.
+    """Make a topic and its space, in one transaction. `owner`: id of a user; None: admin.
 
     Raises `ConfigError`, and `RequestError` SPACE_EXISTS where a space has that name.
     """
     parse_config(config)
     with log.transaction() as tx:
         tx.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
-        tx.create_space(name, TOPIC_FIELDS, primary=["partition", "first"])
+        space_id = tx.create_space(name, TOPIC_FIELDS, primary=["partition", "first"])
+        if owner is not None:
+            tx.update("_space", space_id, [("=", 1, owner)])
         tx.insert(TOPIC_SPACE, (name, partitions, config, int(now_seconds)))
 
 

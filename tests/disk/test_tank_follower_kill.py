@@ -66,7 +66,7 @@ class Upstream:
     def start(self) -> None:
         """Serve, and make the topic where it is not there."""
         listen = ["--listen", self.url, "--json", "--quiet"]
-        command = [*PROGRAM, "serve", str(self._folder), *listen]
+        command = [*PROGRAM, "serve", str(self._folder), *listen, "--allow-guest=all"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         address = json.loads(self._process.stdout.readline())["listen"][0]

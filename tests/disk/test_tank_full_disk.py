@@ -71,7 +71,7 @@ def test_full_disk_refuses_publishes_and_loses_none(
     async def test() -> None:
         with logweir.open(disk / "store", durability=durability) as log:
             listen = [parse_listen_url("tank://127.0.0.1:0")]
-            server = Server(log, ServerOptions(listen=listen))
+            server = Server(log, ServerOptions(listen=listen, guest="all"))
             (url,) = await server.start()
             connection = await Connection.open(url)
             await connection.ask(Create(0, "t", 1))

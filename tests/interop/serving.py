@@ -22,6 +22,8 @@ class Serving:
     ) -> None:
         self.folder = folder
         options.setdefault("listen", [parse_listen_url("tarantool://:0")])
+        if {url.scheme for url in options["listen"]} & {"tank", "synapse"}:  # without a login
+            options.setdefault("guest", "all")
         self._options = serving.ServerOptions(**options)
         self._open_options = open_options or {}
         self._ready = threading.Event()

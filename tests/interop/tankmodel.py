@@ -78,6 +78,13 @@ class MemoryTopics:
     def writable(self, topic: str) -> bool:
         return topic in self.content
 
+    def creatable(self, topic: str) -> bool:
+        del topic
+        return not self.read_only
+
+    def is_topic(self, name: str) -> bool:
+        return name in self.content
+
     def extent(self, topic: str, partition: int) -> Extent | None:
         if (topic, partition) in self.unreadable:
             return None
@@ -154,7 +161,10 @@ class MemoryStore(MemoryTopics):
         else:
             self.held.append(finish)
 
-    def create_from(self, request: Create, done: Callable[[CreateError], None]) -> None:
+    def create_from(
+        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
+    ) -> None:
+        del owner
         self.create(request.topic, request.partitions, request.config)
         done(CreateError.CREATED)
 

@@ -17,6 +17,7 @@ from support.synapseclient import Client
 from interop.serving import Serving
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.endpoint import Conversation
+from logweir.replication.synapse.shown import Shown
 from logweir.replication.synapse.updates import Request, UpdatesService
 from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store import Log
@@ -122,9 +123,9 @@ def test_flood_of_requests_over_http_is_answered_in_order_and_in_turns(
     made: list[Request] = []
     respond = UpdatesService.respond
 
-    def counted(self: UpdatesService, request: Request) -> tuple[int, bytes]:
+    def counted(self: UpdatesService, request: Request, shown: Shown) -> tuple[int, bytes]:
         made.append(request)
-        return respond(self, request)
+        return respond(self, request, shown)
 
     monkeypatch.setattr(UpdatesService, "respond", counted)
     listen = [parse_listen_url("synapse://:0?dialect=D3&http=127.0.0.1:0")]

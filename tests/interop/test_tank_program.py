@@ -30,7 +30,8 @@ def logweir(*args: str) -> subprocess.CompletedProcess[str]:
 @contextlib.contextmanager
 def serving(folder: Path, *args: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server on a free port: its Tank address and its process."""
-    command = [*PROGRAM, "--json", "serve", str(folder), "--listen", "tank://127.0.0.1:0", *args]
+    command = [*PROGRAM, "--json", "serve", str(folder), "--listen", "tank://127.0.0.1:0"]
+    command += ["--allow-guest", "all", *args]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -101,7 +101,7 @@ def test_streams_of_a_synapse_are_followed(tmp_path: Path) -> None:
     async def scenario() -> None:
         with logweir.open(tmp_path / "s") as log:
             listen = [parse_listen_url("tank://127.0.0.1:0")]
-            server = Server(log, ServerOptions(listen=listen))
+            server = Server(log, ServerOptions(listen=listen, guest="all"))
             (url,) = await server.start()
             async with upstream(Homeserver("D1")) as home, aio.Client(url) as client:
                 home.add("events", 5, ["before"])
@@ -177,7 +177,7 @@ def test_groups_keep_their_places_in_views(tmp_path: Path) -> None:
 
     async def lag() -> None:
         with logweir.open(tmp_path / "s") as log:
-            server = Server(log, ServerOptions(listen=listen))
+            server = Server(log, ServerOptions(listen=listen, guest="all"))
             (url,) = await server.start()
             assert server.status()["topics"] == []  # the view is being looked at from now on
             async with aio.Client(url) as client:

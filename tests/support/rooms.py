@@ -93,6 +93,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hub": (
         *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),
         *("upstream_names", "verifiers", "follower*", "mesh*", "reader_*"),
+        "listener_*",
     ),
     "iproto": (
         "iproto_*",
@@ -103,7 +104,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "realtarantool",
         "fuzz_iproto",
     ),
-    "tank": ("tank_*", "follower_contract", "fuzz_tank"),
+    "tank": ("tank_*", "follower_contract", "fuzz_tank", "listener_rights"),
     "tap": (
         "tap_*",
         "follower_contract",
@@ -120,7 +121,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "cas_of_two_protocols",
         "fuzz_greenstack",
     ),
-    "synapse": ("synapse_*", "follower_contract", "real_synapse", "fuzz_synapse"),
+    "synapse": (
+        "synapse_*",
+        "follower_contract",
+        "real_synapse",
+        "fuzz_synapse",
+        "listener_rights",
+    ),
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "settled_*"),
     "tools": ("bench_*", "cli*", "docs", "house", "tour", "spark_example"),
 }

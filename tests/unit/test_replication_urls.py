@@ -93,7 +93,7 @@ def test_listener_is_on_loopback_unless_told() -> None:
         ("tarantool://u@h", "no user", "write tarantool://h:3301"),
         ("tank://h/topic", "no path", "write tank://h:11011"),
         ("tarantool://h?tls=1", "no option 'tls'", "--tls-certificate"),
-        ("tank://h?value=2", "no option 'value'", "write tank://h:11011"),
+        ("tank://h?value=2", "no option 'value'", "it has topics"),
         ("synapse://h?http.p1=b:2", "no option 'http.p1'", "it has auth_file"),
         ("greenstack://h?value=2", "no option 'value'", "it has plain"),
         ("synapse+redis://h/s", "cannot be listened on", "tarantool, tank, tap, memcached"),

@@ -16,6 +16,7 @@ from logweir.replication.hub import Hub
 from logweir.replication.synapse.codec import Dialect, encode_row
 from logweir.replication.synapse.ingest import Intake
 from logweir.replication.synapse.options import read_options
+from logweir.replication.synapse.shown import Shown
 from logweir.replication.synapse.streams import Streams
 from logweir.replication.synapse.units import Change, Cursor, Moved, Unit
 from logweir.replication.synapse.updates import HttpSession, Request, UpdatesService
@@ -106,7 +107,7 @@ class Asker:
             streams = Streams(log, Dialect.D3)
             service = UpdatesService(log, hub, streams, secret=self._secret)
             try:
-                return service.respond(Request(method, target, headers))
+                return service.respond(Request(method, target, headers), Shown(streams))
             finally:
                 hub.close()
 

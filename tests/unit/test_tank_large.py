@@ -57,7 +57,7 @@ def run(folder: Path, test: Callable[[Connection], Awaitable[None]]) -> None:
     async def limited() -> None:
         with logweir.open(folder, durability="write") as log:
             listen = [parse_listen_url("tank://127.0.0.1:0")]
-            server = Server(log, ServerOptions(listen=listen))
+            server = Server(log, ServerOptions(listen=listen, guest="all"))
             (url,) = await server.start()
             connection = await Connection.open(url)
             await connection.ask(Create(0, "t", 3))

@@ -238,7 +238,9 @@ def test_retention_by_arrival_keeps_what_a_producer_dates_back(log: logweir.Log)
     async def test() -> None:
         async with listening(upstream) as url, following(log, str(url)) as runner:
             await until(lambda: runner.status.state is SourceState.FOLLOWING)
-        server = Server(log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")]))
+        server = Server(
+            log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")], guest="all")
+        )
         (url,) = await server.start()
         try:
             async with Client(url) as client:

@@ -357,7 +357,9 @@ def test_status_tells_how_far_groups_are_behind(log: logweir.Log) -> None:
     """Per partition: what it holds, and each group's lag."""
 
     async def test() -> None:
-        server = Server(log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")]))
+        server = Server(
+            log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")], guest="all")
+        )
         (url,) = await server.start()
         try:
             async with Client(url) as client:

@@ -27,7 +27,9 @@ def test_publish_fetch_and_follow_over_tls(tmp_path: Path) -> None:
 
     async def test() -> None:
         tls = server_tls(CERTIFICATE, TLS / "key.pem")
-        options = ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")], tls=tls)
+        options = ServerOptions(
+            listen=[parse_listen_url("tank://127.0.0.1:0")], guest="all", tls=tls
+        )
         with logweir.open(tmp_path / "one") as log, logweir.open(tmp_path / "two") as other:
             server = Server(log, options)
             (plain,) = await server.start()

@@ -33,7 +33,9 @@ def log(tmp_path: Path) -> Iterator[logweir.Log]:
 @asynccontextmanager
 async def served(log: logweir.Log) -> AsyncIterator[Url]:
     """The store on a free port."""
-    server = Server(log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")]))
+    server = Server(
+        log, ServerOptions(listen=[parse_listen_url("tank://127.0.0.1:0")], guest="all")
+    )
     (url,) = await server.start()
     try:
         yield url

@@ -165,7 +165,9 @@ def serve(directory: str) -> None:
             number = log.count("bench")
             committed: list[float] = []
             log.on_commit(lambda vclock: committed.append(time.perf_counter()))
-            options = serving.ServerOptions(listen=[parse_listen_url("synapse://127.0.0.1:0")])
+            options = serving.ServerOptions(
+                listen=[parse_listen_url("synapse://127.0.0.1:0")], guest="read"
+            )
             server = serving.Server(log, options)
             (url,) = await server.start()
             print(url.port, flush=True)
