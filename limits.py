@@ -115,6 +115,21 @@ CONNECTIONS: Final = 4096
 LISTEN_BACKLOG: Final = 512
 """Connections that wait to be accepted."""
 
+LOG_BURST_LINES: Final = 8
+"""Log lines of one event that strangers cause, at once; then one each `LOG_LINE_SECONDS`."""
+
+LOG_LINE_SECONDS: Final = 10.0
+"""See `LOG_BURST_LINES`."""
+
+HTTP_HEAD_BYTES: Final = 16 * 1024
+"""Longest head of a request over HTTP that we answer."""
+
+HTTP_BODY_BYTES: Final = 1024 * 1024
+"""Longest body of one, which is thrown away."""
+
+HTTP_IDLE_SECONDS: Final = 60.0
+"""A connection that asks for nothing over HTTP for so long is closed."""
+
 TLS_HANDSHAKE_SECONDS: Final = 10.0
 """A TLS handshake that takes longer is given up."""
 
@@ -265,12 +280,6 @@ gone."""
 
 SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
 """Largest answer to a request for missed rows."""
-
-SYNAPSE_HTTP_HEAD_BYTES: Final = 16 * 1024
-"""Longest head of a request for missed rows that we answer."""
-
-SYNAPSE_HTTP_IDLE_SECONDS: Final = 60.0
-"""A connection that asks for no missed rows for so long is closed."""
 
 SYNAPSE_ACKNOWLEDGERS: Final = 64
 """Names of followers for which the log is kept; more are not remembered."""

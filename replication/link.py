@@ -32,7 +32,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.session import ReceivesInto, SendsParts, Session
 from logweir.replication.urls import Url
 
-__all__ = ["Conversation", "Link", "dial"]
+__all__ = ["Conversation", "Link", "dial", "peer_text"]
 
 _JOINED_BYTES: Final = 64 * 1024  # less than this is joined: one buffer costs less than many
 _log = get_logger("logweir.replication")
@@ -77,6 +77,8 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.scheme = scheme
         self.peer = "?"
+        self.address = ""
+        self.is_quiet = False  # its end is not told in the log
         self.user = ""  # whom the connection itself names, before any login
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -128,6 +130,13 @@ class Link(asyncio.Protocol):
         """Whether TLS is spoken."""
         transport = self._transport
         return transport is not None and transport.get_extra_info("ssl_object") is not None
+
+    def certificate_names(self) -> list[str]:
+        """The common names of the subject of the peer's certificate; none without one."""
+        transport = self._transport
+        certificate = None if transport is None else transport.get_extra_info("peercert")
+        subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
+        return [value for part in subject for kind, value in part if kind == "commonName"]
 
     async def drained(self) -> None:
         """Wait until `writable`, or until the connection is gone."""
@@ -223,7 +232,8 @@ class Link(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._transport = transport
         address = transport.get_extra_info("peername")
-        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        self.peer = peer_text(address)
+        self.address = str(address[0]) if isinstance(address, tuple) else ""
         plain = transport.get_extra_info("socket")
         if plain is not None:
             _prepare(plain)
@@ -301,7 +311,8 @@ class Link(asyncio.Protocol):
         self._room.set()
         for task in tuple(self._tasks):
             task.cancel()
-        _log.info("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
+        if not self.is_quiet:
+            _log.info("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
         if self._conversation is not None:
             self._conversation.closed(reason)
         self._conversation = self._session = self._in_parts = self._receive = None
@@ -436,6 +447,11 @@ class _Outermost:
         return False
 
 
+def peer_text(address: object) -> str:
+    """The address of a connection's peer, with the port, for the log."""
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+
+
 def _prepare(plain: socket.socket) -> None:
     """Small answers go out at once; a peer that vanished is noticed after about two minutes."""
     with contextlib.suppress(OSError, AttributeError):
@@ -447,10 +463,14 @@ def _prepare(plain: socket.socket) -> None:
 
 
 def client_tls(url: Url) -> ssl.SSLContext | None:
-    """The TLS settings that an upstream's address asks for; None for plain TCP."""
+    """The TLS settings that an upstream's address asks for; None for plain TCP. Raises `OSError`
+    for files that cannot be used."""
     if not url.flag("tls"):
         return None
-    return ssl.create_default_context(cafile=url.option("ca") or None)
+    context = ssl.create_default_context(cafile=url.option("ca") or None)
+    if certificate := url.option("certificate"):
+        context.load_cert_chain(certificate, url.option("key") or None)
+    return context
 
 
 async def dial(

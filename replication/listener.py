@@ -1,8 +1,25 @@
 """Accepting connections on several addresses, each with its own protocol.
 
-A `Service` is what a protocol gives: for each accepted connection it begins a conversation. Limits:
-`limits.CONNECTIONS` over all addresses of a listener; the one above is told why in the protocol's
-own form (`Service.refusal`) and closed. Without a host an address means 127.0.0.1.
+A `Service` is what a protocol gives: for each accepted connection it begins a conversation. Who
+comes in is decided here, for all protocols alike; each refusal is counted by its reason, and told
+in the log sparingly:
+
+=========  =========================================================================================
+reason     what is refused, and how
+=========  =========================================================================================
+`address`  who is in none of the networks of the address's `from`: cut off at once, before TLS
+`tls`      who does not agree on TLS; with an authority for clients also who has no certificate
+`limit`    one more than `limits.CONNECTIONS` over all addresses: told in the protocol's own form
+           (`Service.refusal`), closed
+`user`     whom the certificate, or `from`, names as a user that the store does not have, or whose
+           certificate has no common name or several: told and closed in the same way
+=========  =========================================================================================
+
+With an authority for clients the common name of the certificate's subject is the user that the
+connection begins as (`Link.user`); else it is the one that `from` names for the address, if any. An
+address on which others than this machine can connect, from anywhere, and do something without a
+login or read along, is told in a warning when it is listened on. Without a host an address means
+127.0.0.1.
 """
 
 from __future__ import annotations
@@ -10,21 +27,30 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from logweir.errors import ConfigError
-from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, OUTPUT_STALL_SECONDS, TLS_HANDSHAKE_SECONDS
+from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, OUTPUT_STALL_SECONDS
+from logweir.replication.addresses import AddressList, is_loopback
+from logweir.replication.arrival import Reception, SecureServer
 from logweir.replication.link import Conversation, Link
-from logweir.replication.logs import get_logger
+from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
+from logweir.replication.metricsport import METRICS
 from logweir.replication.urls import Url
 
-__all__ = ["Listener", "Service", "bind_hint", "server_tls"]
+__all__ = ["Listener", "Service", "bind_hint", "exposure", "server_tls"]
 
 _log = get_logger("logweir.replication")
+
+EXPOSURE_HINT: Final = (
+    "listen on 127.0.0.1, allow guests nothing, write ?from=NETWORKS behind the address, or give "
+    "--tls-certificate and --tls-client-ca"
+)
 
 
 class Service(Protocol):
@@ -39,8 +65,11 @@ class Service(Protocol):
         ...
 
 
-def server_tls(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
-    """TLS settings of a listener. `certificate`, `key`: PEM files. Raises `ConfigError`."""
+def server_tls(
+    certificate: Path, key: Path | None = None, client_ca: Path | None = None
+) -> ssl.SSLContext:
+    """TLS settings of a listener. `certificate`, `key`: PEM files; `client_ca`: of authorities, of
+    one of which a client has to have a certificate. Raises `ConfigError`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
@@ -48,6 +77,17 @@ def server_tls(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
         raise ConfigError(
             "tls", f"{certificate} cannot be used: {error}", hint="give a PEM certificate and key"
         ) from error
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                "tls-client-ca",
+                f"{client_ca} cannot be used: {error}",
+                origin="--tls-client-ca",
+                hint="give a PEM file with the certificates of the authorities of your clients",
+            ) from error
     return context
 
 
@@ -60,30 +100,76 @@ def bind_hint(error: OSError) -> str:
     return "give an address of this machine: 127.0.0.1, 0.0.0.0 for all, or a name that means one"
 
 
+class Users(Protocol):
+    """What a listener asks of the users of a store."""
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a user of that name."""
+        ...
+
+
+class _Nobody:
+    """No users at all."""
+
+    def knows(self, name: str) -> bool:
+        del name
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """One address that is listened on, with what is asked of who comes in."""
+
+    url: Url
+    service: Service
+    addresses: AddressList | None
+    tls: ssl.SSLContext | None
+
+    @property
+    def asks_certificates(self) -> bool:
+        """Whether clients need a certificate."""
+        return self.tls is not None and self.tls.verify_mode is ssl.CERT_REQUIRED
+
+    def user_from(self, address: str) -> str | None:
+        """See `AddressList.find`."""
+        return "" if self.addresses is None else self.addresses.find(address)
+
+
 @dataclass(frozen=True, slots=True)
 class _Bound:
     url: Url
-    server: asyncio.Server
+    door: _Door
+    server: asyncio.Server | SecureServer
+
+    @property
+    def hosts(self) -> list[str]:
+        """The addresses on which it is bound."""
+        return [one.getsockname()[0] for one in self.server.sockets]
 
 
 class Listener:
     """All addresses on which one process serves.
 
-    `connections_limit`: connections open at a time; `stall_seconds`: as in `Link`.
+    `users`: those that connections can begin as; `connections_limit`: connections open at a time;
+    `stall_seconds`: as in `Link`. `refusals`: how many were refused for each reason.
     """
 
     def __init__(
         self,
         *,
         metrics: Metrics,
+        users: Users | None = None,
         connections_limit: int = CONNECTIONS,
         stall_seconds: float = OUTPUT_STALL_SECONDS,
     ) -> None:
         self._metrics = metrics
+        self._users: Users = users or _Nobody()
         self._limit = connections_limit
         self._stall_seconds = stall_seconds
         self._bound: list[_Bound] = []
         self._links: set[Link] = set()
+        self._sparing = SparingLog(_log)
+        self.refusals: Counter[str] = Counter()
 
     @property
     def links(self) -> Sequence[Link]:
@@ -95,38 +181,74 @@ class Listener:
         """The addresses on which it listens, with the ports that were really taken."""
         return tuple(bound.url for bound in self._bound)
 
-    async def listen(self, url: Url, service: Service, *, tls: ssl.SSLContext | None = None) -> Url:
-        """Serve one more address. Returns it with its real port. Raises `ConfigError`."""
-        loop = asyncio.get_running_loop()
+    def status(self) -> list[dict[str, object]]:
+        """Each address with what is asked of who comes in."""
+        return [
+            {
+                "url": str(bound.url),
+                "tls": bound.door.tls is not None,
+                "client_certificates": bound.door.asks_certificates,
+                "public": _is_public(bound.hosts, bound.door.addresses),
+            }
+            for bound in self._bound
+        ]
 
-        def accept() -> Link:
-            return Link(
-                url.scheme,
-                lambda link: self._begin(link, service),
-                on_closed=self._forget,
-                stall_seconds=self._stall_seconds,
-            )
-
+    async def listen(
+        self,
+        url: Url,
+        service: Service,
+        *,
+        tls: ssl.SSLContext | None = None,
+        open_to: str = "",
+    ) -> Url:
+        """Serve one more address. `open_to`: what anybody may do there without a login, "" for
+        nothing. Returns it with its real port. Raises `ConfigError`."""
+        door = _Door(url, service, AddressList.of(url), tls)
         try:
-            server = await loop.create_server(
-                accept,
-                url.host,
-                url.port,
-                backlog=LISTEN_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if tls else None,
-            )
+            server = await self._serve(door)
         except OSError as error:
             raise ConfigError(
-                "listen",
+                "metrics" if url.scheme == METRICS else "listen",
                 f"{url} cannot be bound: {error.strerror or error}",
                 hint=bind_hint(error),
             ) from error
         port: int = server.sockets[0].getsockname()[1]
         real = replace(url, port=port)
-        self._bound.append(_Bound(real, server))
+        bound = _Bound(real, door, server)
+        self._bound.append(bound)
         _log.info("listener.ready", url=str(real), tls=tls is not None)
+        reason = exposure(
+            bound.hosts,
+            door.addresses,
+            open_to,
+            is_encrypted=tls is not None,
+            asks_certificates=door.asks_certificates,
+        )
+        if reason:
+            _log.warning("listener.exposed", url=str(real), reason=reason, hint=EXPOSURE_HINT)
         return real
+
+    async def _serve(self, door: _Door) -> asyncio.Server | SecureServer:
+        """Bind an address and accept there. Raises `OSError`."""
+        url = door.url
+
+        def link() -> Link:
+            return Link(
+                url.scheme,
+                lambda link: self._begin(link, door),
+                on_closed=self._forget,
+                stall_seconds=self._stall_seconds,
+            )
+
+        if door.tls is None:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(link, url.host, url.port, backlog=LISTEN_BACKLOG)
+        reception = Reception(
+            admits=lambda address, peer: self._admits(door, address, peer),
+            fails=lambda peer, reason: self._refuse(url.scheme, "tls", peer, error=reason),
+            link=link,
+        )
+        return await SecureServer.listen(url.host, url.port, door.tls, reception)
 
     async def close(self, reason: str = "the server stops") -> None:
         """Accept nothing more, close every connection, wait until all are gone."""
@@ -144,14 +266,45 @@ class Listener:
             await asyncio.gather(*gone)
         self._bound.clear()
 
-    def _begin(self, link: Link, service: Service) -> Conversation:
+    def _refuse(self, scheme: str, reason: str, peer: str, **more: str) -> None:
+        """Count a refusal, and tell it."""
+        self.refusals[reason] += 1
+        self._metrics.refused(scheme, reason)
+        self._sparing.warning("listener.refused", reason=reason, scheme=scheme, peer=peer, **more)
+
+    def _admits(self, door: _Door, address: str, peer: str) -> bool:
+        """Whether one who comes from that address may go on."""
+        if door.user_from(address) is None:
+            self._refuse(door.url.scheme, "address", peer)
+            return False
+        arriving = sum(
+            bound.server.arriving for bound in self._bound if isinstance(bound.server, SecureServer)
+        )
+        if len(self._links) + arriving >= self._limit:
+            self._refuse(door.url.scheme, "limit", peer)
+            return False
+        return True
+
+    def _turn_away(self, link: Link, reason: str, text: str, farewell: bytes) -> _Refused:
+        self._refuse(link.scheme, reason, link.peer, error=text)
+        link.is_quiet = True
+        return _Refused(text, farewell)
+
+    def _begin(self, link: Link, door: _Door) -> Conversation:
+        user = door.user_from(link.address)
+        if user is None:
+            return self._turn_away(link, "address", "its address is not taken", b"")
         if len(self._links) >= self._limit:
-            reason = f"too many connections: {self._limit} are open"
-            self._metrics.refused(link.scheme)
-            return _Refused(reason, service.refusal(reason))
+            text = f"too many connections: {self._limit} are open"
+            return self._turn_away(link, "limit", text, door.service.refusal(text))
+        named = link.certificate_names() if door.asks_certificates else [user]
+        if len(named) != 1 or (named[0] and not self._users.knows(named[0])):
+            text = f"there is no user {named[0]!r}" if len(named) == 1 else "it names no user"
+            return self._turn_away(link, "user", text, door.service.refusal(text))
+        link.user = named[0]
         self._links.add(link)
         self._metrics.opened(link.scheme)
-        return service.begin(link)
+        return door.service.begin(link)
 
     def _forget(self, link: Link) -> None:
         if link in self._links:
@@ -159,8 +312,32 @@ class Listener:
             self._metrics.closed(link.scheme, link.received_bytes, link.sent_bytes)
 
 
+def exposure(
+    hosts: Sequence[str],
+    addresses: AddressList | None,
+    open_to: str,
+    *,
+    is_encrypted: bool,
+    asks_certificates: bool,
+) -> str:
+    """What others than this machine can do without a login, or read along, at an address that is
+    bound on `hosts`; "" for nothing. `open_to`: what anybody may do there without a login."""
+    if not _is_public(hosts, addresses):
+        return ""
+    found = []
+    if open_to and not asks_certificates:
+        found.append(f"anybody may {open_to} without a login")
+    if not is_encrypted:
+        found.append("what is said goes unencrypted")
+    return ", and ".join(found)
+
+
+def _is_public(hosts: Sequence[str], addresses: AddressList | None) -> bool:
+    return not all(map(is_loopback, hosts)) and (addresses is None or addresses.is_open)
+
+
 class _Refused:
-    """The conversation of a connection that is one too many: says why, and ends."""
+    """The conversation of a connection that is not taken: says why, and ends."""
 
     def __init__(self, reason: str, farewell: bytes) -> None:
         self.close_reason = reason

@@ -55,7 +55,9 @@ class Metrics:
         self.registry = CollectorRegistry() if registry is None else registry
         self._open = self._gauge("link_open_connections", "connections that are open", "scheme")
         self._accepted = self._counter("link_accepted_total", "connections accepted", "scheme")
-        self._refused = self._counter("link_refused_total", "connections refused", "scheme")
+        self._refused = self._counter(
+            "link_refused_total", "connections refused", "scheme", "reason"
+        )
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
         self._often = _Often()
@@ -95,9 +97,9 @@ class Metrics:
         self._open.labels(scheme).inc()
         self._accepted.labels(scheme).inc()
 
-    def refused(self, scheme: str) -> None:
-        """A connection was one too many."""
-        self._refused.labels(scheme).inc()
+    def refused(self, scheme: str, reason: str) -> None:
+        """A connection was refused; see `logweir.replication.listener` for the reasons."""
+        self._refused.labels(scheme, reason).inc()
 
     def closed(self, scheme: str, received_bytes: int, sent_bytes: int) -> None:
         """A connection is gone; `received_bytes`, `sent_bytes`: of its whole life."""

@@ -12,14 +12,21 @@ not there for any client of that listener, whatever it may do elsewhere.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import Final
 
 from logweir.errors import ConfigError, RequestError
-from logweir.replication.iproto.access import ADMIN_ID, GUEST_ID, Access, Privilege
+from logweir.replication.iproto.access import (
+    ADMIN_ID,
+    GUEST_ID,
+    PUBLIC_ID,
+    Access,
+    Privilege,
+)
 from logweir.replication.iproto.service import Shared
 from logweir.replication.urls import Url, option_names
-from logweir.store.schema import Schema
+from logweir.store.schema.schema import Schema
 
-__all__ = ["Choice", "Privilege", "Rights"]
+__all__ = ["Choice", "Privilege", "Rights", "StoreUsers"]
 
 
 class Choice:
@@ -47,13 +54,51 @@ class Choice:
         return not self._patterns or any(fnmatchcase(name, one) for one in self._patterns)
 
 
+_OPENS: Final = {
+    Privilege.READ: "read",
+    Privilege.WRITE: "write",
+    Privilege.EXECUTE: "execute",
+    Privilege.CREATE: "create",
+    Privilege.DROP: "drop",
+    Privilege.ALTER: "alter",
+}
+
+
+class StoreUsers:
+    """The users of a store as a listener asks for them."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a user of that name."""
+        try:
+            self._shared.user(name)
+        except RequestError:
+            return False
+        return True
+
+    def guest_may(self) -> str:
+        """What guest may do, beyond what the role `public` may, in words; "" for nothing."""
+        directory = self._shared.directory
+        bits, reached, ahead = 0, {GUEST_ID, PUBLIC_ID}, [GUEST_ID]
+        while ahead:
+            for grant in directory.grants(ahead.pop()):
+                if grant.object_type != "role":
+                    bits |= grant.bits
+                elif grant.object_id not in reached:
+                    reached.add(int(grant.object_id))
+                    ahead.append(int(grant.object_id))
+        return ", ".join(name for bit, name in _OPENS.items() if bits & bit)
+
+
 class Rights:
     """What one connection may do now. `user`: who it is known to be, "" for guest."""
 
     def __init__(self, shared: Shared, user: str = "") -> None:
         self._shared = shared
         self.user = user or "guest"
-        self.user_id = shared.user(user).id if user else GUEST_ID
+        self.user_id = shared.user_id(user)
         self._known: dict[tuple[Privilege, int | str], bool] = {}
         self._access: Access | None = None
         self._schema: Schema | None = None

@@ -37,9 +37,10 @@ from logweir.replication.link import Link
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
+from logweir.replication.metricsport import METRICS, MetricsService
 from logweir.replication.names import Names
 from logweir.replication.places import Places
-from logweir.replication.rights import Choice, Rights
+from logweir.replication.rights import Choice, Rights, StoreUsers
 from logweir.replication.runner import (
     STALL_SECONDS,
     Runner,
@@ -85,7 +86,8 @@ class ServerOptions:
     `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
     every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
-    upstream only what it had when it was asked.
+    upstream only what it had when it was asked; `metrics`: where they are served over HTTP, see
+    `replication.metricsport`.
 
     Raises `ConfigError` where two upstreams would fill the same; see `replication.names`.
     """
@@ -98,6 +100,7 @@ class ServerOptions:
     read_only: bool = False
     replication_timeout_seconds: float = 1.0
     retain_max_bytes: int = 0
+    metrics: Url | None = None
     tls: ssl.SSLContext | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +133,8 @@ class Server:
                 retain_max_bytes=options.retain_max_bytes,
             ),
         )
-        self.listener = Listener(metrics=self.metrics)
+        self.users = StoreUsers(self.iproto)
+        self.listener = Listener(metrics=self.metrics, users=self.users)
         self.topics: StoredTopics | None = None
         self.greenstack: list[GreenstackService] = []
         self.runners: list[Runner] = []
@@ -185,9 +189,12 @@ class Server:
         try:
             for url in self.options.listen:
                 service = _named(SERVICES, url, "listened on")(self, url)
-                await self.listener.listen(url, service, tls=self.options.tls)
+                await self._listen(url, service)
                 if isinstance(service, SynapseService) and (more := service.companion()):
-                    await self.listener.listen(*more, tls=self.options.tls)
+                    await self._listen(*more)
+            if self.options.metrics is not None:
+                service = MetricsService(self.metrics)
+                await self.listener.listen(self.options.metrics, service, open_to="read them")
             for url in self.options.follow:
                 runner = self.runner(url)
                 self.runners.append(runner)
@@ -196,7 +203,16 @@ class Server:
         except LogweirError:
             await self.stop()
             raise
-        return self.listener.urls
+        return self.urls
+
+    async def _listen(self, url: Url, service: Service) -> None:
+        open_to = "" if url.option("sasl") == "required" else self.users.guest_may()
+        await self.listener.listen(url, service, tls=self.options.tls, open_to=open_to)
+
+    @property
+    def urls(self) -> Sequence[Url]:
+        """The addresses on which the store is served, with their real ports."""
+        return tuple(url for url in self.listener.urls if url.scheme != METRICS)
 
     def runner(self, url: Url) -> Runner:
         """What follows that upstream, not begun. Raises `ConfigError`."""
@@ -258,8 +274,11 @@ class Server:
         ours = self.log.vclock.without_local().signature
         return {
             **self.log.status(),
-            "listen": [str(url) for url in self.listener.urls],
+            "listen": [str(url) for url in self.urls],
             "connections": len(self.listener.links),
+            "guest_may": self.users.guest_may(),
+            "refused_connections": dict(self.listener.refusals),
+            "listeners": self.listener.status(),
             "pinned_bytes": dict(self.iproto.retention.pinned),
             "retain_max_bytes": self.options.retain_max_bytes,
             "sources": [

@@ -17,15 +17,16 @@ scheme             port    path
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
 reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `plain=1` (Greenstack listeners: passwords unencrypted
+(trust these certificates and no others), `certificate=FILE`, `key=FILE` (what we show of ourselves:
+see `--tls-client-ca` of servers), `plain=1` (Greenstack listeners: passwords unencrypted
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
 `topics`, `skip` (Tank: see `logweir.replication.tank.source`),
 `eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
-`topics` of Tank listeners and `streams` of Synapse listeners narrow what is shown
-(`logweir.replication.rights`); for TAP listeners `form`, `value`, `sweep`, `noop`, `sasl`
-(`logweir.replication.tap.options`; `sweep` also for those of Greenstack), and those of Synapse
-upstreams (`logweir.replication.synapse.source`).
+for listeners `from` (`logweir.replication.addresses`); `topics` of Tank listeners and `streams` of
+Synapse listeners narrow what is shown (`logweir.replication.rights`); for TAP listeners `form`,
+`value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`; `sweep` also for those of
+Greenstack), and those of Synapse upstreams (`logweir.replication.synapse.source`).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ OPTIONS: Final = frozenset(
         *("tls", "ca", "anonymous", "eof", "expiry", "byteorder", "dialect", "server_name", "http"),
         *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
         *("form", "value", "sweep", "noop", "sasl", "takeover", "vbuckets", "stall"),
-        *("plain", "topics", "skip", "streams"),
+        *("plain", "topics", "skip", "streams", "from", "certificate", "key"),
     ]
 )
 WRITER_OPTION: Final = "http."
@@ -107,7 +108,7 @@ LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "greenstack": frozenset(("plain", "sweep")),
     "tank": frozenset(("topics",)),
 }
-"""What may stand in the address of a listener, by scheme."""
+"""What may stand in the address of a listener, by scheme; `from` in every one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
     Raises `ConfigError`.
     """
     url = _parse(text, origin, "127.0.0.1", is_listener=True)
-    allowed = LISTEN_OPTIONS.get(url.scheme, frozenset())
+    allowed = LISTEN_OPTIONS.get(url.scheme, frozenset()) | {"from"}
     refused = sorted({key for key, _ in url.options} - allowed)
     plain = f"write {url.scheme}://{url.host}:{url.port}"
     if url.user or url.password:
@@ -255,7 +256,7 @@ def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
     if url.path and not SCHEMES[url.scheme].listens_with_path:
         raise _refuse(text, origin, f"a listener of {url.scheme} has no path", plain)
     if refused:
-        known = f"it has {', '.join(sorted(allowed))}" if allowed else plain
+        known = f"it has {', '.join(sorted(allowed))}"
         if refused[0] == "tls":
             known = "give --tls-certificate and --tls-key: they are for every listener"
         message = f"a listener of {url.scheme} has no option {refused[0]!r}"

@@ -65,7 +65,7 @@ from logweir.replication.greenstack.statements import (
     execute_together,
 )
 from logweir.replication.greenstack.streaming import Streaming
-from logweir.replication.iproto.access import GUEST_ID, Privilege
+from logweir.replication.iproto.access import Privilege
 from logweir.replication.iproto.service import Shared
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
@@ -176,7 +176,7 @@ class Conversation:
             plain=service.plain or link.is_encrypted or _is_loopback(link.peer),
         )
         self.session = ServerSession(settings, link.time())
-        self.user_id = GUEST_ID
+        self.user_id = service.shared.user_id(link.user)
         self.lanes: Lanes[str] = Lanes("")
         self.streams: dict[bytes, Streaming] = {}
         self._unanswered_bytes = 0

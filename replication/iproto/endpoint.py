@@ -107,7 +107,7 @@ class Conversation:
         self.shared = shared
         self.link = link
         self.session = ServerSession(shared.log.instance, os.urandom(32), shared.schema_version)
-        self.user_id = GUEST_ID
+        self.user_id = shared.user_id(link.user)
         self.follower: FollowerStatus | None = None
         self._batch = _Batch()
         self._unfinished = 0

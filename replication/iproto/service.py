@@ -19,7 +19,7 @@ from typing import Final
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import IPROTO_ANSWER_BYTES
 from logweir.replication.hub import Hub
-from logweir.replication.iproto.access import Access, Directory, Grant, User
+from logweir.replication.iproto.access import GUEST_ID, Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
 from logweir.replication.metrics import Metrics
@@ -159,6 +159,10 @@ class Shared:
     def access(self, user_id: int) -> Access:
         """What a user may do. Raises error 45 for one that was dropped."""
         return self.directory.access(user_id)
+
+    def user_id(self, name: str) -> int:
+        """Who a connection begins as: the user that it names, "" for guest. Raises error 45."""
+        return self.user(name).id if name else GUEST_ID
 
     def user(self, name: str) -> User:
         """A user by name. Raises error 45."""

@@ -49,7 +49,8 @@ def read_options(url: Url) -> Options:
             raise ConfigError("http", "only D3 fetches missed rows", hint="add dialect=D3")
         where = parse_listen_url(f"synapse://{address}", origin="http")
         port = where.port if urllib.parse.urlsplit(f"//{address}").port is not None else 0
-        http = Url("synapse+http", where.host, port)
+        taken = tuple(one for one in url.options if one[0] == "from")  # as beside it
+        http = Url("synapse+http", where.host, port, options=taken)
     return Options(
         Dialect(wanted),
         url.option("server_name"),

@@ -408,6 +408,8 @@ class SynapseRedisSource(_Upstream):
             password=self._url.password or None,
             ssl=self._url.flag("tls"),
             ssl_ca_certs=self._url.option("ca") or None,
+            ssl_certfile=self._url.option("certificate") or None,
+            ssl_keyfile=self._url.option("key") or None,
             socket_connect_timeout=CONNECT_SECONDS,
             retry=Retry(NoBackoff(), 0),  # what was published meanwhile would be lost unseen
         )

@@ -23,39 +23,34 @@ another path; another method                404; 405, `M_UNRECOGNIZED`
 a request that cannot be read, or too long  400 or 431, close
 ==========================================  ========================================================
 
-A page has about `limits.SYNAPSE_PAGE_ROWS` rows. Requests of one connection are answered one by
-one, in their order; bodies are read and thrown away. A connection is closed after
-`limits.SYNAPSE_HTTP_IDLE_SECONDS` without a request.
+A page has about `limits.SYNAPSE_PAGE_ROWS` rows. For what is HTTP in it see
+`logweir.replication.httpsession`.
 
 Source: Synapse 1.66.0 and its workers, observed; what becomes of spaces is ours.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import urllib.parse
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from logweir.errors import PositionUnavailable
 from logweir.limits import (
-    SYNAPSE_HTTP_HEAD_BYTES,
-    SYNAPSE_HTTP_IDLE_SECONDS,
     SYNAPSE_MESSAGE_BYTES,
     SYNAPSE_PAGE_ROWS,
 )
+from logweir.replication.httpconversation import Answer, HttpConversation
+from logweir.replication.httpsession import HttpSession, Request, error_body
 from logweir.replication.hub import Hub
 from logweir.replication.link import Link
-from logweir.replication.session import Outbox
 from logweir.replication.synapse.shown import Shown, ShownTo
 from logweir.replication.synapse.streams import MASTER, Delivery, Stream, Streams
 from logweir.store import Log
 
-__all__ = ["HttpSession", "Request", "UpdatesService"]
+__all__ = ["UpdatesService"]
 
 _PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
 _READ_BYTES: Final = 8 * 1024 * 1024
@@ -63,135 +58,6 @@ _READ_BYTES: Final = 8 * 1024 * 1024
 
 _Found = tuple[list[tuple[int, str]], int, bool]
 """(token, JSON) of rows, where they end, and whether there are more."""
-
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    431: "Request Header Fields Too Large",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request. `target`: path and query as sent; `headers`: by lower-case name."""
-
-    method: str
-    target: str
-    headers: dict[str, str]
-
-
-class HttpSession:
-    """HTTP/1.1, as much as is needed. Keeps the contract of `logweir.replication.session`.
-
-    Events are `Request`s; each is to be answered once, in order.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.close_reason = ""
-        self._out = Outbox()
-        self._rest = b""
-        self._body_bytes = 0
-        self._heard = now
-        self._owed = 0
-        self._last = False
-
-    def receive_data(self, data: bytes, now: float) -> Sequence[Request]:
-        """See `Session`."""
-        if self.close_reason or self._last:
-            return ()
-        self._heard = now
-        self._rest += data
-        found: list[Request] = []
-        while not self.close_reason and not self._last:
-            skipped = min(self._body_bytes, len(self._rest))
-            self._rest = self._rest[skipped:]
-            self._body_bytes -= skipped
-            head, end, rest = self._rest.partition(b"\r\n\r\n")
-            if self._body_bytes or not end:
-                if len(self._rest) > SYNAPSE_HTTP_HEAD_BYTES:
-                    self._refuse(431, "the head of the request is too long")
-                break
-            self._rest = rest
-            if len(head) > SYNAPSE_HTTP_HEAD_BYTES:
-                self._refuse(431, "the head of the request is too long")
-                break
-            request = self._request(head)
-            if request is None:
-                self._refuse(400, "the request cannot be read")
-                break
-            found.append(request)
-            self._owed += 1
-        return found
-
-    def _request(self, head: bytes) -> Request | None:
-        first, *lines = head.decode("latin-1").split("\r\n")
-        words = first.split(" ")
-        pairs = [line.partition(":") for line in lines]
-        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        size = headers.get("content-length", "0")
-        chunked = "transfer-encoding" in headers
-        if len(words) != 3 or not words[2].startswith("HTTP/1.") or chunked:
-            return None
-        if not (size.isascii() and size.isdigit() and len(size) < 10):
-            return None
-        self._body_bytes = int(size)
-        if self._body_bytes > SYNAPSE_MESSAGE_BYTES:
-            return None
-        wanted = headers.get("connection", "").lower()
-        self._last = wanted == "close" or (words[2] == "HTTP/1.0" and wanted != "keep-alive")
-        return Request(words[0], words[1], headers)
-
-    def answer(self, status: int, body: bytes) -> None:
-        """Answer the oldest request that has none yet."""
-        self._owed -= 1
-        is_last = self._last and not self._owed
-        self._put(status, body, is_last)
-        if is_last:
-            self.close_reason = "the client wanted one answer only"
-
-    def _put(self, status: int, body: bytes, is_last: bool) -> None:
-        more = "Connection: close\r\n" if is_last else ""
-        head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n{more}\r\n"
-        )
-        self._out.put(head.encode("latin-1"))
-        self._out.put(body)
-
-    def _refuse(self, status: int, reason: str) -> None:
-        self._put(status, error_body("M_UNRECOGNIZED", reason), True)
-        self.close_reason = reason
-
-    def receive_eof(self, now: float) -> Sequence[Request]:
-        """See `Session`."""
-        del now
-        self.close_reason = self.close_reason or "the client closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._out.take()
-
-    def next_deadline(self) -> float | None:
-        """See `Session`."""
-        return self._heard + SYNAPSE_HTTP_IDLE_SECONDS
-
-    def deadline_passed(self, now: float) -> Sequence[Request]:
-        """See `Session`."""
-        if self._owed:
-            self._heard = now
-        elif now >= self._heard + SYNAPSE_HTTP_IDLE_SECONDS:
-            self.close_reason = "the client asked for nothing more"
-        return ()
-
-
-def error_body(code: str, text: str) -> bytes:
-    """The body of an answer that is an error."""
-    return json.dumps({"errcode": code, "error": text}).encode()
 
 
 class UpdatesService:
@@ -213,9 +79,10 @@ class UpdatesService:
         self.shown: ShownTo = shown or (lambda link: Shown(streams))
         self._secret = secret.encode()
 
-    def begin(self, link: Link) -> UpdatesConversation:
+    def begin(self, link: Link) -> HttpConversation:
         """See `Service`."""
-        return UpdatesConversation(self, link)
+        shown = self.shown(link)
+        return HttpConversation(link, lambda request: Answer(*self.respond(request, shown)))
 
     def refusal(self, reason: str) -> bytes:
         """See `Service`."""
@@ -317,41 +184,6 @@ class UpdatesService:
                     )
                 if key is None:
                     return rows, upto, False
-
-
-class UpdatesConversation:
-    """One client of the HTTP address."""
-
-    def __init__(self, service: UpdatesService, link: Link) -> None:
-        self.session = HttpSession(link.time())
-        self._service = service
-        self._shown = service.shown(link)
-        self._link = link
-        self._waiting: deque[Request] = deque()
-        self._is_answering = False
-
-    def handle(self, events: Sequence[Request]) -> None:
-        """See `Conversation` of `logweir.replication.link`."""
-        self._waiting.extend(events)
-        if not self._is_answering:
-            self._is_answering = True
-            self._link.hold_reading()
-            self._link.spawn(self._answer())
-
-    async def _answer(self) -> None:
-        """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
-        try:
-            while self._waiting and self._link.is_open:
-                self.session.answer(*self._service.respond(self._waiting.popleft(), self._shown))
-                self._link.flush()
-                await asyncio.sleep(0)
-                await self._link.drained()
-        finally:
-            self._is_answering = False
-            self._link.resume_reading()
-
-    def closed(self, reason: str) -> None:
-        """See `Conversation` of `logweir.replication.link`."""
 
 
 def _texts(unit: Delivery) -> list[str]:

@@ -236,10 +236,11 @@ class Conversation:
         self._bucket = service.bucket
         self.space = service.space
         self.user_id = GUEST_ID
+        if link.user:
+            self._login(link.user)
+        must_login = service.must_login or self._is_closed_to_guests()
         self.session = ServerSession(
-            service.settings,
-            link.time(),
-            must_login=service.must_login or self._is_closed_to_guests(),
+            service.settings, link.time(), must_login=must_login and not link.user
         )
         self.streaming: Streaming | None = None
         self._unfinished = 0

@@ -98,7 +98,7 @@ def test_bad_certificate_is_a_config_error(tmp_path: Path) -> None:
 
 def test_handshake_that_never_comes_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever connects and says nothing is gone after the handshake's time; others are served."""
-    monkeypatch.setattr("logweir.replication.listener.TLS_HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr("logweir.replication.arrival.TLS_HANDSHAKE_SECONDS", 0.3)
 
     with (
         Serving(tmp_path, guest="all", tls=server_tls(CERTIFICATE, KEY)) as serving,
@@ -193,7 +193,7 @@ def test_every_option_of_serve_can_stand_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(
         'directory="d"\nlisten=[]\nfollow=[]\nallow_guest="all"\nfunctions="m"\nread_only=true\n'
-        'durability="none"\ntls_certificate="c"\ntls_key="k"\nmetrics="h:1"\n'
+        'durability="none"\ntls_certificate="c"\ntls_key="k"\nmetrics="h:1"\ntls_client_ca="a"\n'
         "replication_timeout=0.5\nretain_max_bytes=5\nwrite_ahead=0\n"
     )
     options = read_config(file, serve.command)

@@ -12,6 +12,7 @@ import pytest
 import logweir
 from logweir import limits
 from logweir.errors import ConfigError
+from logweir.replication.httpsession import HttpSession, Request
 from logweir.replication.hub import Hub
 from logweir.replication.synapse.codec import Dialect, encode_row
 from logweir.replication.synapse.ingest import Intake
@@ -19,7 +20,7 @@ from logweir.replication.synapse.options import read_options
 from logweir.replication.synapse.shown import Shown
 from logweir.replication.synapse.streams import Streams
 from logweir.replication.synapse.units import Change, Cursor, Moved, Unit
-from logweir.replication.synapse.updates import HttpSession, Request, UpdatesService
+from logweir.replication.synapse.updates import UpdatesService
 from logweir.replication.urls import parse_listen_url
 from logweir.store import Log
 from logweir.wal.follow import Follower
@@ -61,8 +62,8 @@ def test_requests_in_any_portions_are_the_same_requests() -> None:
         (request("/", "Content-Length: 99999999999"), b"400"),
         (request("/", f"Content-Length: {limits.SYNAPSE_MESSAGE_BYTES + 1}"), b"400"),
         (request("/", "Transfer-Encoding: chunked"), b"400"),
-        (request("/" + "x" * limits.SYNAPSE_HTTP_HEAD_BYTES), b"431"),
-        (b"x" * (limits.SYNAPSE_HTTP_HEAD_BYTES + 1), b"431"),
+        (request("/" + "x" * limits.HTTP_HEAD_BYTES), b"431"),
+        (b"x" * (limits.HTTP_HEAD_BYTES + 1), b"431"),
     ],
 )
 def test_request_that_cannot_be_read_is_refused(data: bytes, status: bytes) -> None:
@@ -84,10 +85,10 @@ def test_connection_ends_when_it_is_asked_to_or_idle() -> None:
         assert b"Connection: close" in session.data_to_send()
         assert session.close_reason
     session = HttpSession(0.0)
-    assert session.next_deadline() == limits.SYNAPSE_HTTP_IDLE_SECONDS
-    session.deadline_passed(limits.SYNAPSE_HTTP_IDLE_SECONDS - 1)
+    assert session.next_deadline() == limits.HTTP_IDLE_SECONDS
+    session.deadline_passed(limits.HTTP_IDLE_SECONDS - 1)
     assert not session.close_reason
-    session.deadline_passed(limits.SYNAPSE_HTTP_IDLE_SECONDS)
+    session.deadline_passed(limits.HTTP_IDLE_SECONDS)
     assert session.close_reason
 
 

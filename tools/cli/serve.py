@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from ssl import SSLContext
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl
 
 import typer
 
@@ -17,7 +19,9 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.limits import CONNECTIONS, WRITE_AHEAD_BYTES, WRITE_AHEAD_MAX_BYTES
 from logweir.replication import server as serving
-from logweir.replication.listener import bind_hint, server_tls
+from logweir.replication.addresses import FROM
+from logweir.replication.listener import server_tls
+from logweir.replication.metricsport import METRICS
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.joining import join_if_new
@@ -79,8 +83,19 @@ def command(
         Path | None,
         typer.Option(envvar="LOGWEIR_TLS_KEY", help="Its key, if it is in another file."),
     ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LOGWEIR_TLS_CLIENT_CA",
+            help="Take only clients with a certificate of these PEM authorities; "
+            "its common name is the user.",
+        ),
+    ] = None,
     metrics: Annotated[
-        str, typer.Option(envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus.")
+        str,
+        typer.Option(
+            envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus, and ?from=NETWORKS."
+        ),
     ] = "",
     replication_timeout: Annotated[
         float,
@@ -115,9 +130,9 @@ def command(
         read_only=read_only,
         replication_timeout_seconds=replication_timeout,
         retain_max_bytes=retain_max_bytes,
-        tls=server_tls(tls_certificate, tls_key) if tls_certificate else None,
+        metrics=_metrics_address(metrics),
+        tls=_tls(tls_certificate, tls_key, tls_client_ca),
     )
-    where = _metrics_address(metrics)
     log_to_stderr(out)
     files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
     if files < CONNECTIONS + _OTHER_FILES:
@@ -125,7 +140,7 @@ def command(
     with stopped_early(out):
         join_if_new(out, options.follow, directory)
         with logweir.open(directory, durability=durability, write_ahead=write_ahead) as log:
-            return serving.run(_serve(out, log, options, where))
+            return serving.run(_serve(out, log, options))
 
 
 @contextmanager
@@ -155,20 +170,39 @@ def log_to_stderr(out: Output) -> None:
     )
 
 
-def _metrics_address(text: str) -> tuple[str, int] | None:
+def _metrics_address(text: str) -> Url | None:
+    """Where metrics are served. Raises `ConfigError`."""
     if not text:
         return None
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise ConfigError("metrics", f"{text!r} is not HOST:PORT", origin="--metrics")
-    return host or "127.0.0.1", int(port)
+    where, _, query = text.partition("?")
+    host, _, port = where.rpartition(":")
+    options = parse_qsl(query, keep_blank_values=True)
+    is_port = port.isdigit() and int(port) <= 65535
+    if not is_port or (query and [name for name, _ in options] != [FROM]):
+        raise ConfigError(
+            "metrics",
+            f"{text!r} is not HOST:PORT",
+            origin="--metrics",
+            hint="write HOST:PORT, and behind it ?from=NETWORKS if only these may read them",
+        )
+    return Url(METRICS, host.strip("[]") or "127.0.0.1", int(port), options=tuple(options))
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> SSLContext | None:
+    """What listeners speak; None for plain TCP. Raises `ConfigError`."""
+    if certificate is not None:
+        return server_tls(certificate, key, client_ca)
+    for name, value in (("tls-key", key), ("tls-client-ca", client_ca)):
+        if value is not None:
+            hint = "give --tls-certificate, too: without it there is no TLS"
+            raise ConfigError(name, "needs a certificate", origin=f"--{name}", hint=hint)
+    return None
 
 
 async def _serve(
     out: Output,
     log: logweir.Log,
     options: serving.ServerOptions,
-    metrics: tuple[str, int] | None,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -176,8 +210,6 @@ async def _serve(
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     server = serving.Server(log, options)
-    if metrics is not None:
-        _serve_metrics(server, metrics)
     urls = await server.start()
     try:
         _announce(out, log, urls)
@@ -196,18 +228,3 @@ def _announce(out: Output, log: logweir.Log, urls: Sequence[Url]) -> None:
         out.message(f"serving {log.path} on {', '.join(map(str, urls))}; stop with Ctrl-C")
     else:
         out.message(f"following into {log.path}; stop with Ctrl-C")
-
-
-def _serve_metrics(server: serving.Server, address: tuple[str, int]) -> None:
-    from prometheus_client import start_http_server
-
-    try:
-        start_http_server(address[1], address[0], registry=server.metrics.registry)
-    except OSError as error:
-        where = f"{address[0]}:{address[1]}"
-        raise ConfigError(
-            "metrics",
-            f"{where} cannot be bound: {error.strerror}",
-            origin="--metrics",
-            hint=bind_hint(error),
-        ) from error

@@ -60,7 +60,7 @@ def command(
 
 
 def _show(out: Output, status: dict[str, Any]) -> None:
-    lists = ("sources", "gaps", "topics", "streams", "replicas", "checksums")
+    lists = ("listeners", "sources", "gaps", "topics", "streams", "replicas", "checksums")
     out.fields((name, value) for name, value in status.items() if name not in lists)
     for name in lists:
         rows = status.get(name)

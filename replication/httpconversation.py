@@ -1,0 +1,55 @@
+"""One connection of a client that asks over HTTP: its requests answered one by one, in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from logweir.replication.httpsession import JSON, HttpSession, Request
+from logweir.replication.link import Link
+
+__all__ = ["Answer", "HttpConversation"]
+
+
+class Answer(NamedTuple):
+    """What is answered: a status, and a body of some type."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON
+
+
+class HttpConversation:
+    """See the module's text. `respond`: the answer to a request."""
+
+    def __init__(self, link: Link, respond: Callable[[Request], Answer]) -> None:
+        self.session = HttpSession(link.time())
+        self._link = link
+        self._respond = respond
+        self._waiting: deque[Request] = deque()
+        self._is_answering = False
+
+    def handle(self, events: Sequence[Request]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        self._waiting.extend(events)
+        if not self._is_answering:
+            self._is_answering = True
+            self._link.hold_reading()
+            self._link.spawn(self._answer())
+
+    async def _answer(self) -> None:
+        """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
+        try:
+            while self._waiting and self._link.is_open:
+                self.session.answer(*self._respond(self._waiting.popleft()))
+                self._link.flush()
+                await asyncio.sleep(0)
+                await self._link.drained()
+        finally:
+            self._is_answering = False
+            self._link.resume_reading()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
