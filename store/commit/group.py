@@ -534,11 +534,9 @@ class Group:
         transaction, without joining them: their bytes are written from where they are. `keys`:
         theirs in the primary index."""
         self._check_change(space)
-        tree = self.txn.tree(space.id, 0)
-        assert tree is not None
         blocks = self._rows.add_tuples(tuples, space.put_prefix, is_local=space.is_local)
         places = self.txn.hold(tuples)
-        tree.load(sorted(zip(keys, places, strict=True)))
+        self.txn.set_all(space.id, keys, places)
         self._large.append(_Large(space.id, keys, places, tuples, blocks))
         self._number(len(tuples))
         self.touched = True
@@ -546,12 +544,8 @@ class Group:
     def written(self) -> None:
         """The log has the blocks: to large tuples that it holds as they are the layer refers."""
         for large in self._large:
-            tree = self.txn.tree(large.space_id, 0)
-            assert tree is not None
             values = values_of(large.tuples, large.blocks)
-            for key, place, value in zip(large.keys, large.places, values, strict=True):
-                if tree.tables[0].get(key) == place:  # no later statement has changed it
-                    tree.put(key, value)
+            self.txn.set_all(large.space_id, large.keys, values, over=large.places)
 
     def defer(self, work: Callable[[], None]) -> None:
         """Have `work` on the state done when the log was written: nothing may refuse it."""

@@ -18,7 +18,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import compress, takewhile
+from operator import eq
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from logweir.errors import LogweirError, RequestError, WriteFailed
@@ -226,7 +227,26 @@ class LayeredTxn:
         """Values in the place of tuples that will be written, until the log has them."""
         first = len(self._unwritten)
         self._unwritten += tuples
-        return [unwritten(number) for number in range(first, len(self._unwritten))]
+        return unwritten(first, len(tuples))
+
+    def set_all(
+        self,
+        space_id: int,
+        keys: Sequence[bytes],
+        values: Sequence[bytes],
+        *,
+        over: list[bytes] | None = None,
+    ) -> None:
+        """Set entries of a primary index for good: no mark takes them back. `over`: only those that
+        are still so, and were set here."""
+        tree = self.tree(space_id, 0)
+        assert tree is not None
+        table = tree.tables[0]
+        pairs: Iterable[tuple[bytes, bytes]] = zip(keys, values, strict=True)
+        if over is not None and (found := list(map(table.get, keys))) != over:
+            pairs = compress(pairs, map(eq, found, over))
+        for key, value in pairs:
+            table.put(key, value)
 
     def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
         """All entries of an index, in order; none where it was never written."""

@@ -18,12 +18,12 @@ Who reads gets the tuple, checked. The named database `references` of the state 
 value for each reference that was made: file u64, space id u32, key of the entry. That of an entry
 which was changed or removed since stays until the file goes, and says nothing.
 
-References stand in the layer of the same commit, and so later in the state; until the log is
-written `unwritten` is in their place, which only the transaction itself sees. What is loaded from
-snapshots and logs stands in the state itself. Before a log file is removed `move_in` puts what is
-still referred to into the state; the file stays open while a view of the state from before that may
-be in use. If a file that is referred to is missing when a folder is opened, the state is thrown
-away and made anew.
+References stand in the layer of the same commit, and so later in the state; `unwritten` is there
+until the log is written, which only the transaction itself sees. What is loaded from snapshots
+and logs stands in the state itself. Before a log file is removed `move_in` puts what is still
+referred to into the state; the file stays open while a view of the state from before that may be in
+use. If a file that is referred to is missing when a folder is opened, the state is thrown away and
+made anew.
 """
 
 from __future__ import annotations
@@ -79,14 +79,15 @@ def values_of(tuples: Sequence[LargeTuple], blocks: Sequence[Pieces]) -> list[by
     return found
 
 
-def unwritten(number: int) -> bytes:
-    """In the place of a reference while the log has not the tuple yet: which one of those of its
-    transaction it is."""
-    return _FORM.pack(REFERENCE, _UNWRITTEN, number, 0, 0, 0)
+def unwritten(first: int, count: int) -> list[bytes]:
+    """In the place of references while the log has not the tuples yet: which of those of their
+    transaction they are, from number `first` on."""
+    begin, end = _FORM.pack(REFERENCE, _UNWRITTEN, 0, 0, 0, 0)[:9], bytes(16)
+    return [begin + number.to_bytes(8, "big") + end for number in range(first, first + count)]
 
 
 def unwritten_number(reference: bytes) -> int | None:
-    """What `unwritten` was told; None for a reference into the log."""
+    """What `unwritten` says; None of a reference into the log."""
     _, file, number, *_ = _FORM.unpack(reference)
     return int(number) if file == _UNWRITTEN else None
 
