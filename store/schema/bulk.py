@@ -177,11 +177,6 @@ class KeyPlan:
         """What the kernel reads; None where it is not used at all."""
         return self._table
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the kernel is used at all, for the tuples that it understands."""
-        return self._table is not None
-
     def key(self, data: bytes) -> list[bytes]:
         """The keys of one tuple. Raises `RequestError` as `TupleFormat.check`."""
         if self._table is None:

@@ -20,9 +20,6 @@ cdef const unsigned char* KINDS
                room=Py_ssize_t)
 cpdef Py_ssize_t split(bytes data, Py_ssize_t at, Py_ssize_t end, u64[::1] offsets) except? -2
 
-@cython.locals(raw="const unsigned char*")
-cpdef Py_ssize_t array_items(bytes data, Py_ssize_t at, Py_ssize_t end) except? -2
-
 @cython.locals(first=Py_ssize_t, stop=Py_ssize_t)
 cdef Py_ssize_t items_at(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept

@@ -130,12 +130,6 @@ def split(data: bytes, at: int, end: int, offsets: Table) -> int:
     return count
 
 
-def array_items(data: bytes, at: int, end: int) -> int:
-    """Where the items of the array at `at` begin; -1 if it is none or cut short."""
-    raw = data
-    return items_at(raw, at, end)
-
-
 def items_at(data: bytes, at: int, end: int) -> int:
     """Where the items of the array at `at` begin; -1 if it is none or cut short."""
     if at >= end:

@@ -35,7 +35,6 @@ cdef extern from "lmdb.h" nogil:
         MDB_LAST
         MDB_NEXT
         MDB_PREV
-        MDB_SET_KEY
         MDB_SET_RANGE
     enum:
         MDB_RDONLY

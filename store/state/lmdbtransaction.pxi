@@ -390,13 +390,6 @@ cdef class Cursor:
         self.check()
         return self.placed(step(self.cursor, True, &self.found, &self.data))
 
-    def set_key(self, key):
-        """Go to that key."""
-        cdef bytes name = held(key)
-        self.check()
-        point(&self.found, name)
-        return self.move(MDB_SET_KEY)
-
     def set_range(self, key):
         """Go to the first key that is not below that one."""
         cdef bytes name = held(key)

@@ -16,7 +16,6 @@ An iterator whose memtable has changed raises RuntimeError at its next step.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
@@ -97,25 +96,6 @@ class PlainMemtable:
             self.size_bytes -= _ENTRY_BYTES + len(key) + len(self._values.pop(key))
             self._changes += 1
 
-    def put_run(
-        self,
-        keys: Buffer,
-        key_bounds: array[int],
-        values: Buffer,
-        value_bounds: array[int],
-    ) -> None:
-        """Put many in order; of a key that comes again the last value stays.
-
-        Key `i` is `keys[key_bounds[i]:key_bounds[i + 1]]`, its value `values[value_bounds[i]:…]`.
-        Bounds are arrays of format "Q". Quick where keys rise. Raises ValueError, before anything
-        is put, for bounds that do not fit one another or their buffer.
-        """
-        check_run(keys, key_bounds, values, value_bounds)
-        own_keys, own_values = bytes(keys), bytes(values)
-        for i in range(len(key_bounds) - 1):
-            key = own_keys[key_bounds[i] : key_bounds[i + 1]]
-            self.put(key, own_values[value_bounds[i] : value_bounds[i + 1]])
-
     def merge(self, newer: PlainMemtable) -> None:
         """Take over all entries of a newer memtable, which stays as it is."""
         for key, value in list(newer._values.items()):
@@ -155,43 +135,6 @@ class PlainMemtable:
     def gone(self) -> list[bytes]:
         """The keys that are gone, ascending."""
         return [key for key, value in self.ascending() if not value]
-
-    def last_key(self) -> bytes | None:
-        """The greatest key, gone or not; None if there is none."""
-        keys = self._ordered()
-        return keys[-1] if keys else None
-
-    def last_with(self, prefix: bytes) -> bytes | None:
-        """The greatest key that begins with `prefix`, gone or not; None if none does."""
-        above = _above(prefix)
-        keys = self._ordered()
-        at = len(keys) if above is None else bisect_left(keys, above)
-        return keys[at - 1] if at and keys[at - 1].startswith(prefix) else None
-
-    def has_only(self, prefix: bytes) -> bool:
-        """Whether every key begins with `prefix`, gone or not."""
-        keys = self._ordered()
-        return not keys or (keys[0].startswith(prefix) and keys[-1].startswith(prefix))
-
-
-def check_run(
-    keys: Buffer, key_bounds: array[int], values: Buffer, value_bounds: array[int]
-) -> None:
-    """Raise ValueError unless a run's bounds fit one another and their buffers."""
-    if len(key_bounds) != len(value_bounds):
-        raise ValueError(f"{len(key_bounds)} bounds of keys but {len(value_bounds)} of values")
-    for buffer, bounds, what in ((keys, key_bounds, "keys"), (values, value_bounds, "values")):
-        last = 0
-        for at, bound in enumerate(bounds):
-            if bound < last or bound > len(buffer):
-                raise ValueError(f"bound {at} of {what} is {bound}, not in {last}…{len(buffer)}")
-            last = bound
-
-
-def _above(prefix: bytes) -> bytes | None:
-    """The least key that is above all that begin with `prefix`; None if nothing is."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def plain_merged_ascending(

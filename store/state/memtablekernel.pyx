@@ -24,7 +24,6 @@ What can fail is done before anything is changed: the nodes that splits need are
 """
 
 cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
@@ -54,21 +53,6 @@ cdef bytes _key_object(const Entry* entry):
 
 cdef bytes _bytes_object(const u8* data, size_t size):
     return PyBytes_FromStringAndSize(<const char*> data, <Py_ssize_t> size)
-
-
-cdef bint _begins(const Entry* entry, bytes prefix):
-    cdef size_t n = PyBytes_GET_SIZE(prefix)
-    return n <= entry.key_size and memcmp(key_of(entry), PyBytes_AS_STRING(prefix), n) == 0
-
-
-cdef int _check(const u64[::1] bounds, Py_ssize_t size, str what) except -1:
-    cdef u64 last = 0
-    cdef Py_ssize_t at
-    for at in range(bounds.shape[0]):
-        if bounds[at] < last or bounds[at] > <u64> size:
-            raise ValueError(f"bound {at} of {what} is {bounds[at]}, not in {last}…{size}")
-        last = bounds[at]
-    return 0
 
 
 @cython.final
@@ -491,22 +475,6 @@ cdef class Memtable:
         else:
             self.set_object(data, PyBytes_GET_SIZE(key), before, NULL)
 
-    def put_run(
-        self, const u8[::1] keys not None, const u64[::1] key_bounds not None,
-        const u8[::1] values not None, const u64[::1] value_bounds not None):
-        cdef const u8* key = &keys[0] if keys.shape[0] else NULL
-        cdef const u8* value = &values[0] if values.shape[0] else NULL
-        cdef Py_ssize_t i
-        if key_bounds.shape[0] != value_bounds.shape[0]:
-            raise ValueError(
-                f"{key_bounds.shape[0]} bounds of keys but {value_bounds.shape[0]} of values")
-        _check(key_bounds, keys.shape[0], "keys")
-        _check(value_bounds, values.shape[0], "values")
-        for i in range(key_bounds.shape[0] - 1):
-            self.set(
-                key + key_bounds[i], key_bounds[i + 1] - key_bounds[i],
-                value + value_bounds[i], value_bounds[i + 1] - value_bounds[i], NULL)
-
     def merge(self, Memtable newer not None):
         if newer.count < MANY:
             self.take(newer)
@@ -566,22 +534,3 @@ cdef class Memtable:
                 keys.append(_key_object(entry))
             entry = step(&place)
         return keys
-
-    def last_key(self):
-        return self.last_with(b"")
-
-    def last_with(self, bytes prefix not None):
-        cdef bytearray above = bytearray(prefix.rstrip(b"\xff"))
-        cdef Cursor place = self.end()
-        cdef Entry* entry
-        if above:
-            above[len(above) - 1] += 1
-            place = self.seek(<const u8*> PyByteArray_AS_STRING(above), len(above))
-        entry = step_back(&place)
-        return _key_object(entry) if entry != NULL and _begins(entry, prefix) else None
-
-    def has_only(self, bytes prefix not None):
-        cdef Cursor front = self.start()
-        cdef Cursor back = self.end()
-        cdef Entry* least = step(&front)
-        return least == NULL or (_begins(least, prefix) and _begins(step_back(&back), prefix))

@@ -66,9 +66,6 @@ _PLACE: Final = struct.Struct(">QI")  # file, space
 _MOVED_BYTES: Final = 16 * 1024 * 1024
 _MOVED_ENTRIES: Final = 10_000
 _ROOM_BYTES: Final = 64 * 1024 * 1024
-_DISK_ROOM_BYTES: Final = 128 * 1024
-_DISK_SECONDS: Final = 0.1
-_DISK_OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
 _STEP_VALUES: Final = 16
 _SMALL_BYTES: Final = 1024
 

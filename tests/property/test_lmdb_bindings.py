@@ -242,7 +242,7 @@ class Bindings(RuleBasedStateMachine):
     @rule(
         cursor=cursors,
         key=keys,
-        name=st.sampled_from(["first", "last", "prev", "next", "set_key", "set_range"]),
+        name=st.sampled_from(["first", "last", "prev", "next", "set_range"]),
         look=st.sampled_from(["", "key", "value", "item"]),
         count=st.integers(0, 5),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from random import Random
@@ -53,18 +52,10 @@ VALUES = st.one_of(
 ITEMS = st.lists(st.tuples(KEYS, VALUES), max_size=60)
 
 
-def bounds_of(parts: Iterable[bytes]) -> array[int]:
-    """Where each begins when they stand one behind the other, and where the last ends."""
-    bounds = array("Q", (0,))
-    for part in parts:
-        bounds.append(bounds[-1] + len(part))
-    return bounds
-
-
-def put_run(table: Any, items: list[tuple[bytes, bytes]]) -> None:
-    """Put items as a run."""
-    keys, values = [key for key, _ in items], [value for _, value in items]
-    table.put_run(b"".join(keys), bounds_of(keys), b"".join(values), bounds_of(values))
+def put_all(table: Any, items: Iterable[tuple[bytes, bytes]]) -> None:
+    """Put items one behind the other."""
+    for key, value in items:
+        table.put(key, value)
 
 
 class Machine(RuleBasedStateMachine):
@@ -81,7 +72,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(items=ITEMS)
     def run(self, items: list[tuple[bytes, bytes]]) -> None:
-        put_run(self.table, items)
+        put_all(self.table, items)
         self.model |= dict(items)
 
     @rule(key=KEYS, value=VALUES)
@@ -113,7 +104,7 @@ class Machine(RuleBasedStateMachine):
     @rule(items=ITEMS)
     def merge(self, items: list[tuple[bytes, bytes]]) -> None:
         newer = self.make()
-        put_run(newer, items)
+        put_all(newer, items)
         self.table.merge(newer)
         assert list(newer.ascending()) == sorted(dict(items).items())
         self.model |= dict(items)
@@ -125,9 +116,6 @@ class Machine(RuleBasedStateMachine):
         at = bisect_left(items, (key,))
         assert list(self.table.ascending(key)) == items[at:]
         assert list(self.table.descending(key)) == items[:at][::-1]
-        begun = [own for own, _ in items if own.startswith(key)]
-        assert self.table.last_with(key) == (begun[-1] if begun else None)
-        assert self.table.has_only(key) == (len(begun) == len(items))
 
     @invariant()
     def shows_all(self) -> None:
@@ -137,7 +125,6 @@ class Machine(RuleBasedStateMachine):
         assert len(self.table) == len(items)
         assert list(self.table.ascending()) == items
         assert list(self.table.descending()) == items[::-1]
-        assert self.table.last_key() == (items[-1][0] if items else None)
         assert self.table.gone() == [key for key, value in items if not value]
         parts = list(self.table.parts(7))
         assert [len(keys) for keys, _ in parts[:-1]] == [7] * (len(parts) - 1)
@@ -169,7 +156,7 @@ def test_the_newest_layer_wins(
     tables = []
     for items in layers:
         table = make()
-        put_run(table, items)
+        put_all(table, items)
         tables.insert(0, table)
         model |= dict(items)
     seen = sorted(item for item in model.items() if item[1])
@@ -206,7 +193,7 @@ def test_two_hundred_thousand_keys(table: Any) -> None:
     keys = [random.randbytes(random.choice((2, 8, 9, 18))) for _ in range(count)]
     own = table()
     model = {key: b"%d" % at for at, key in enumerate(keys)}
-    put_run(own, [(key, b"%d" % at) for at, key in enumerate(keys)])
+    put_all(own, [(key, b"%d" % at) for at, key in enumerate(keys)])
     assert list(own.ascending()) == sorted(model.items())
     for key in keys[::2]:
         own.restore(key, None)
@@ -283,32 +270,6 @@ def test_a_change_ends_a_merge(name: str) -> None:
             list(walking)
 
 
-@each
-def test_a_run_with_bad_bounds_changes_nothing(table: Any) -> None:
-    """Bounds that fall, leave their buffer or do not fit each other are refused before any put."""
-    own = table()
-    good = array("Q", (0, 1, 2))
-    for keys, values in (
-        (array("Q", (0, 1, 3)), good),
-        (array("Q", (0, 2, 1)), good),
-        (array("Q", (0, 1, 2**64 - 1)), good),
-        (array("Q", (2, 1)), array("Q", (0, 1))),
-        (good, array("Q", (0, 1, 3))),
-        (good, array("Q", (0, 1))),
-        (good, array("Q")),
-    ):
-        with pytest.raises(ValueError, match="bound"):
-            own.put_run(b"ab", keys, b"12", values)
-    assert len(own) == 0
-    for nothing in (array("Q"), array("Q", (0,)), array("Q", (2,))):
-        own.put_run(b"ab", nothing, b"12", nothing)
-    assert len(own) == 0
-    own.put_run(
-        bytearray(b"xaab"), array("Q", (1, 2, 3, 4)), memoryview(b"12"), array("Q", (0, 1, 1, 2))
-    )
-    assert list(own.ascending()) == [(b"a", b""), (b"b", b"2")]
-
-
 @compiled
 def test_what_is_no_bytes_is_refused() -> None:
     """Other types are refused with TypeError, and nothing is put."""
@@ -331,7 +292,7 @@ def test_merging_keeps_both(table: Any) -> None:
     own, newer = table(), table()
     large = b"L" * 50_000
     newer.put(b"large", large)
-    put_run(newer, [(b"copied", large), (b"gone", b"")])
+    put_all(newer, [(b"copied", large), (b"gone", b"")])
     own.put(b"gone", b"was here")
     own.merge(newer)
     own.merge(own)
@@ -359,22 +320,19 @@ def test_a_large_value_is_not_copied(table: Any) -> None:
 
 FREED = """
 import resource, sys
-from array import array
 from random import Random
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
 from logweir.store.state import memtable
 Memtable = getattr(memtable, sys.argv[1])
 count = 40_000
-keys = Random(1).randbytes(8 * count)
-values = bytes(160 * count)
-key_bounds = array("Q", range(0, 8 * count + 1, 8))
-value_bounds = array("Q", range(0, 160 * count + 1, 160))
+keys = [Random(at).randbytes(8) for at in range(count)]
+value = bytes(160)
 for _ in range(30):
     table = Memtable()
-    table.put_run(keys, key_bounds, values, value_bounds)
-    table.put(b"large", bytes(1 << 20))
-    for _ in range(3):
-        table.put_run(b"x", array("Q", (0, 1)), bytes(1 << 20), array("Q", (0, 1 << 20)))
+    for key in keys:
+        table.put(key, value)
+    for name in (b"large", b"x", b"x", b"x"):
+        table.put(name, bytes(1 << 20))
     newer, table = table, Memtable()
     table.merge(newer)
     held = table.size_bytes
@@ -413,7 +371,7 @@ def test_rising_keys_fill_their_leaves() -> None:
     sizes = []
     for keys in (numbers, Random(2).sample(numbers, len(numbers))):
         own = Memtable()
-        put_run(own, [(key, b"12345678") for key in keys])
+        put_all(own, [(key, b"12345678") for key in keys])
         sizes.append(own.size_bytes / len(own))
     assert sizes[0] <= sizes[1]
     assert not COMPILED or sizes[0] < 90

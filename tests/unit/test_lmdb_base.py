@@ -85,14 +85,14 @@ def test_a_cursor_tells_what_is_under_it_now(binding: Any, env: Any) -> None:
         for key in (b"a", b"b", b"c"):
             txn.put(key, b"old")
         cursor = txn.cursor()
-        assert cursor.set_key(b"b")
+        assert cursor.set_range(b"b")
         txn.delete(b"b")
         assert cursor.item() == (b"c", b"old")
         txn.put(b"c", b"new")
         assert cursor.item() == (b"c", b"new")
         with env.begin(write=True, parent=txn) as inside:
             inside.put(b"c", b"newer")
-        assert cursor.set_key(b"c")
+        assert cursor.set_range(b"c")
         assert cursor.value() == b"newer"
         txn.delete(b"c")
         assert (cursor.key(), cursor.value()) == (b"", b"")
@@ -325,7 +325,7 @@ def test_a_child_can_do_its_parents_environment_no_harm(ours: Any) -> None:
 
     assert in_child(use) == "Error,Error,Error,Error,Error"
     assert ours.info()["num_readers"] == readers
-    assert cursor.set_key(b"k")
+    assert cursor.set_range(b"k")
     txn.commit()
     assert reader.get(b"k", db=db) is None  # its view of before
     reader.abort()
