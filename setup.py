@@ -30,12 +30,14 @@ KERNELS = {
     "logweir.store.engine.updatekernel": "store/engine/updatekernel.pyx",
     "logweir.store.schema.plankernel": "store/schema/plankernel.pyx",
     "logweir.store.state.layerkernel": "store/state/layerkernel.pyx",
+    "logweir.store.engine.conditionkernel": "store/engine/conditionkernel.pyx",
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
     "logweir.store.state.pagekernel": "store/state/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.bucketkernel": "replication/bucketkernel.py",
+    "logweir.replication.itemkernel": "replication/itemkernel.pyx",
     "logweir.replication.iproto.kernel": "replication/iproto/kernel.py",
     "logweir.replication.tank.kernel": "replication/tank/kernel.py",
     "logweir.replication.synapse.kernel": "replication/synapse/kernel.py",
@@ -43,6 +45,7 @@ KERNELS = {
     "logweir.replication.greenstack.kernel": "replication/greenstack/kernel.py",
     "logweir.replication.greenstack.pushkernel": "replication/greenstack/pushkernel.py",
     "logweir.replication.tap.kernel": "replication/tap/kernel.py",
+    "logweir.replication.tap.pushkernel": "replication/tap/pushkernel.py",
 }
 
 

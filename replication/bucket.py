@@ -50,10 +50,8 @@ __all__ = [
     "ItemStore",
     "VbucketState",
     "absolute_expiry",
-    "pack_head",
     "pack_item",
     "pack_key",
-    "same_place",
     "tombstone",
     "unpack_item",
 ]
@@ -129,17 +127,6 @@ def pack_item(item: Item) -> bytes:
         item.meta,
     )
     return pack(fields if item.ttl == NO_HOPS_MADE else (*fields, item.ttl))
-
-
-def pack_head(item: Item) -> bytes:
-    """How the item's tuple begins, up to and with its vbucket."""
-    count = b"\x9a" if item.ttl == NO_HOPS_MADE else b"\x9b"
-    return count + pack(item.key) + pack(item.vbucket)
-
-
-def same_place(data: bytes, item: Item) -> bool:
-    """Whether a tuple has the item's key and vbucket, which stand behind its first byte."""
-    return data.startswith(pack_head(item)[1:], 1)
 
 
 def unpack_item(data: bytes) -> Item:

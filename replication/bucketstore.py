@@ -23,7 +23,6 @@ from logweir.replication.bucket import (
     VbucketState,
     pack_item,
     pack_key,
-    same_place,
     tombstone,
     unpack_item,
 )
@@ -304,16 +303,12 @@ class GroupItems(_Reader):
 
     def put(self, item: Item) -> Item:
         """See `ItemStore`."""
+        old = self.find(item.key)
+        if old is not None and old.vbucket != item.vbucket:
+            self._remove(old, 0)  # it moves: whoever follows the other vbucket has to know
         if not item.cas:
             item = replace(item, cas=self.bucket.cas.after())
-        request = Request(RowType.REPLACE, self._space.id, tuple=pack_item(item))
-        mark = self._group.mark()
-        old, _ = self._group.execute(request)
-        if old is not None and not same_place(old, item):
-            self._group.rollback(mark)  # it moves: whoever follows the other vbucket has to know
-            self._remove(unpack_item(old), 0)
-            self._group.execute(request)
-        self.changes += 1
+        self._execute(Request(RowType.REPLACE, self._space.id, tuple=pack_item(item)))
         return item
 
     def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:

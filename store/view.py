@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import Answer, Executor
+from logweir.store.engine.executing import DONE, Answer, Executor
 from logweir.store.engine.reference import selected
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import SpaceDef
@@ -83,7 +83,7 @@ class ReadView:
 
         def refer(number: int) -> Answer:
             found = selected(engine, data, columns, number, ids, executor.select_bytes)
-            return True, None, found, None
+            return DONE, None, found, None, (0, 0, 0)
 
         return Answers(
             data,

@@ -392,9 +392,7 @@ class Conversation:
             self.link.flush()
 
         try:
-            has_runs = any(isinstance(one.frame, MutationRun) for one in requests)
-            job = Job(apply, batch.size_bytes, sees_batch=has_runs)
-            service.shared.submit(job, done)
+            service.shared.submit(Job(apply, batch.size_bytes), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error

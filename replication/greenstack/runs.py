@@ -161,9 +161,10 @@ def execute_run(
     ordinary: Callable[[Frame], tuple[Status, bytes]],
 ) -> tuple[bytes, int]:
     """The answers to a run, and how many have failed. `now`: Unix seconds; `uuid`: first 8 bytes of
-    the instance's; `ordinary`: runs one request, after what was deferred is applied.
+    the instance's; `ordinary`: runs one request.
     """
-    marks = array("Q", (0, group.last_lsn + 1))
+    data = run.sets()
+    marks = array("Q")
     frames: list[Frame] = []
     failed = 0
 
@@ -178,9 +179,11 @@ def execute_run(
             return encode_answer(packet, status, value=b"")  # type: ignore[arg-type]
         return encode_answer(packet, cas=MutationAnswer.decode(payload).cas)
 
-    data = run.sets()
-    sets = runs.RequestRun(data, 0, len(data), run.count, run.count, len(data))
-    replies = b"".join(runs.execute_run(sets, items, now, one, group))
+    def mark(at: int, lsn: int) -> None:
+        marks.extend((int.from_bytes(data[at + 12 : at + 16], "big"), lsn))
+
+    sets = runs.RequestRun(data, 0, len(data), run.count, run.count)
+    replies = b"".join(runs.execute_run(sets, items, now, one, group, mark))
     if not replies:  # all are quiet, and went well
         return b"", 0
     marks.append(_END)

@@ -31,7 +31,6 @@ def answer_one(executor: Executor, one: Pending, now: float) -> Answer:
 
 def execute_alone(group: Group, executor: Executor, one: Pending, now: float) -> Answer:
     """One request as a transaction of its own."""
-    group.run_deferred()
     mark = group.mark()
     try:
         answer = answer_one(executor, one, now)

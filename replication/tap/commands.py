@@ -38,16 +38,12 @@ dead takes them, others: 07. A TTL of 0: 04; else it is kept, less one.
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucket import (
-    NO_HOPS_MADE,
     Item,
     ItemStore,
     VbucketState,
@@ -57,7 +53,16 @@ from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, en
 from logweir.replication.tap.messages import Opaque, PacketFlag, TapMessage, decode_tap
 from logweir.replication.tap.pending import Pending
 
-__all__ = ["READS", "TAP_OPCODES", "Executor", "is_malformed"]
+__all__ = [
+    "READS",
+    "TAP_OPCODES",
+    "Executor",
+    "Failed",
+    "is_malformed",
+    "item_answer",
+    "item_of",
+    "plain_opcode",
+]
 
 _QUIET: Final = {
     Opcode.GETQ: Opcode.GET,
@@ -88,12 +93,13 @@ READS: Final = frozenset(
 )
 """Commands that change nothing."""
 
+_READING: Final = frozenset((Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GATK))
+_ITEMS: Final = (
+    *(Opcode.GET, Opcode.GETK, Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE),
+    *(Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND),
+    *(Opcode.TOUCH, Opcode.GAT, Opcode.GATK),
+)
 TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
-_NO_CREATE: Final = 0xFFFFFFFF
-_SET: Final = struct.Struct(">II")
-_COUNT: Final = struct.Struct(">QQI")
-_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)")
-_U64_END: Final = 1 << 64
 
 # (allowed sizes of the extras, needs a key, may have a value)
 _SHAPES: Final = {
@@ -121,7 +127,7 @@ _SHAPES: Final = {
 
 def is_malformed(packet: Packet) -> bool:
     """Whether a request has not the parts that its opcode needs: 04, and the connection ends."""
-    opcode = _plain(packet.opcode)
+    opcode = plain_opcode(packet.opcode)
     shape = None if opcode is None else _SHAPES.get(opcode)
     if shape is None or packet.too_big:
         return False
@@ -133,7 +139,7 @@ def is_malformed(packet: Packet) -> bool:
     return not 0 < len(packet.key) <= TAP_KEY_BYTES
 
 
-def _plain(opcode: int) -> Opcode | None:
+def plain_opcode(opcode: int) -> Opcode | None:
     """The loud form of an opcode; None: it is not known."""
     try:
         known = Opcode(opcode)
@@ -142,7 +148,7 @@ def _plain(opcode: int) -> Opcode | None:
     return _QUIET.get(known, known)
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """A command has failed with that status."""
 
     def __init__(self, status: Status) -> None:
@@ -175,19 +181,7 @@ class Executor:
         self.auto_nack = False
         """Whether the producer on this connection takes refusals of any packet."""
         self._commands: dict[Opcode, Callable[[Packet], bytes]] = {
-            Opcode.GET: self._get,
-            Opcode.GETK: self._get,
-            Opcode.SET: self._store,
-            Opcode.ADD: self._store,
-            Opcode.REPLACE: self._store,
-            Opcode.DELETE: self._delete,
-            Opcode.INCREMENT: self._count,
-            Opcode.DECREMENT: self._count,
-            Opcode.APPEND: self._extend,
-            Opcode.PREPEND: self._extend,
-            Opcode.TOUCH: self._touch,
-            Opcode.GAT: self._touch,
-            Opcode.GATK: self._touch,
+            **dict.fromkeys(_ITEMS, self._item),
             Opcode.FLUSH: self._flush,
             Opcode.STAT: self._stat,
             Opcode.NOOP: encode_answer,
@@ -204,7 +198,7 @@ class Executor:
         """
         if request.opcode in TAP_OPCODES:
             return self._tap(request)
-        opcode = _plain(request.opcode)
+        opcode = plain_opcode(request.opcode)
         command = None if opcode is None else self._commands.get(opcode)
         if command is None:
             return encode_answer(request, Status.UNKNOWN_COMMAND, value=b"")
@@ -213,7 +207,7 @@ class Executor:
         is_quiet = opcode != request.opcode
         try:
             answer = command(request)
-        except _Failed as failed:
+        except Failed as failed:
             if failed.status == Status.NOT_FOUND and opcode in _READING:
                 if is_quiet:
                     return b""
@@ -228,98 +222,18 @@ class Executor:
             return
         if state == VbucketState.PENDING:
             raise Pending
-        raise _Failed(Status.NOT_MY_VBUCKET)
+        raise Failed(Status.NOT_MY_VBUCKET)
 
-    def _find(self, request: Packet) -> Item | None:
-        """The item that a request is about; checks the vbucket and the request's CAS."""
-        self._active(request)
-        found = self._items.get(request.key, request.vbucket)
-        if found is not None and request.cas and request.cas != found.cas:
-            raise _Failed(Status.EXISTS)
-        return found
-
-    def _get(self, request: Packet) -> bytes:
+    def _item(self, request: Packet) -> bytes:
+        """What is no part of a run (`replication.tap.runs`): a value that is too long, a vbucket
+        that is not active, in a view an odd item."""
+        if len(request.value) > TAP_VALUE_BYTES:
+            raise Failed(Status.TOO_BIG)
         self._active(request)
         found = self._items.get(request.key, request.vbucket)
         if found is None:
-            raise _Failed(Status.NOT_FOUND)
-        return _item_answer(request, found)
-
-    def _store(self, request: Packet) -> bytes:
-        if len(request.value) > TAP_VALUE_BYTES:
-            raise _Failed(Status.TOO_BIG)
-        opcode = _plain(request.opcode)
-        old = self._find(request)
-        if old is None and (request.cas or opcode == Opcode.REPLACE):
-            raise _Failed(Status.NOT_FOUND)
-        if old is not None and opcode == Opcode.ADD and not request.cas:
-            raise _Failed(Status.EXISTS)
-        flags, expiry = _SET.unpack(request.extras)
-        stored = self._items.put(
-            Item(
-                request.key,
-                request.vbucket,
-                request.value,
-                flags,
-                absolute_expiry(expiry, self._now),
-                datatype=request.datatype,
-            )
-        )
-        return encode_answer(request, cas=stored.cas)
-
-    def _delete(self, request: Packet) -> bytes:
-        if self._find(request) is None:
-            raise _Failed(Status.NOT_FOUND)
-        self._items.remove(request.key, request.vbucket)
-        return encode_answer(request)
-
-    def _count(self, request: Packet) -> bytes:
-        delta, first, expiry = _COUNT.unpack(request.extras)
-        old = self._find(request)
-        if old is None:
-            if expiry == _NO_CREATE:
-                raise _Failed(Status.NOT_FOUND)
-            number = first
-            item = Item(
-                request.key,
-                request.vbucket,
-                b"%d" % number,
-                expiry=absolute_expiry(expiry, self._now),
-            )
-        else:
-            match = _NUMBER.match(old.value)
-            if match is None or len(match[1]) > 25 or (number := int(match[1])) >= _U64_END:
-                raise _Failed(Status.BAD_DELTA)
-            if _plain(request.opcode) == Opcode.INCREMENT:
-                number = (number + delta) % _U64_END
-            else:
-                number = max(number - delta, 0)
-            text = (b"%d" % number).ljust(len(old.value))
-            item = replace(old, value=text, cas=0, ttl=NO_HOPS_MADE)
-        stored = self._items.put(item)
-        return encode_answer(request, value=number.to_bytes(8, "big"), cas=stored.cas)
-
-    def _extend(self, request: Packet) -> bytes:
-        old = self._find(request)
-        if old is None:
-            raise _Failed(Status.NOT_STORED)
-        is_append = _plain(request.opcode) == Opcode.APPEND
-        value = old.value + request.value if is_append else request.value + old.value
-        if len(value) > TAP_VALUE_BYTES:
-            raise _Failed(Status.TOO_BIG)
-        stored = self._items.put(replace(old, value=value, cas=0, ttl=NO_HOPS_MADE))
-        return encode_answer(request, cas=stored.cas)
-
-    def _touch(self, request: Packet) -> bytes:
-        old = self._find(replace(request, cas=0))
-        if old is None:
-            raise _Failed(Status.NOT_FOUND)
-        expiry = absolute_expiry(int.from_bytes(request.extras, "big"), self._now)
-        stored = self._items.put(replace(old, expiry=expiry, ttl=NO_HOPS_MADE))
-        if request.opcode == Opcode.TOUCH:
-            extras = stored.flags.to_bytes(4, "big")
-            return encode_answer(request, extras=extras, cas=stored.cas)
-        return _item_answer(request, stored)
+            raise Failed(Status.NOT_FOUND)
+        return item_answer(request, found)
 
     def _flush(self, request: Packet) -> bytes:
         delay = int.from_bytes(request.extras, "big")
@@ -342,19 +256,19 @@ class Executor:
         try:
             wanted = VbucketState(int.from_bytes(state, "big"))
         except ValueError:
-            raise _Failed(Status.INVALID) from None
+            raise Failed(Status.INVALID) from None
         self._items.set_state(request.vbucket, wanted)
         return encode_answer(request)
 
     def _get_vbucket(self, request: Packet) -> bytes:
         state = self._items.state(request.vbucket)
         if state is None:
-            raise _Failed(Status.NOT_MY_VBUCKET)
+            raise Failed(Status.NOT_MY_VBUCKET)
         return encode_answer(request, value=int(state).to_bytes(4, "big"))
 
     def _delete_vbucket(self, request: Packet) -> bytes:
         if self._items.state(request.vbucket) is None:
-            raise _Failed(Status.NOT_MY_VBUCKET)
+            raise Failed(Status.NOT_MY_VBUCKET)
         self._items.set_state(request.vbucket, None)
         return encode_answer(request)
 
@@ -405,9 +319,6 @@ class Executor:
         return Status.SUCCESS
 
 
-_READING: Final = frozenset((Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GATK))
-
-
 def item_of(message: TapMessage) -> Item:
     """The item that a mutation makes; it may go one hop less far than the mutation."""
     return Item(
@@ -423,13 +334,15 @@ def item_of(message: TapMessage) -> Item:
     )
 
 
-def _item_answer(request: Packet, item: Item) -> bytes:
+def item_answer(request: Packet, item: Item) -> bytes:
+    """The answer to GET, GAT or TOUCH where there is an item."""
     with_key = request.opcode in (Opcode.GETK, Opcode.GETKQ, Opcode.GATK, Opcode.GATKQ)
+    is_touch = request.opcode == Opcode.TOUCH
     return encode_answer(
         request,
         extras=item.flags.to_bytes(4, "big"),
         key=item.key if with_key else b"",
-        value=item.value,
+        value=b"" if is_touch else item.value,
         cas=item.cas,
-        datatype=item.datatype,
+        datatype=0 if is_touch else item.datatype,
     )

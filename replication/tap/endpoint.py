@@ -432,7 +432,7 @@ class Conversation:
             self._finish(run, job)
 
         try:
-            service.shared.submit(Job(apply, run.event.size_bytes, sees_batch=True), done)
+            service.shared.submit(Job(apply, run.event.size_bytes), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
@@ -579,7 +579,6 @@ def _count(requests: Sequence[Packet | RequestRun]) -> int:
 
 def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
     """One request as a transaction of its own."""
-    group.run_deferred()
     mark = group.mark()
     try:
         answer = executor.execute(request)

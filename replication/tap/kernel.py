@@ -1,18 +1,20 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""The hot loops of memcached and TAP: runs of commands, and items as packets of a stream.
+"""The hot loops of memcached's commands: runs of them, what they store, and their answers.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.tap.runs` is its face; nothing
-else calls it. Packets are specified in `replication.tap.codec`, what commands do in
-`replication.tap.commands`, tuples in `replication.bucket`,
-what reads and writes them in `replication.bucketkernel`.
+stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.tap.runs` is its face,
+`pushkernel` is for what goes out; nothing else calls it. Packets are specified in
+`replication.tap.codec`, what commands do in `replication.tap.commands`, tuples in
+`replication.bucket`, what reads and writes them in `replication.bucketkernel`.
 
-A *run* is whole, well-formed requests one behind the other: GET, SET, ADD, REPLACE, DELETE with
-their quiet and K forms, and NOOP. What is not of that form ends the run and goes the ordinary way,
-also if it is merely odd. `execute` stops before a request that needs more than it knows: a vbucket
-that is not active, an item that is expired, of another vbucket or not written as `pack_item` does,
-a key that LMDB would not take as it is. Every number is an unsigned 64-bit one.
+A *run* is whole, well-formed requests about items one behind the other, with their quiet and K
+forms, and NOOP; one alone is a run. `statements` makes changes of items of them
+(`replication.bucketchange`), `answers` what is told of those; both stop before a request that needs
+more than they know: a vbucket that is not active, an item that is not written as `pack_item` does.
+So does `read`, which answers a run of GETs in a view, also before an item that is expired, or of
+another vbucket, and a key that LMDB would not take as it is. Every number is an unsigned 64-bit
+one.
 
 Nothing here recurses or believes a length: every read and write is checked against the ends of its
 buffer first, since the compiled one would not notice. A table of the caller's own that is too short
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING
 import logweir.replication.bucketkernel as bucket
 import logweir.store.schema.kernel as keys
 import logweir.wal.kernel as rows
-from logweir.replication.tap.codec import TEXTS, Status
+from logweir.replication.tap.codec import TEXTS
 
 if TYPE_CHECKING:
     from array import array
@@ -37,56 +39,74 @@ if TYPE_CHECKING:
 COMPILED = not __file__.endswith(".py")
 
 # What `take_run` writes.
-RUN_STOP, RUN_CHANGES, RUN_BYTES = range(3)
+RUN_STOP, RUN_CHANGES = range(2)
 
-# What `execute` reads and writes.
-AT, ANSWERS, BODIES, ROWS, NOW, CAS = range(6)
+# What `read`, `statements` and `answers` are given and write.
+AT, USED, COUNT, NOW = range(4)
 
-# How `execute` ended.
+# How they ended.
 DONE, NEED_STATE, NO_ROOM, ODD = range(4)
 
-# Kinds of rows that `execute` writes.
-PUT, TOMBSTONE, REMOVAL = range(3)
-
-ITEM_BYTES = 64  # of a tuple, or of the rows of a removal, without keys and values
+ITEM_BYTES = 96  # of a tuple and a key, without the bytes of keys and values
+WIDTH, RESULTS = 13, 10  # of a statement, of what came of it: store.engine.statementkernel
 
 # The same for C, which alone then sees them.
-_RUN_STOP, _RUN_CHANGES, _RUN_BYTES = range(3)
-_AT, _ANSWERS, _BODIES, _ROWS, _NOW, _CAS = range(6)
+_RUN_STOP, _RUN_CHANGES = range(2)
+_AT, _USED, _COUNT, _NOW = range(4)
 _DONE, _NEED_STATE, _NO_ROOM, _ODD = range(4)
-_PUT, _TOMBSTONE, _REMOVAL = range(3)
 _ITEM_BYTES = ITEM_BYTES
+_WIDTH, _RESULTS = WIDTH, RESULTS
 
-_GET, _SET, _ADD, _REPLACE, _DELETE, _NOOP = range(1, 7)
+# Kinds of requests: but for the last those of replication.bucketchange.
+_GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT, _TOUCH = range(
+    1, 11
+)
+_NOOP = 12
+_NO_CREATE = 0x100
+_NEVER = 0xFFFF_FFFF  # expiry of a counter that is not to be made
+
+# Of a statement, and of its result.
+(_KIND, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD, _VALUE) = (0, 4, 5, 8, 9, 10, 11)
+(_STATUS, _CODE, _TOLD, _NUMBER, _OLD, _OLD_END, _NEW, _NEW_END) = range(8)
+_COMPUTED, _ROW_REPLACE, _ROW_DELETE = 4, 3, 5
+_REFUSED, _INTERNAL = 1, 0x84
 _HEADER = 24
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
 _STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
-_SCRATCH = 600  # an index entry of any key of `_KEY_MAX` bytes fits behind that of its vbucket
+_SCRATCH = 600  # an index entry of any key of `_KEY_MAX` bytes fits
 _ENTRY_MAX = 509  # longest entry of an index that the state keeps as it is
-_PLACE = 9  # of the second index's entry before the key's: the vbucket
 _ACTIVE = 1
-_MISSING, _EXISTS = 1, 2  # Status
-_PRIVATE, _AGE = 9, 2  # bytes, and the last of them where they are made here
+_MISSING = 1  # Status
 
 _kind_of = bytearray(256)
 _quiet_of = bytearray(256)
 for _opcode, _quiet, _kind in (
     *((0x00, 0x09, _GET), (0x0C, 0x0D, _GET), (0x01, 0x11, _SET), (0x02, 0x12, _ADD)),
     *((0x03, 0x13, _REPLACE), (0x04, 0x14, _DELETE), (0x0A, 0x0A, _NOOP)),
+    *((0x05, 0x15, _INCREMENT), (0x06, 0x16, _DECREMENT), (0x0E, 0x19, _APPEND)),
+    *((0x0F, 0x1A, _PREPEND), (0x1C, 0x1C, _TOUCH), (0x1D, 0x1E, _TOUCH), (0x23, 0x24, _TOUCH)),
 ):
     _kind_of[_opcode] = _kind_of[_quiet] = _kind
-    _quiet_of[_quiet] = 1
+    if _quiet != _opcode:
+        _quiet_of[_quiet] = 1
+_gets_of = bytearray(256)  # 1: the answer holds an item, 2: with its key
+for _opcode in (0x00, 0x09, 0x1D, 0x1E):
+    _gets_of[_opcode] = 1
+for _opcode in (0x0C, 0x0D, 0x23, 0x24):
+    _gets_of[_opcode] = 2
 _kinds = bytes(_kind_of)
 _quiets = bytes(_quiet_of)
+_gets = bytes(_gets_of)
 KINDS = _kinds
 QUIETS = _quiets
-_missing_text = TEXTS[Status.NOT_FOUND]
-_exists_text = TEXTS[Status.EXISTS]
-TEXT_BYTES = len(_exists_text)
-_MISSING_BYTES = len(_missing_text)
-_EXISTS_BYTES = len(_exists_text)
-MISSING_TEXT = _missing_text
-EXISTS_TEXT = _exists_text
+GETS = _gets
+_TEXT_ROOM = 64
+_slots = bytearray(256 * _TEXT_ROOM)  # of each status its length and its text
+for _status, _said in TEXTS.items():
+    _slots[_TEXT_ROOM * _status] = len(_said)
+    _slots[_TEXT_ROOM * _status + 1 : _TEXT_ROOM * _status + 1 + len(_said)] = _said
+_texts = bytes(_slots)
+SAID = _texts
 
 # What `bucketkernel.item_end` finds of an item.
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
@@ -95,16 +115,30 @@ EXISTS_TEXT = _exists_text
 (_COMPRESSION, _DATE_AT) = (16, 17)
 
 
+def extras_of(kind: int) -> int:
+    """How many bytes of extras a request of that kind has."""
+    if kind in (_SET, _ADD, _REPLACE):
+        return 8
+    if kind in (_INCREMENT, _DECREMENT):
+        return 20
+    return 4 if kind == _TOUCH else 0
+
+
+def holds_value(kind: int) -> bool:
+    """Whether a request of that kind may have a value."""
+    return kind in (_SET, _ADD, _REPLACE, _APPEND, _PREPEND)
+
+
 def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> int:
     """Find the run that begins at `at`. Returns how many requests it has, at most `most`.
 
-    `value_max`: longest value; `found`: takes where the run stops, how many requests may change
-    something, and the bytes of their keys and values.
+    `value_max`: longest value; `found`: takes where the run stops, and how many requests may change
+    something.
     """
     raw = data
     end = len(data)
-    count = changes = size = 0
-    if at < 0 or len(found) <= _RUN_BYTES:
+    count = changes = 0
+    if at < 0 or len(found) <= _RUN_CHANGES:
         raise IndexError("take_run: no room for what is found")
     while count < most and end - at >= _HEADER and raw[at] == 0x80:
         kind = KINDS[raw[at + 1]]
@@ -117,21 +151,17 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
             if body:
                 break
         else:
-            if key_bytes == 0 or key_bytes > _KEY_MAX:
+            value_bytes = body - extras_bytes - key_bytes
+            if key_bytes == 0 or key_bytes > _KEY_MAX or value_bytes > value_max:
                 break
-            if kind in (_GET, _DELETE):
-                if body != key_bytes:
-                    break
-            elif extras_bytes != 8 or body - 8 - key_bytes > value_max:
+            if extras_bytes != extras_of(kind) or (value_bytes and not holds_value(kind)):
                 break
             if kind != _GET:
                 changes += 1
-                size += body
         at += _HEADER + body
         count += 1
     found[_RUN_STOP] = at
     found[_RUN_CHANGES] = changes
-    found[_RUN_BYTES] = size
     return count
 
 
@@ -149,21 +179,35 @@ def put_answer(
 
 
 def put_refusal(out: bytearray, at: int, opcode: int, status: int, opaque: int) -> int:
-    """Write the answer that there is no such item, or that it is there. Unchecked."""
-    if status == _MISSING:
-        at = put_answer(out, at, opcode, status, opaque, 0, _MISSING_BYTES)
-        return rows.copy(MISSING_TEXT, 0, _MISSING_BYTES, out, at)
-    at = put_answer(out, at, opcode, status, opaque, 0, _EXISTS_BYTES)
-    return rows.copy(EXISTS_TEXT, 0, _EXISTS_BYTES, out, at)
+    """Write an answer that says why not. Unchecked."""
+    slot = _TEXT_ROOM * (status & 0xFF)
+    size = SAID[slot]
+    at = put_answer(out, at, opcode, status, opaque, 0, size)
+    return rows.copy(SAID, slot + 1, slot + 1 + size, out, at)
+
+
+def put_missing(
+    data: bytes, key_at: int, key_bytes: int, opcode: int, opaque: int, out: bytearray, at: int
+) -> int:
+    """Write the answer to a request for an item that there is none: of a quiet one nothing, of a K
+    form the key. Unchecked."""
+    if QUIETS[opcode]:
+        return at
+    if GETS[opcode] == 1:
+        return put_refusal(out, at, opcode, _MISSING, opaque)
+    head = at
+    at = put_answer(out, at, opcode, _MISSING, opaque, 0, key_bytes)
+    bucket.put2(out, head + 2, key_bytes)
+    return rows.copy(data, key_at, key_at + key_bytes, out, at)
 
 
 def put_item(
     out: bytearray, at: int, opcode: int, opaque: int, item: bytes, fields: list[int]
 ) -> int:
-    """Write the answer to GET that holds an item. Unchecked."""
+    """Write the answer to GET or GAT that holds an item. Unchecked."""
     head = at
     key_bytes = 0
-    if opcode >= 0x0C:
+    if GETS[opcode] == 2:
         key_bytes = fields[_KEY_END] - fields[_KEY_AT]
     body = 4 + key_bytes + (fields[_VALUE_END] - fields[_VALUE_AT])
     at = put_answer(out, at, opcode, 0, opaque, fields[_ITEM_CAS], body)
@@ -176,22 +220,31 @@ def put_item(
     return rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], out, at)
 
 
-def put_new(
-    data: bytes, at: int, key_bytes: int, body: int, now: int, cas: int, out: bytearray, used: int
+def put_given(
+    data: bytes, at: int, kind: int, key_bytes: int, body: int, now: int, out: bytearray, used: int
 ) -> int:
-    """Write the tuple that the request at `at` stores. Returns where it ends. Unchecked."""
-    key_at = at + _HEADER + 8
-    expiry = bucket.load4(data, at + 28)
-    if 0 < expiry <= 2592000:  # bucket.RELATIVE_SECONDS
-        expiry += now
+    """Write the tuple that the request at `at` gives: see `replication.bucketchange`. Returns where
+    it ends. Unchecked."""
+    extras_bytes = extras_of(kind)
+    key_at = at + _HEADER + extras_bytes
+    flags = expiry = 0
+    if extras_bytes:
+        expiry = bucket.load4(data, key_at - 4)
+        if 0 < expiry <= 2592000:  # bucket.RELATIVE_SECONDS
+            expiry += now
+    if extras_bytes == 8:
+        flags = bucket.load4(data, at + _HEADER)
     out[used] = 0x9A
     used = bucket.put_bin(data, key_at, key_at + key_bytes, out, used + 1)
     used = rows.put_uint(out, used, bucket.load2(data, at + 6))
-    used = bucket.put_bin(data, key_at + key_bytes, at + _HEADER + body, out, used)
-    used = rows.put_uint(out, used, bucket.load4(data, at + 24))
+    if extras_bytes == 20:
+        used = put_number(rows.load(data, at + _HEADER + 8, 8), out, used)
+    else:
+        used = bucket.put_bin(data, key_at + key_bytes, at + _HEADER + body, out, used)
+    used = rows.put_uint(out, used, flags)
     used = rows.put_uint(out, used, expiry)
-    used = rows.put_uint(out, used, cas)
-    used = rows.put_uint(out, used, data[at + 5])
+    used = rows.put_uint(out, used, rows.load(data, at + 16, 8))
+    used = rows.put_uint(out, used, data[at + 5] if extras_bytes == 8 else 0)
     out[used] = 0x00
     out[used + 1] = 0xA0
     out[used + 2] = 0xC4
@@ -199,289 +252,263 @@ def put_new(
     return used + 4
 
 
-def put_tombstone(
-    item: bytes, end: int, fields: list[int], cas: int, out: bytearray, used: int
-) -> int:
-    """Write the tombstone of an item of `end` bytes. Returns where it ends. Unchecked."""
-    out[used] = 0x9A  # it may go as far as what is written here
-    used = rows.copy(item, 1, fields[_HEAD_END], out, used + 1)
+def put_number(number: int, out: bytearray, used: int) -> int:
+    """Write a number as text in a bin. Returns where it ends. Unchecked."""
+    size = 1
+    rest = number // 10
+    while rest:
+        size += 1
+        rest //= 10
     out[used] = 0xC4
-    out[used + 1] = 0x00
-    used = rows.copy(item, fields[_FLAGS_AT], fields[_FLAGS_END], out, used + 2)
-    out[used] = 0x00
-    used = rows.put_uint(out, used + 1, cas)
-    return rows.copy(item, fields[_TAIL_AT], fields[_META_END], out, used)
+    out[used + 1] = size
+    used += 2 + size
+    for i in range(size):
+        out[used - 1 - i] = 0x30 + number % 10
+        number //= 10
+    return used
 
 
-def verdict(kind: int, wanted: int, is_there: bool, cas: int) -> int:
-    """The status of a change. `wanted`: CAS of the request; `cas`: of the item that is there."""
-    if not is_there:
-        return _MISSING if wanted or kind in (_REPLACE, _DELETE) else 0
-    if wanted:
-        return 0 if wanted == cas else _EXISTS
-    return _EXISTS if kind == _ADD else 0
-
-
-def execute(
+def statements(
     data: bytes,
     stop: int,
+    most: int,
     numbers: Table,
     states: bytearray,
-    get: Callable[[bytes], bytes | None],
-    latest: dict[bytes, bytes | None] | None,
-    born: dict[bytes, bytes] | None,
-    gone: dict[bytes, bytes] | None,
-    scratch: bytearray,
-    answers: bytearray,
-    bodies: bytearray,
-    bounds: Table,
-    kinds: bytearray,
+    out: bytearray,
+    columns: Table,
 ) -> int:
-    """Run the requests of a run up to `stop`. Returns how it ended.
+    """Make statements of the requests of a run up to `stop`, of `most` of them at most. Returns how
+    it ended.
 
-    `numbers`: where the next request begins; bytes used of `answers` and `bodies`; rows made so
-    far; the time, in whole Unix seconds; the next CAS. `states`: one byte for each vbucket, 0: not
-    asked yet, else its state, 255 if there is none; `get(entry)`: the tuple with that
-    entry in the first index; `scratch`: room for `_PLACE` and two entries. `latest`: what the run
-    has changed so far, tuple or None by entry; `born`, `gone`: by entry in the first index the
-    entry in the second of what it has made and removed; all None: the run changes nothing.
-
-    Row i stands in `bodies` from bounds[i] to bounds[i + 1], of kind kinds[i]: the tuple of a put
-    or tombstone, the key of a removal. All have room for 2 rows for each request.
+    `numbers`: where the next request begins; bytes used of `out`; statements made so far; the time,
+    in whole Unix seconds. `states`: one byte for each vbucket, 0: not asked yet, else its state,
+    255 if there is none. `columns`: takes `WIDTH` numbers of each statement; all zeros behind those
+    that there are.
     """
-    raw, out, to, place = data, answers, bodies, scratch
-    fields = [0] * 18
-    known = states
-    if len(numbers) <= _CAS:
-        raise IndexError("execute: a table is too short")
+    raw, to, known = data, out, states
+    if len(numbers) <= _NOW or len(states) < _STATES:
+        raise IndexError("statements: a table is too short")
     at = numbers[_AT]
-    said = numbers[_ANSWERS]
-    used = numbers[_BODIES]
-    row = numbers[_ROWS]
-    cas = numbers[_CAS]
+    used = numbers[_USED]
+    count = numbers[_COUNT]
     now = numbers[_NOW]
-    room = len(answers)
-    bodies_room = len(bodies)
+    room = len(out)
+    if at < 0 or used < 0 or count < 0 or used > room or stop > len(data):
+        raise IndexError("statements: numbers beyond their buffers")
     how = _DONE
-    if len(states) < _STATES or len(scratch) < _SCRATCH or at < 0 or stop > len(data):
-        raise IndexError("execute: a table is too short")
-    if said < 0 or used < 0 or row < 0 or used > bodies_room:
-        raise IndexError("execute: numbers beyond their buffers")
-    place[0] = keys.KEY_POSITIVE
-    place[_PLACE] = keys.KEY_BINARY
-    while at < stop:
+    while at < stop and most:
         if stop - at < _HEADER:
-            raise IndexError("execute: a part of a request")
-        opcode = raw[at + 1]
-        kind = KINDS[opcode]
+            raise IndexError("statements: a part of a request")
+        kind = KINDS[raw[at + 1]]
         body = bucket.load4(raw, at + 8)
-        if body > stop - at - _HEADER or bucket.load2(raw, at + 2) + raw[at + 4] > body:
-            raise IndexError("execute: a part of a request")
-        opaque = bucket.load4(raw, at + 12)
-        if room - said < _HEADER + _KEY_MAX + 32:
-            how = _NO_ROOM
-            break
+        key_bytes = bucket.load2(raw, at + 2)
+        if body > stop - at - _HEADER or key_bytes + raw[at + 4] > body:
+            raise IndexError("statements: a part of a request")
         if kind == _NOOP:
-            said = put_answer(out, said, opcode, 0, opaque, 0, 0)
-            at += _HEADER
+            at += _HEADER + body
             continue
         vbucket = bucket.load2(raw, at + 6)
         if known[vbucket] != _ACTIVE:
             how = _NEED_STATE if known[vbucket] == 0 else _ODD
             break
-        key_bytes = bucket.load2(raw, at + 2)
-        has_item = kind in (_SET, _ADD, _REPLACE)
-        if kind == 0 or key_bytes > _KEY_MAX or (has_item and raw[at + 4] != 8):
+        if kind == 0 or key_bytes > _KEY_MAX or raw[at + 4] != extras_of(kind):
             how = _ODD  # `take_run` gives no such one
             break
-        key_at = at + _HEADER + raw[at + 4]
-        bucket.put8(place, 1, vbucket)
-        end = keys.put_raw(raw, key_at, key_bytes, place, _PLACE + 1)
-        if end > _ENTRY_MAX:
-            how = _ODD
-            break
-        entry = bucket.piece(place, _PLACE, end)
-        is_known = latest is not None and entry in latest
-        old = latest[entry] if latest is not None and is_known else get(entry)
-        old_bytes = 0
-        item = raw
-        if old is not None:
-            tuple_ = old
-            item = tuple_
-            old_bytes = len(tuple_)
-            if (
-                not bucket.read_item(item, 0, old_bytes, fields)
-                or fields[_VBUCKET] != vbucket
-                or 0 < fields[_EXPIRY] <= now
-            ):
-                how = _ODD
-                break
-        if kind == _GET:
-            if old is not None:
-                if room - said < _HEADER + 4 + old_bytes:
-                    how = _NO_ROOM
-                    break
-                said = put_item(out, said, opcode, opaque, item, fields)
-            elif opcode == 0x00:
-                said = put_refusal(out, said, opcode, _MISSING, opaque)
-            elif opcode == 0x0C:
-                head = said
-                said = put_answer(out, said, opcode, _MISSING, opaque, 0, key_bytes)
-                bucket.put2(out, head + 2, key_bytes)
-                said = rows.copy(raw, key_at, key_at + key_bytes, out, said)
-            at += _HEADER + body
-            continue
-        if latest is None or born is None or gone is None:
-            how = _ODD
-            break
-        status = verdict(kind, rows.load(raw, at + 16, 8), old is not None, fields[_ITEM_CAS])
-        if status:
-            said = put_refusal(out, said, opcode, status, opaque)
-            at += _HEADER + body
-            continue
-        if bodies_room - used < _ITEM_BYTES + body + (old_bytes if kind == _DELETE else 0):
+        row = count * _WIDTH
+        if _ITEM_BYTES + body + key_bytes > room - used or row + 2 * _WIDTH > len(columns):
             how = _NO_ROOM
             break
-        if row + 2 > len(kinds) or row + 2 >= len(bounds):
-            raise IndexError("execute: no room for its rows")
+        columns[row] = _ROW_REPLACE
+        columns[row + _FIRST] = used
+        used = put_given(raw, at, kind, key_bytes, body, now, to, used)
+        columns[row + _FIRST_END] = used
+        columns[row + _LAST] = 1
+        columns[row + _EXPECT] = _COMPUTED
+        columns[row + _FIELD] = kind
+        if kind in (_INCREMENT, _DECREMENT):
+            columns[row + _VALUE] = rows.load(raw, at + _HEADER, 8)
+            if bucket.load4(raw, at + _HEADER + 16) == _NEVER:
+                columns[row + _FIELD] = kind | _NO_CREATE
+        count += 1
         if kind == _DELETE:
-            if cas == fields[_ITEM_CAS]:
-                cas += 1
-            used = put_tombstone(item, old_bytes, fields, cas, to, used)
-            kinds[row] = _TOMBSTONE
-            bounds[row + 1] = used
+            columns[row + _LAST] = 0
+            row += _WIDTH
+            columns[row] = _ROW_DELETE
+            columns[row + _FIRST] = used
             to[used] = 0x91
-            used = bucket.put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
-            kinds[row + 1] = _REMOVAL
-            bounds[row + 2] = used
-            row += 2
-            latest[entry] = None
-            if entry in born:
-                del born[entry]
-            else:
-                gone[entry] = bucket.piece(place, 0, end)
-        else:
-            start = used
-            used = put_new(raw, at, key_bytes, body, now, cas, to, used)
-            kinds[row] = _PUT
-            bounds[row + 1] = used
-            row += 1
-            latest[entry] = bucket.piece(to, start, used)
-            if old is None:
-                born[entry] = bucket.piece(place, 0, end)
-        if not QUIETS[opcode]:
-            said = put_answer(out, said, opcode, 0, opaque, 0 if kind == _DELETE else cas, 0)
-        cas += 1
+            used = bucket.put_bin(raw, at + _HEADER, at + _HEADER + key_bytes, to, used + 1)
+            columns[row + _FIRST_END] = used
+            columns[row + _LAST] = 1
+            count += 1
         at += _HEADER + body
+        most -= 1
     numbers[_AT] = at
-    numbers[_ANSWERS] = said
-    numbers[_BODIES] = used
-    numbers[_ROWS] = row
-    numbers[_CAS] = cas
+    numbers[_USED] = used
+    numbers[_COUNT] = count
     return how
 
 
-def mutations(
-    items: list[bytes],
-    first: int,
-    wanted: bytes,
-    now: int,
-    form: int,
-    numbers: Table,
-    out: bytearray,
-    ends: Table,
+def answers(
+    data: bytes, stop: int, numbers: Table, results: Table, made: bytes, out: bytearray
 ) -> int:
-    """Write the items from number `first` on as TAP_MUTATION. Returns the number of the first that
-    is not done: it is odd, does not fit, or there are enough.
+    """Write the answers to the requests of a run up to `stop`, as far as their statements were
+    executed. Returns how it ended.
 
-    `wanted`: one byte for each vbucket, not 0 where its items are sent; what is expired at `now`
-    is left out. `form`: bit 0: values are left out, bit 1: item flags in network order, bit 2: with
-    private bytes: the item's own if they are 9, else its CAS and an age. `numbers`: bytes used of
-    `out`, the last opaque, packets written so far; then how many may be written, and how many bytes
-    all of them but the last. `ends`: takes where each packet ends and the number of its item.
+    `numbers`: where the next request begins; bytes used of `out`; the number of its first
+    statement. `results`: of all that were executed; `made`: the bytes in which they point.
     """
-    to, chosen = out, wanted
+    raw, to, tuples = data, out, made
     fields = [0] * 18
+    if len(numbers) <= _COUNT:
+        raise IndexError("answers: a table is too short")
+    at = numbers[_AT]
+    said = numbers[_USED]
+    number = numbers[_COUNT]
     room = len(out)
-    if len(numbers) < 5 or len(wanted) < _STATES:
-        raise IndexError("mutations: a table is too short")
-    at = numbers[0]
-    opaque = numbers[1]
-    sent = numbers[2]
-    most = numbers[3]
-    room_but_last = numbers[4]
-    last = at
-    count = len(items)
-    row = first
-    if at < 0 or row < 0:
-        raise IndexError("mutations: numbers beyond their buffers")
-    while row < count:
-        tuple_ = items[row]
-        item = tuple_
-        size = len(tuple_)
-        if not bucket.read_item(item, 0, size, fields) or size + 64 > room - at:
+    end = len(made)
+    total = len(results) // _RESULTS
+    if at < 0 or said < 0 or number < 0 or said > room or stop > len(data):
+        raise IndexError("answers: numbers beyond their buffers")
+    how = _DONE
+    while at < stop:
+        if stop - at < _HEADER:
+            raise IndexError("answers: a part of a request")
+        opcode = raw[at + 1]
+        kind = KINDS[opcode]
+        body = bucket.load4(raw, at + 8)
+        key_bytes = bucket.load2(raw, at + 2)
+        if body > stop - at - _HEADER or key_bytes + raw[at + 4] > body:
+            raise IndexError("answers: a part of a request")
+        opaque = bucket.load4(raw, at + 12)
+        if room - said < _HEADER + _KEY_MAX + _TEXT_ROOM or key_bytes > _KEY_MAX:
+            how = _NO_ROOM
             break
-        if sent >= most or (sent > 0 and last >= room_but_last) or len(ends) // 2 <= sent:
-            break
-        row += 1
-        if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now or not fields[_TTL]:
+        if kind == _NOOP:
+            said = put_answer(to, said, opcode, 0, opaque, 0, 0)
+            at += _HEADER + body
             continue
-        key_bytes = fields[_KEY_END] - fields[_KEY_AT]
-        value_bytes = 0 if form & 1 else fields[_VALUE_END] - fields[_VALUE_AT]
-        private_bytes = _PRIVATE if form & 4 else 0
-        last = at
-        opaque = opaque + 1 if (opaque + 1) >> 32 == 0 else 1
-        to[at] = 0x80
-        to[at + 1] = 0x41
-        at = bucket.put2(to, at + 2, key_bytes)
-        to[at] = 16
-        to[at + 1] = fields[_DATATYPE]
-        at = bucket.put2(to, at + 2, fields[_VBUCKET])
-        at = bucket.put4(to, at, 16 + private_bytes + key_bytes + value_bytes)
-        at = bucket.put4(to, at, opaque)
-        at = bucket.put8(to, at, fields[_ITEM_CAS])
-        at = bucket.put2(to, at, private_bytes)
-        at = bucket.put2(to, at, (form & 1) << 1 | (form & 2) << 1)
-        at = bucket.put4(to, at, fields[_TTL] << 24)
-        flags = fields[_FLAGS]
-        if not form & 2:
-            flags = flags >> 24 | flags >> 8 & 0xFF00 | (flags & 0xFF00) << 8 | (flags & 0xFF) << 24
-        at = bucket.put4(to, at, flags)
-        at = bucket.put4(to, at, fields[_EXPIRY])
-        if private_bytes:
-            if fields[_META_END] - fields[_META_AT] == _PRIVATE:
-                at = rows.copy(item, fields[_META_AT], fields[_META_END], to, at)
-            else:
-                at = bucket.put8(to, at, fields[_ITEM_CAS])
-                to[at] = _AGE
-                at += 1
-        at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], to, at)
-        if value_bytes:
-            at = rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], to, at)
-        ends[2 * sent] = at
-        ends[2 * sent + 1] = row - 1
-        sent += 1
-    numbers[0] = at
-    numbers[1] = opaque
-    numbers[2] = sent
-    return row
-
-
-def touched(items: list[bytes], wanted: bytes, table: bytearray) -> int:
-    """Set the byte in `table` of each vbucket of which `mutations` would send an item. Returns how
-    many items were looked at: all, or those before the first that is odd."""
-    chosen, to = wanted, table
-    fields = [0] * 18
-    count = len(items)
-    row = 0
-    if len(table) < _STATES or len(wanted) < _STATES:
-        raise IndexError("touched: a table is too short")
-    while row < count:
-        tuple_ = items[row]
-        item = tuple_
-        if not bucket.read_item(item, 0, len(tuple_), fields):
+        wanted = 2 if kind == _DELETE else 1
+        if number + wanted > total:
             break
-        if chosen[fields[_VBUCKET]] and fields[_TTL]:
-            to[fields[_VBUCKET]] = 1
-        row += 1
-    return row
+        row = number * _RESULTS
+        status = results[row + _STATUS]
+        if status == 3 and kind == _DELETE:
+            status = results[row + _RESULTS]  # undone with the DELETE behind it
+        if status:
+            code = _INTERNAL if status == _REFUSED else results[row + _CODE]
+            if code == _MISSING and GETS[opcode]:
+                key_at = at + _HEADER + raw[at + 4]
+                said = put_missing(raw, key_at, key_bytes, opcode, opaque, to, said)
+            else:
+                said = put_refusal(to, said, opcode, code, opaque)
+        elif kind in (_GET, _TOUCH):
+            place = row + (_OLD if kind == _GET else _NEW)
+            start, close = results[place], results[place + 1]
+            if start > close or close > end:
+                raise IndexError("answers: a tuple beyond its buffer")
+            if not bucket.read_item(tuples, start, close, fields):
+                how = _ODD
+                break
+            if room - said < _HEADER + 4 + (close - start):
+                how = _NO_ROOM
+                break
+            if GETS[opcode]:
+                said = put_item(to, said, opcode, opaque, tuples, fields)
+            else:
+                head = said
+                said = put_answer(to, said, opcode, 0, opaque, fields[_ITEM_CAS], 4)
+                to[head + 4] = 4
+                said = bucket.put4(to, said, fields[_FLAGS])
+        elif not QUIETS[opcode]:
+            cas = 0 if kind == _DELETE else results[row + _TOLD]
+            if kind in (_INCREMENT, _DECREMENT):
+                said = put_answer(to, said, opcode, 0, opaque, cas, 8)
+                said = bucket.put8(to, said, results[row + _NUMBER])
+            else:
+                said = put_answer(to, said, opcode, 0, opaque, cas, 0)
+        number += wanted
+        at += _HEADER + body
+    numbers[_AT] = at
+    numbers[_USED] = said
+    numbers[_COUNT] = number
+    return how
+
+
+def read(
+    data: bytes,
+    stop: int,
+    numbers: Table,
+    states: bytearray,
+    get: Callable[[bytes], bytes | None],
+    scratch: bytearray,
+    answers: bytearray,
+) -> int:
+    """Answer the requests of a run of GETs and NOOPs up to `stop`. Returns how it ended.
+
+    `numbers`: where the next request begins; bytes used of `answers`; nothing; the time, in whole
+    Unix seconds. `states`: as of `statements`; `get(entry)`: the tuple with that entry in the first
+    index; `scratch`: room for an entry.
+    """
+    raw, out, place, known = data, answers, scratch, states
+    fields = [0] * 18
+    if len(numbers) <= _NOW or len(states) < _STATES or len(scratch) < _SCRATCH:
+        raise IndexError("read: a table is too short")
+    at = numbers[_AT]
+    said = numbers[_USED]
+    now = numbers[_NOW]
+    room = len(answers)
+    if at < 0 or said < 0 or said > room or stop > len(data):
+        raise IndexError("read: numbers beyond their buffers")
+    how = _DONE
+    place[0] = keys.KEY_BINARY
+    while at < stop:
+        if stop - at < _HEADER:
+            raise IndexError("read: a part of a request")
+        opcode = raw[at + 1]
+        kind = KINDS[opcode]
+        body = bucket.load4(raw, at + 8)
+        key_bytes = bucket.load2(raw, at + 2)
+        if body > stop - at - _HEADER or key_bytes + raw[at + 4] > body:
+            raise IndexError("read: a part of a request")
+        opaque = bucket.load4(raw, at + 12)
+        if room - said < _HEADER + _KEY_MAX + _TEXT_ROOM:
+            how = _NO_ROOM
+            break
+        if kind == _NOOP:
+            said = put_answer(out, said, opcode, 0, opaque, 0, 0)
+            at += _HEADER + body
+            continue
+        vbucket = bucket.load2(raw, at + 6)
+        if known[vbucket] != _ACTIVE:
+            how = _NEED_STATE if known[vbucket] == 0 else _ODD
+            break
+        if kind != _GET or key_bytes > _KEY_MAX:
+            how = _ODD
+            break
+        key_at = at + _HEADER + raw[at + 4]
+        end = keys.put_raw(raw, key_at, key_bytes, place, 1)
+        if end > _ENTRY_MAX:
+            how = _ODD
+            break
+        old = get(bucket.piece(place, 0, end))
+        if old is None:
+            said = put_missing(raw, key_at, key_bytes, opcode, opaque, out, said)
+            at += _HEADER + body
+            continue
+        tuple_ = old
+        item = tuple_
+        if (
+            not bucket.read_item(item, 0, len(tuple_), fields)
+            or fields[_VBUCKET] != vbucket
+            or 0 < fields[_EXPIRY] <= now
+        ):
+            how = _ODD
+            break
+        if room - said < _HEADER + 4 + len(tuple_):
+            how = _NO_ROOM
+            break
+        said = put_item(out, said, opcode, opaque, item, fields)
+        at += _HEADER + body
+    numbers[_AT] = at
+    numbers[_USED] = said
+    return how

@@ -51,7 +51,7 @@ from logweir.replication.tap.messages import (
     decode_tap,
     encode_tap,
 )
-from logweir.replication.tap.runs import MutationRun, encode_mutations
+from logweir.replication.tap.mutations import MutationRun, encode_mutations
 
 __all__ = ["Producer", "StreamOptions", "mutation_of"]
 
@@ -258,7 +258,7 @@ class Producer(Generic[Position]):
     ) -> int:
         """Items from number `first` on, as many as make one piece and as there is room for; the
         same packets as by `put`. Returns the number of the next. `wanted`, `unix_now`: see
-        `runs.encode_mutations`; `places`: gives the positions behind items, by their numbers."""
+        `mutations.encode_mutations`; `places`: gives the positions behind items, by number."""
         form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
         begin = partial(encode_mutations, tuples, first, wanted=wanted, now=unix_now, form=form)
         run = self._begin_run(begin) if self._acks else begin(opaque=self.opaque)

@@ -30,9 +30,9 @@ from logweir.replication.bucketstore import GroupItems
 from logweir.replication.hub import Reader
 from logweir.replication.tap.codec import Opcode
 from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.tap.mutations import touched_vbuckets
 from logweir.replication.tap.names import LABEL, NamedStream
 from logweir.replication.tap.plan import Plan, plan_new, plan_resumed
-from logweir.replication.tap.runs import touched_vbuckets
 from logweir.replication.tap.stream import Producer, mutation_of
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job

@@ -272,8 +272,6 @@ class Committer(Fails, OfProcess):
                 group.txn.abort()
 
     def _apply(self, group: Group, job: Job) -> None:
-        if group.batch is None or not job.sees_batch:
-            group.run_deferred()  # this job must see what those before it did
         mark = group.mark()
         job.error = None
         try:
@@ -307,7 +305,6 @@ class Committer(Fails, OfProcess):
         with self._logged if is_logged else self._unlogged:
             if is_logged:
                 self.writer.write(blocks, group.vclock)
-            group.run_deferred()
             group.written()
             if blocks:
                 if self.durability == "fsync":

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,9 +22,10 @@ from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, com
 from logweir.store.commit.rows import COMPILED, Draft, Rows
 from logweir.store.engine import ddl
 from logweir.store.engine.batches import Answers
+from logweir.store.engine.computing import KEPT, MADE, Computer
 from logweir.store.engine.engine import Engine, Plans
-from logweir.store.engine.executing import COLUMNS, LAST, Answer, Executor
-from logweir.store.engine.reference import found_by, is_expected, request_of, selected
+from logweir.store.engine.executing import COLUMNS, DONE, LAST, RESULTS, UNMET, Answer, Executor
+from logweir.store.engine.reference import COMPUTED, found_by, is_expected, request_of, selected
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request, encode_body
 from logweir.store.engine.sequence import fill_sequence
@@ -47,8 +48,9 @@ if TYPE_CHECKING or COMPILED:
 __all__ = ["Group", "Mark", "Spoiled"]
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
-_DONE: Final = 0
 _REFERRED: Final = 2
+_NOTHING: Final = (0, 0, 0)
+_BODY_END: Final = 9
 
 
 class Spoiled(Exception):
@@ -110,9 +112,6 @@ class Group:
         self._borders: list[int] = []  # in `_pending`: where transactions end
         self._numbered = 0
         self._large: list[_Large] = []
-        self._deferred: list[Callable[[], None]] = []
-        self.batch: object | None = None
-        """What `store.commit.batch` has deferred, where that is all that is deferred."""
         self.touched = False
         """Whether anything changed, logged or not."""
         self.changed_system: set[int] = set()
@@ -152,7 +151,7 @@ class Group:
             status, old, new, body = self._executor.one(
                 request.type, request.index_id, request.index_base, first, request.ops, space
             )
-            if status == _DONE:
+            if status == DONE:
                 if not definition.is_temporary:
                     self._draft(request.type, body, definition)
                 self.touched = True
@@ -171,10 +170,10 @@ class Group:
         """`execute` by the reference engine alone."""
         mark = self.mark()
         try:
-            _, old, new, body = self._refer(request)
+            old, new, body = self._refer(request)
             space = self.schema.space(request.space_id)
             if not space.is_temporary:
-                self._draft(int(request.type), body or b"", space)
+                self._draft(int(request.type), body, space)
         except BaseException:
             self.rollback(mark)
             raise
@@ -190,6 +189,7 @@ class Group:
         limit_bytes: int,
         whole: bool = False,
         is_open: bool = False,
+        computer: Computer | None = None,
     ) -> Answers:
         """Apply many statements, behind the open transaction, which then is ended.
 
@@ -197,7 +197,8 @@ class Group:
         `ids`, none of which is a system space. Those behind the transaction with which the answers
         have `limit_bytes` are left out. `whole`: raises the error of the first that is refused, and
         then the group is to be given up; else that stands in the answers, and no trace of it stays.
-        `is_open`: the transaction of the last statement goes on in the next batch.
+        `is_open`: the transaction of the last statement goes on in the next batch; `computer`: for
+        those that want one (`store.engine.computing`); from what it halts on they are left out.
         """
         spaces = [self.schema.get(space_id) for space_id in ids]
         answers = Answers(
@@ -208,8 +209,9 @@ class Group:
                 columns,
                 [self._compiled(space_id) for space_id in ids],
                 self.txn.undo,
-                lambda number: self._referred(data, columns, number, ids),
+                lambda number: self._referred(data, columns, number, ids, computer),
                 limit_bytes,
+                computer,
             ),
             spaces,
         )
@@ -226,25 +228,44 @@ class Group:
         return compiled_space(self.engine, space_id)
 
     def _referred(
-        self, data: bytes, columns: array[int], number: int, ids: Sequence[int]
+        self,
+        data: bytes,
+        columns: array[int],
+        number: int,
+        ids: Sequence[int],
+        computer: Computer | None,
     ) -> Answer:
         """A statement of a batch by the reference engine."""
         if columns[number * COLUMNS] == RowType.SELECT:
             limit_bytes = self._executor.select_bytes
             rows = selected(self.engine, data, columns, number, ids, limit_bytes)
-            return True, None, rows, None
+            return DONE, None, rows, None, _NOTHING
         request = request_of(data, columns, number, ids)
         expect, field, value, as_replace = columns[number * COLUMNS + LAST + 1 :][:4]
         if expect:
             found = found_by(self.engine, self.schema.space(request.space_id), request)
+            if expect == COMPUTED and computer is not None:
+                return self._computed(request, found, computer, field, value)
             if not is_expected(found, expect, field, value):
-                return False, found, None, None
-        is_met, old, new, body = self._refer(request)
+                return UNMET, found, None, None, _NOTHING
+        old, new, body = self._refer(request)
         if as_replace and request.ops is not None and new is not None:
             body = encode_body(Request(RowType.REPLACE, request.space_id, tuple=new))
-        return is_met, old, new, body
+        return DONE, old, new, body, _NOTHING
 
-    def _refer(self, request: Request) -> Answer:
+    def _computed(
+        self, request: Request, found: bytes | None, computer: Computer, how: int, number: int
+    ) -> Answer:
+        """A REPLACE whose tuple the computer makes."""
+        outcome, made, told = computer.refer(how, number, request.tuple or b"", found)
+        if outcome == MADE:
+            _, new, body = self._refer(replace(request, tuple=made))
+            return DONE, None, new, body, told
+        if outcome == KEPT:
+            return DONE, found, None, None, told
+        return outcome, None, None, None, told
+
+    def _refer(self, request: Request) -> tuple[bytes | None, bytes | None, bytes]:
         """One request by the reference engine. What a refused one has done is to be rolled back."""
         space = self.schema.space(request.space_id)
         if space.is_view:
@@ -267,11 +288,11 @@ class Group:
                 trusted=False,
             )
             self.changed_schema = True
-        return True, old, new, encode_body(logged)
+        return old, new, encode_body(logged)
 
     def _log_batch(self, answers: Answers, *, is_open: bool) -> None:
         """Log what is done of a batch."""
-        if len(answers.refused) == answers.count or answers.is_read_only:
+        if not any(answers.results[_BODY_END::RESULTS]):
             return
         self.touched = True
         spaces = [space for space in answers.spaces if space is not None]
@@ -519,16 +540,6 @@ class Group:
             start = border
         self._number(len(rows))
 
-    def add_run(
-        self, space: SpaceDef, kind: RowType, source: bytes, bounds: array[int], prefix: bytes
-    ) -> None:
-        """Log many rows whose effect is already applied, each a transaction: prefix + slices of
-        `source`."""
-        self._check_change(space)
-        self._rows.add_run(kind, source, bounds, prefix)
-        self._number(len(bounds) - 1)
-        self.touched = True
-
     def add_tuples(self, space: SpaceDef, keys: Sequence[bytes], tuples: list[LargeTuple]) -> None:
         """INSERT large tuples that nothing refuses into a space without other indexes, each a
         transaction, without joining them: their bytes are written from where they are. `keys`:
@@ -546,16 +557,6 @@ class Group:
         for large in self._large:
             values = values_of(large.tuples, large.blocks)
             self.txn.set_all(large.space_id, large.keys, values, over=large.places)
-
-    def defer(self, work: Callable[[], None]) -> None:
-        """Have `work` on the state done when the log was written: nothing may refuse it."""
-        self._deferred.append(work)
-
-    def run_deferred(self) -> None:
-        """Do what was deferred."""
-        work, self._deferred, self.batch = self._deferred, [], None
-        for each in work:
-            each()
 
     def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""

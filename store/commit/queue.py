@@ -32,13 +32,11 @@ class Job:
 
     `apply`: makes the change in the group it is given and returns the result; it may be called
     again on another group if the first was given up. `size`: about how many bytes of log it makes.
-    `sees_batch`: it looks at `Group.batch` itself, so what that holds need not be applied before.
     `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
     apply: Callable[[Any], Any]
     size: int = 0
-    sees_batch: bool = False
     result: Any = None
     error: BaseException | None = None
     finished: Callable[[Job], None] | None = None

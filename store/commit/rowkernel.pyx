@@ -11,9 +11,10 @@ from libc.string cimport memcpy, memset
 from logweir.errors import RequestError
 
 cimport logweir.wal.kernel as rows
+from logweir.store.engine.conditionkernel cimport (
+    AS_REPLACE, BASE, FIRST, FIRST_END, KIND, LAST, OPS, OPS_END, WIDTH)
 from logweir.store.engine.statementkernel cimport (
-    AS_REPLACE, BASE, BODY, BODY_END, CODE, FIRST, FIRST_END, KIND, LAST, NEW_END, OPS, OPS_END,
-    RESULT_WIDTH, STATUS, WHY_A, WHY_B, WIDTH, Executor)
+    BODY, BODY_END, CODE, NEW_END, RESULT_WIDTH, STATUS, WHY_A, WHY_B, Executor)
 from logweir.store.schema.packkernel cimport DONE, REFER, Room, Source, u64
 from logweir.store.state.layerkernel cimport Space, Undo
 

@@ -165,27 +165,6 @@ class Rows:
             if replica_id and lsn > self.lsns[replica_id]:
                 self.lsns[replica_id] = lsn
 
-    def add_run(self, kind: RowType, source: bytes, bounds: array[int], prefix: bytes) -> None:
-        """Take rows of ours, each a transaction: prefix + slices of `source`."""
-        self._seal()
-        count = len(bounds) - 1
-        each = max((bounds[-1] - bounds[0]) // count, 1) + len(prefix)
-        per_block = max(BLOCK_TARGET_BYTES // each, 1)
-        for at in range(0, count, per_block):
-            some = bounds[at : at + per_block + 1]
-            self._blocks.append(
-                encode_run(
-                    type=kind,
-                    replica_id=self.replica_id,
-                    first_lsn=self.lsns[self.replica_id] + 1,
-                    timestamp=self.now,
-                    source=source,
-                    bounds=some,
-                    prefix=prefix,
-                )
-            )
-            self.lsns[self.replica_id] += len(some) - 1
-
     def add_tuples(
         self, tuples: Sequence[LargeTuple], prefix: bytes, *, is_local: bool
     ) -> list[Pieces]:

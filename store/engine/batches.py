@@ -60,11 +60,6 @@ class Answers:
         return refusal(space, code, first, second, ops)
 
     @property
-    def is_read_only(self) -> bool:
-        """Whether all statements are SELECTs."""
-        return set(self.columns[::COLUMNS]) == {RowType.SELECT}
-
-    @property
     def cause(self) -> int:
         """The first statement that was refused by itself, where one was."""
         return next(one for one in self.refused if self.results[one * RESULTS] != _UNDONE)

@@ -16,14 +16,17 @@ from logweir.store.state.undo import PlainUndo
 __all__ = [
     "COLUMNS",
     "COMPILED",
+    "DONE",
+    "HALTED",
     "RESULTS",
+    "UNMET",
     "Answer",
     "Executor",
     "PlainExecutor",
 ]
 
-Answer = tuple[bool, bytes | None, bytes | None, bytes | None]
-"""Whether what is expected is so, old tuple, new tuple, body to be logged."""
+Answer = tuple[int, bytes | None, bytes | None, bytes | None, tuple[int, int, int]]
+"""Status, old tuple, new tuple, body to be logged, and what a computer told."""
 
 COLUMNS: Final = 13
 """Numbers of a statement: see `statementkernel.pyx`."""
@@ -34,8 +37,12 @@ RESULTS: Final = 10
 LAST: Final = 8
 """The column that says whether it ends its transaction."""
 
+DONE: Final = 0
+UNMET: Final = 4
+HALTED: Final = 5
+"""Of a statement: see `statementkernel.pyx`."""
+
 _UNDONE: Final = 3
-_UNMET: Final = 4
 
 try:
     from logweir.store.engine import statementkernel
@@ -58,9 +65,11 @@ class PlainExecutor:
         undo: PlainUndo,
         reference: Callable[[int], Answer],
         limit_bytes: int,
+        computer: object = None,
     ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]:
         """Execute statements: results, the bytes in which they point, the numbers of those that
         are not done, and errors by number."""
+        del computer  # the reference asks it
         results, out = array("Q"), bytearray()
         refused: list[int] = []
         failures: dict[int, RequestError] = {}
@@ -74,13 +83,17 @@ class PlainExecutor:
             for number in range(first, end):
                 start = undo.mark()
                 try:
-                    is_met, *values = reference(number)
+                    status, *values, told = reference(number)
                 except RequestError as error:
                     undo.rollback(start)
                     failures[number] = error
                     row = [1, int(error.code), *[0] * (RESULTS - 2)]
                 else:
-                    row = [0 if is_met else _UNMET, 0, 0, 0]
+                    if status == HALTED:
+                        undo.rollback(mark)
+                        del results[first * RESULTS :]
+                        return results, bytes(out), refused, failures
+                    row = [status, *told]
                     for value in values:
                         row += (len(out), len(out) + len(value)) if value else (0, 0)
                         out += value or b""

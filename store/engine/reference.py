@@ -17,8 +17,9 @@ from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.values import read_array, read_int, skip
 from logweir.wal.xrow import RowType
 
-__all__ = ["bounded", "found_by", "is_expected", "request_of", "selected"]
+__all__ = ["COMPUTED", "bounded", "found_by", "is_expected", "request_of", "selected"]
 
+COMPUTED: Final = 4
 _ABSENT: Final = 1
 _GET: Final = 7
 _VALUE: Final = 3

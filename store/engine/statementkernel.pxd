@@ -1,4 +1,7 @@
 # Statements on memtables, compiled.
+from logweir.store.engine.conditionkernel cimport (
+    AS_REPLACE, BASE, EXPECT, FIELD, FIRST, FIRST_END, INDEX, KIND, LAST, OPS, OPS_END, SPACE, VALUE,
+    WIDTH, Computer)
 from logweir.store.state.layerkernel cimport Found, Space, Undo
 from logweir.store.schema.plankernel cimport Fields, Index, Plan
 from logweir.store.engine.selectkernel cimport Selector
@@ -6,22 +9,6 @@ from logweir.store.engine.updatekernel cimport Updater
 from logweir.store.schema.packkernel cimport Refusal, Room, Source, Target, u64
 
 cdef enum:
-    # Columns of a statement.
-    KIND = 0
-    SPACE = 1
-    INDEX = 2
-    BASE = 3
-    FIRST = 4
-    FIRST_END = 5
-    OPS = 6
-    OPS_END = 7
-    LAST = 8
-    EXPECT = 9
-    FIELD = 10
-    VALUE = 11
-    AS_REPLACE = 12
-    WIDTH = 13
-
     # Numbers of its result.
     STATUS = 0
     CODE = 1
@@ -47,6 +34,8 @@ cdef class Executor:
     cdef Selector selector
     cdef Room out  # the answers' bytes
     cdef Room given  # of a statement by itself
+    cdef Room made  # what was computed
+    cdef Computer computer  # of the batch
     cdef Room key  # the primary key
     cdef Room other  # a second one
     cdef Room entries  # of both tuples in the other indexes
@@ -61,7 +50,9 @@ cdef class Executor:
     cdef int upsert(self, Space space, const u64* column, u64* result) except -1
     cdef int by_key(self, Space space, const u64* column, u64* result) except -1
     cdef int met(self, const u64* column, Found* old, u64* result) except -1
-    cdef int replace_body(self, Space space, u64* result) except -1
+    cdef int compute(self, Space space, const u64* column, Found* old, u64* result) except -1
+    cdef int tuple_body(self, Space space, Source new, Py_ssize_t size, u64* result) except -1
+    cdef bint is_same_key(self) noexcept
     cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1
     cdef int changed(self, Space space, Found* old, bint leave_out, u64* result) except -1
     cdef int refer(

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from logweir.errors import RequestError
+from logweir.store.engine.conditionkernel import Computer
+from logweir.store.engine.executing import Answer
 from logweir.store.state.layerkernel import Space, Undo
 
 COLUMNS: int
@@ -18,8 +20,9 @@ class Executor:
         columns: array[int],
         spaces: list[Space | None],
         undo: Undo,
-        reference: Callable[[int], tuple[bool, bytes | None, bytes | None, bytes | None]],
+        reference: Callable[[int], Answer],
         limit_bytes: int,
+        computer: Computer | None = None,
     ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]: ...
     def one(
         self, kind: int, index: int, base: int, first: bytes, ops: bytes | None, space: Space

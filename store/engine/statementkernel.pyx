@@ -20,8 +20,9 @@ OPS, …_END      where the operations stand; both 0: there are none
 LAST            1 at the last statement of a transaction
 EXPECT          what must be so of the tuple with the primary key of INSERT, REPLACE, UPSERT, or
                 which UPDATE and DELETE find: 0 anything; 1 it is absent; 2 present; 3 present, and
-                field FIELD (from 0) is the unsigned integer VALUE
-FIELD, VALUE    see EXPECT; of SELECT limit and offset
+                field FIELD (from 0) is the unsigned integer VALUE; 4, of a REPLACE: what the
+                batch's computer says, which makes its tuple: see `store.engine.computing`
+FIELD, VALUE    see EXPECT; of SELECT limit and offset; a computer's own
 AS_REPLACE      1: an UPDATE or UPSERT is logged as a REPLACE by the tuple that it made, if any
 ==============  ====================================================================================
 
@@ -31,8 +32,8 @@ result          holds
 STATUS          0 done; 1 refused; 3 undone: another statement of its transaction was refused;
                 4 unmet: what is expected is not so. That is told with the old tuple; then, as
                 after a refusal, nothing of its transaction is done
-CODE, A, B      of one that was refused why: see `store.engine.refusal`
-OLD, …_END      where in the answers' bytes the old tuple stands; both 0: there was none
+CODE, A, B      of one that was refused why: see `store.engine.refusal`; of a computed one the computer's
+OLD, …_END      where in the answers' bytes the old tuple stands; both 0: none, or computed upon
 NEW, …_END      the new one likewise; of SELECT an array of all tuples
 BODY, …_END     what is to be logged; both 0: nothing
 ==============  ====================================================================================
@@ -49,6 +50,8 @@ from logweir.errors import RequestError
 
 cimport logweir.store.schema.kernel as keys
 cimport logweir.wal.kernel as rows
+from logweir.store.engine.conditionkernel cimport (
+    EXPECT_ABSENT, EXPECT_COMPUTED, EXPECT_VALUE, HALTED, KEPT, UNMET, check_columns, has_value)
 from logweir.store.state.memtablenodes cimport THERE
 from logweir.store.schema.packkernel cimport DONE, REFER, REFUSED, after, items_from
 
@@ -57,12 +60,6 @@ RESULTS = 10
 
 cdef enum:
     UNDONE = 3
-    UNMET = 4
-
-    EXPECT_ABSENT = 1
-    EXPECT_PRESENT = 2
-    EXPECT_VALUE = 3
-    UINT = 1  # as store.fieldtype.MpType
 
     SELECT = 1
     INSERT = 2
@@ -95,7 +92,7 @@ cdef class Executor:
     def __cinit__(self):
         self.updater = Updater()
         self.out, self.key, self.other, self.entries = Room(), Room(), Room(), Room()
-        self.given = Room()
+        self.given, self.made = Room(), Room()
         self.selector = Selector(self.out)
         self.changes = <Change*>PyMem_Calloc(INDEXES, sizeof(Change))
         if self.changes == NULL:
@@ -115,14 +112,14 @@ cdef class Executor:
 
     def execute(
         self, const unsigned char[::1] data, const u64[::1] columns, list spaces, Undo undo not None,
-        reference, Py_ssize_t limit_bytes
+        reference, Py_ssize_t limit_bytes, Computer computer=None
     ):
         """Execute statements in the open layers of `spaces`, what they replace going into `undo`.
 
         `reference(number)` executes one that is not known here, or whose space is None, on the same
-        layers and with the same `undo`, and returns whether what it expects is so, old tuple, new
-        tuple and body (None if it is not so), or raises `RequestError`. The last transaction is the
-        one behind which the answers have `limit_bytes`.
+        layers and with the same `undo`, and returns an `executing.Answer` or raises `RequestError`;
+        what `computer` halts is not done, nor is its transaction, or what is behind it. The last
+        transaction is the one behind which the answers have `limit_bytes`.
 
         Returns the results (array, format "Q"), the bytes in which they point, the numbers of the
         statements that are not done, and the errors that `reference` raised by the numbers of
@@ -134,11 +131,12 @@ cdef class Executor:
         cdef bint is_alone, is_broken = False
         cdef list refused = []
         cdef Space space
-        self.check_columns(len(data), columns, spaces)
+        check_columns(len(data), columns, spaces)
         made = array("Q", bytes(8 * RESULT_WIDTH * count))
         failures = {}
         self.data = &data[0] if len(data) else NULL
         self.size = len(data)
+        self.computer = computer
         self.out.size = 0
         if count:
             results = made
@@ -155,6 +153,10 @@ cdef class Executor:
                     k = self.statement(space, &columns[i * WIDTH], &results[i * RESULT_WIDTH])
                 if k == REFER:
                     self.refer(undo, i, reference, failures, &results[i * RESULT_WIDTH])
+                if results[i * RESULT_WIDTH + STATUS] == HALTED:
+                    undo.back(start)
+                    i = first
+                    break
                 if results[i * RESULT_WIDTH + STATUS] != DONE and not is_alone:
                     is_broken = True
                     undo.back(start)
@@ -209,38 +211,20 @@ cdef class Executor:
             return None
         return PyBytes_FromStringAndSize(<char*>self.out.data + span[0], span[1] - span[0])
 
-    def check_columns(self, u64 size, const u64[::1] columns, list spaces):
-        """Raise `ValueError` unless the numbers of a batch can be believed."""
-        cdef Py_ssize_t at = 0
-        cdef u64 count = len(spaces)
-        if len(columns) % WIDTH or (len(columns) and not columns[len(columns) - WIDTH + LAST]):
-            raise ValueError("the last statement ends a transaction")
-        for space in spaces:
-            if space is not None and not isinstance(space, Space):
-                raise ValueError("spaces are wanted")
-        while at < len(columns):
-            if (
-                columns[at + SPACE] >= count
-                or not columns[at + FIRST] <= columns[at + FIRST_END] <= size
-                or not columns[at + OPS] <= columns[at + OPS_END] <= size
-                or columns[at + EXPECT] > EXPECT_VALUE
-            ):
-                raise ValueError(f"statement {at // WIDTH} has spans that are not in its batch")
-            at += WIDTH
-
     cdef int refer(
         self, Undo undo, Py_ssize_t number, reference, dict failures, u64* result
     ) except -1:
         """Have the reference engine execute a statement."""
         cdef Py_ssize_t mark = undo.room.size
         try:
-            is_met, old, new, body = reference(number)
+            status, old, new, body, told = reference(number)
         except RequestError as error:
             undo.back(mark)
             failures[number] = error
             result[STATUS], result[CODE] = REFUSED, int(error.code)
             return 0
-        result[STATUS] = DONE if is_met else UNMET
+        result[STATUS] = status
+        result[CODE], result[WHY_A], result[WHY_B] = told
         self.copy_out(old, &result[OLD])
         self.copy_out(new, &result[NEW])
         return self.copy_out(body, &result[BODY])
@@ -309,6 +293,8 @@ cdef class Executor:
         if plan.put_key(0, new, size, &self.fields, self.key) != DONE:
             return REFER
         space.find(0, self.key.data, self.key.size, &old)
+        if column[EXPECT] == EXPECT_COMPUTED:
+            return self.compute(space, column, &old, result)
         how = self.met(column, &old, result)
         if how != DONE:
             return how
@@ -324,6 +310,33 @@ cdef class Executor:
         result[NEW_END] = result[BODY_END]
         result[NEW] = result[BODY_END] - size
         return DONE
+
+    cdef int compute(self, Space space, const u64* column, Found* old, u64* result) except -1:
+        """A REPLACE whose tuple the computer makes. The primary key is in `key`."""
+        cdef Plan plan = space.plan
+        cdef bint is_there = old.state == THERE
+        cdef int how
+        if self.computer is None or (is_there and old.value[0] == REFERENCE):
+            return REFER
+        self.made.size = 0
+        how = self.computer.compute(
+            column[FIELD], column[VALUE], self.data + column[FIRST],
+            column[FIRST_END] - column[FIRST], old.value if is_there else NULL,
+            old.size if is_there else 0, self.made, &result[CODE])
+        if how == KEPT:
+            return self.take_old(old, result) if is_there else DONE
+        if how != DONE:
+            return how
+        if not plan.check(self.made.data, self.made.size, &self.fields):
+            return plan.explain(self.made.data, self.made.size, &self.why)
+        self.other.size = 0
+        if plan.put_key(0, self.made.data, self.made.size, &self.fields, self.other) != DONE:
+            return REFER
+        if not self.is_same_key():
+            raise ValueError("a computed tuple has the key of another")
+        how = self.swap(space, old, self.made.data, self.made.size)
+        return how if how != DONE else self.tuple_body(
+            space, self.made.data, self.made.size, result)
 
     cdef int upsert(self, Space space, const u64* column, u64* result) except -1:
         cdef Plan plan = space.plan
@@ -351,8 +364,7 @@ cdef class Executor:
             return self.body(space, column, False, result) if how == DONE else how
         how = self.swap(space, &old, given, size)
         if how == DONE and column[AS_REPLACE]:
-            self.append(given, size, &result[NEW])
-            return self.replace_body(space, result)
+            return self.tuple_body(space, given, size, result)
         if how == DONE:
             self.body(space, column, False, result)
             result[NEW_END] = result[BODY_END]
@@ -402,8 +414,6 @@ cdef class Executor:
 
     cdef int met(self, const u64* column, Found* old, u64* result) except -1:
         """Whether what a statement expects is so: `DONE`, `UNMET` or `REFER`."""
-        cdef u64 count, number
-        cdef Py_ssize_t at
         cdef bint is_so = True
         if column[EXPECT] == 0:
             return DONE
@@ -414,20 +424,14 @@ cdef class Executor:
         elif old.value[0] == REFERENCE:
             return REFER
         elif column[EXPECT] == EXPECT_VALUE:
-            at = items_from(old.value, old.size, &count)
-            if at < 0:
-                return REFER
-            is_so = column[FIELD] < count
-            for number in range(column[FIELD] if is_so else 0):
-                at = after(old.value, at, old.size, self.updater.owed)
-                if at < 0:
-                    return REFER
-            is_so = is_so and keys.KINDS[old.value[at]] == UINT
-            is_so = is_so and rows.uint(
-                old.value, at, after(old.value, at, old.size, self.updater.owed)) == column[VALUE]
+            is_so = has_value(old.value, old.size, column[FIELD], column[VALUE], self.updater.owed)
         if is_so:
             return DONE
         return REFER if self.take_old(old, result) != DONE else UNMET
+
+    cdef bint is_same_key(self) noexcept:
+        return self.other.size == self.key.size and not memcmp(
+            self.other.data, self.key.data, self.key.size)
 
     cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1:
         """The tuple whose entry in an index is `key`, which becomes its primary key."""
@@ -469,9 +473,7 @@ cdef class Executor:
         self.other.size = 0
         if plan.put_key(0, new, size, &self.fields, self.other) != DONE:
             return REFER
-        if self.other.size != self.key.size or memcmp(
-            self.other.data, self.key.data, self.key.size
-        ):
+        if not self.is_same_key():
             if leave_out:
                 return REFER  # it is ignored, refused or moves
             space.find(0, self.other.data, self.other.size, &other)
@@ -547,7 +549,9 @@ cdef class Executor:
         cdef Py_ssize_t at
         cdef Target out
         if column[AS_REPLACE] and ops_size and result[NEW_END]:
-            return self.replace_body(space, result)
+            first_size = result[NEW_END] - result[NEW]
+            self.out.need(BODY_ROOM + first_size)  # then it stays where it is
+            return self.tuple_body(space, self.out.data + result[NEW], first_size, result)
         self.out.need(BODY_ROOM + first_size + ops_size + self.other.size)
         out = self.out.data
         at = self.out.size
@@ -581,16 +585,16 @@ cdef class Executor:
         result[BODY_END] = at
         return DONE
 
-    cdef int replace_body(self, Space space, u64* result) except -1:
-        """The body of a REPLACE by the new tuple, which then is the one in the body."""
-        cdef Py_ssize_t size = result[NEW_END] - result[NEW], at
+    cdef int tuple_body(self, Space space, Source new, Py_ssize_t size, u64* result) except -1:
+        """The body of a REPLACE by a tuple, which then is the new one where it stands in it."""
+        cdef Py_ssize_t at
         self.out.need(BODY_ROOM + size)
-        result[BODY] = self.out.size
-        self.out.data[self.out.size] = 0x82
-        self.out.data[self.out.size + 1] = SPACE_ID
-        at = rows.put_uint(self.out.data, self.out.size + 2, space.plan.space_id)
+        result[BODY] = at = self.out.size
+        self.out.data[at] = 0x82
+        self.out.data[at + 1] = SPACE_ID
+        at = rows.put_uint(self.out.data, at + 2, space.plan.space_id)
         self.out.data[at] = TUPLE_KEY
-        memcpy(self.out.data + at + 1, self.out.data + result[NEW], size)
-        self.out.size = at + 1 + size
-        result[BODY_END] = self.out.size
+        memcpy(self.out.data + at + 1, new, size)
+        result[NEW] = at + 1
+        result[NEW_END] = result[BODY_END] = self.out.size = at + 1 + size
         return DONE

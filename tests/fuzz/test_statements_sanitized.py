@@ -14,7 +14,10 @@ import pytest
 from fuzz.test_memtable_sanitized import FIND, PYTEST, built
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("memtable", "merge", "pack", "update", "plan", "layer", "statement", "select", "row")
+NAMES = (
+    *("memtable", "merge", "pack", "update", "plan", "layer", "condition", "statement", "select"),
+    "row",
+)
 KERNELS = {
     "logweir." + ".".join(source.relative_to(ROOT).with_suffix("").parts): source
     for name in NAMES

@@ -105,7 +105,7 @@ class Side:
         found = [runs.take_run(one) for one in data]
         taken = [run for run in found if run is not None]
         assert len(taken) == len(data)
-        job = Job(lambda group: [self._one(group, run) for run in taken], sees_batch=self.in_runs)
+        job = Job(lambda group: [self._one(group, run) for run in taken])
         self.log.run_job(job)
         return job.result  # type: ignore[no-any-return]
 

@@ -12,26 +12,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tapcommands import Model
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import Item, VbucketState, pack_item, tombstone, unpack_item
+from logweir.replication.bucket import Item, ItemStore, VbucketState, pack_item, unpack_item
 from logweir.replication.bucketfeed import Puts
 from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.session import Outbox
-from logweir.replication.tap import kernel, runs
+from logweir.replication.tap import kernel, pushkernel, runs
 from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, Status, encode_request
 from logweir.replication.tap.commands import READS, Executor
 from logweir.replication.tap.endpoint import execute_one
 from logweir.replication.tap.messages import Connect, Opaque, Option, encode_tap
-from logweir.replication.tap.runs import (
-    RequestRun,
-    RunBuffer,
-    encode_mutations,
-    execute_all,
-    packets_of,
-    touched_vbuckets,
-)
+from logweir.replication.tap.mutations import encode_mutations, touched_vbuckets
+from logweir.replication.tap.runs import RequestRun, RunBuffer, execute_all, packets_of
 from logweir.replication.tap.stream import Producer, StreamOptions, mutation_of
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
@@ -42,6 +37,7 @@ from logweir.wal.vclock import VClock
 NOW = 1_795_000_000.0
 
 PLAIN = interpreted(kernel)
+PLAIN_PUSH = interpreted(pushkernel)
 
 KEYS = st.sampled_from(
     [b"a", b"a", b"b", b"b", b"with\x00zero", b"with\x00zero", bytes(250), b"k" * 250]
@@ -50,10 +46,17 @@ FAST = (
     *(Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.SET, Opcode.SETQ, Opcode.ADD),
     *(Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ, Opcode.DELETE, Opcode.DELETEQ, Opcode.NOOP),
 )
-SLOW = (Opcode.INCREMENT, Opcode.APPEND, Opcode.TOUCH, Opcode.FLUSH, Opcode.VERBOSITY)
+COUNTERS = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
+EXTENDING = (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ)
+TOUCHING = (Opcode.TOUCH, Opcode.GAT, Opcode.GATQ, Opcode.GATK, Opcode.GATKQ)
+OTHERS = (Opcode.FLUSH, Opcode.VERBOSITY)
 STORES = frozenset(FAST[4:10])
-OPCODES = st.sampled_from((*FAST, *FAST, *SLOW, *(Opcode.SET, Opcode.DELETE) * 8))
-VALUES = st.binary(max_size=40) | st.sampled_from([b"7", bytes(255), b"x" * 256, b"y" * 70_000])
+OPCODES = st.sampled_from(
+    (*FAST, *FAST, *COUNTERS, *EXTENDING, *TOUCHING, *OTHERS, *(Opcode.SET, Opcode.DELETE) * 8)
+)
+VALUES = st.binary(max_size=40) | st.sampled_from(
+    [b"7", b" 18446744073709551615 ", b"9" * 26, bytes(255), b"x" * 256, b"y" * 70_000]
+)
 # Relative, absolute and past, a year from now.
 EXPIRIES = st.sampled_from(
     [0, 0, 0, 1, 60, 2592000, 2592001, int(NOW) - 5, int(NOW) + 5, 2**32 - 1]
@@ -68,11 +71,15 @@ def requests(draw: st.DrawFn) -> Packet:
     if opcode in STORES:
         extras = struct.pack(">II", draw(st.sampled_from([0, 1, 300, 2**32 - 1])), draw(EXPIRIES))
         value = draw(VALUES)
-    elif opcode == Opcode.APPEND:
+    elif opcode in EXTENDING:
         value = draw(VALUES)
-    elif opcode == Opcode.INCREMENT:
-        extras = struct.pack(">QQI", 3, 5, 0)
-    elif opcode in (Opcode.TOUCH, Opcode.VERBOSITY):
+    elif opcode in COUNTERS:
+        step, first = (
+            draw(st.sampled_from([0, 3, 2**64 - 1])),
+            draw(st.sampled_from([5, 2**64 - 1])),
+        )
+        extras = struct.pack(">QQI", step, first, draw(EXPIRIES))
+    elif opcode in (*TOUCHING, Opcode.VERBOSITY):
         extras = struct.pack(">I", draw(EXPIRIES))
     if opcode in (Opcode.NOOP, Opcode.FLUSH, Opcode.VERBOSITY):
         key = b""
@@ -129,20 +136,22 @@ class Side:
         if all(packet.opcode in READS for packet in packets_of(pieces)):
             with self.log.read_view() as view:
                 seen = ViewItems(self.bucket, view, self.now)
-                return execute_all(pieces, seen, self.now, Executor(seen, self.now).execute)
+                return execute_all(pieces, seen, self.now, self._executor(seen).execute)
         half = len(pieces) // 2  # two jobs that share a group, as of two connections
-        jobs = [Job(partial(self._apply, part), sees_batch=True)
-                for part in (pieces[:half], pieces[half:])]  # fmt: skip
-        self.log.run_job(Job(partial(self._both, jobs), sees_batch=True))
+        jobs = [Job(partial(self._apply, part)) for part in (pieces[:half], pieces[half:])]
+        self.log.run_job(Job(partial(self._both, jobs)))
         return b"".join(job.result for job in jobs)
 
     def _both(self, jobs: list[Job], group: Group) -> None:
         for job in jobs:
             job.result = job.apply(group)
 
+    def _executor(self, items: ItemStore) -> Executor:
+        return (Executor if self.in_runs else Model)(items, self.now)
+
     def _apply(self, pieces: list[Packet | RequestRun], group: Group) -> bytes:
         items = GroupItems(self.bucket, group, self.now)
-        executor = Executor(items, self.now)
+        executor = self._executor(items)
         return execute_all(pieces, items, self.now, partial(execute_one, group, executor), group)
 
     def rows(self) -> list[tuple[object, ...]]:
@@ -216,33 +225,56 @@ ITEMS = st.builds(
 )
 
 
+def states() -> bytearray:
+    """Of vbuckets: some active, one replica, one that is none, others that were not asked yet."""
+    return bytearray([1, 1, 2, 255] + [0] * 65532)
+
+
 def run_kernel(
-    module: object, data: bytes, there: dict[bytes, bytes], room: int, *, reads: bool
+    module: object, data: bytes, there: dict[bytes, bytes], room: int, outcomes: list[int]
 ) -> object:
-    """Everything that a kernel says of a run."""
-    table = array("Q", (0,) * 3)
+    """Everything that a kernel says of a run: its statements; answers to made-up results; reads."""
+    table = array("Q", (0,) * 2)
     count = module.take_run(data, 0, 100, TAP_VALUE_BYTES, table)  # type: ignore[attr-defined]
-    numbers = array("Q", (0, 0, 0, 0, int(NOW), 77))
-    answers, bodies = bytearray(room), bytearray(room)
-    bounds, kinds = array("Q", (0,) * (2 * count + 1)), bytearray(2 * count)
-    states = bytearray([1, 1, 2, 255] + [0] * 65532)
-    changes: tuple[object, ...] = (None, None, None) if reads else ({}, {}, {})
-    how = module.execute(  # type: ignore[attr-defined]
-        data, table[0], numbers, states, there.get,
-        *changes, bytearray(600), answers, bodies, bounds, kinds,
-    )  # fmt: skip
-    return count, table, how, numbers, answers, bodies, bounds, kinds, changes
+    numbers, given = array("Q", (0, 0, 0, int(NOW))), bytearray(room)
+    columns = array("Q", (0,) * (26 * count))
+    how = module.statements(  # type: ignore[attr-defined]
+        data, table[0], 100, numbers, states(), given, columns
+    )
+    tuples = list(there.values()) or [pack_item(Item(b"k"))]
+    results, made = array("Q"), b"".join(tuples)
+    for number in range(numbers[2]):
+        one = outcomes[number % len(outcomes)]
+        start = sum(map(len, tuples[: one % len(tuples)]))
+        span = (start, start + len(tuples[one % len(tuples)]))
+        status = (0, 0, 0, 0, 1, 3, 4)[one % 7]
+        code = (one // 7) % 8 if status == 4 else 0
+        results.extend((status, code, one * 2**40, one, *span, *span, 0, 0))
+    said, answers = array("Q", (0, 0, 0)), bytearray(room)
+    told = module.answers(data, numbers[0], said, results, made, answers)  # type: ignore[attr-defined]
+    reading, replies = array("Q", (0, 0, 0, int(NOW))), bytearray(room)
+    read = module.read(  # type: ignore[attr-defined]
+        data, table[0], reading, states(), there.get, bytearray(600), replies
+    )
+    return (
+        *(count, table, how, numbers, given, columns, told, said, answers),
+        *(read, reading, replies),
+    )
 
 
 @settings(deadline=None)
-@given(kernel_cases(), st.sampled_from([300, 700, 200_000]), st.booleans())
+@given(
+    kernel_cases(),
+    st.sampled_from([500, 900, 200_000]),
+    st.lists(st.integers(0, 200), min_size=1, max_size=9),
+)
 def test_interpreted_kernel_is_the_compiled_one(
-    case: tuple[bytes, dict[bytes, bytes]], room: int, reads: bool
+    case: tuple[bytes, dict[bytes, bytes]], room: int, outcomes: list[int]
 ) -> None:
-    """The same counts, answers, rows and changes, with much room and with little."""
+    """The same counts, statements, answers and places, with much room and with little."""
     data, there = case
-    assert run_kernel(kernel, data, there, room, reads=reads) == run_kernel(
-        PLAIN, data, there, room, reads=reads
+    assert run_kernel(kernel, data, there, room, outcomes) == run_kernel(
+        PLAIN, data, there, room, outcomes
     )
 
 
@@ -269,7 +301,7 @@ def test_run_is_what_packets_are(made: list[Packet], tail: bytes, data: st.DataO
 def test_run_of_garbage_ends_within_it(data: bytes, value_max: int) -> None:
     """Nothing behind the end is read, compiled or not."""
     data = b"\x80" + data
-    tables = [array("Q", (0,) * 3) for _ in range(2)]
+    tables = [array("Q", (0,) * 2) for _ in range(2)]
     counts = [
         module.take_run(data, 0, 50, value_max, table)
         for module, table in zip((kernel, PLAIN), tables, strict=True)
@@ -305,7 +337,7 @@ def test_mutations_are_those_of_the_codec(
         out = bytearray(120 * 1024)
         numbers = array("Q", (0, last, 0, most, room))
         ends = array("Q", bytes(16 * 100))
-        plain = PLAIN.mutations(tuples, row, wanted, int(NOW), form, numbers, out, ends)
+        plain = PLAIN_PUSH.mutations(tuples, row, wanted, int(NOW), form, numbers, out, ends)
         assert plain == run.next
         assert bytes(out[: numbers[0]]) == run.data
         assert ends[: 2 * run.count] == run.ends
@@ -468,7 +500,7 @@ def test_touched_vbuckets_are_those_of_the_packets(items: list[Item], mangled: b
     tables = bytearray(65536), bytearray(65536)
     looked = [
         module.touched(tuples, wanted, table)
-        for module, table in zip((kernel, PLAIN), tables, strict=True)
+        for module, table in zip((pushkernel, PLAIN_PUSH), tables, strict=True)
     ]
     assert looked[0] == looked[1]
     assert tables[0] == tables[1]
@@ -483,23 +515,14 @@ def is_sent(item: Item) -> bool:
     return bool(not item.vbucket and item.ttl and not item.is_expired(NOW))
 
 
-def test_tombstone_is_that_of_the_bucket() -> None:
-    """A removal in a run logs the same tombstone as one that is not, whatever the item holds."""
-    item = Item(b"k", 1, b"value", 7, 0, 77, 3, 200, "tomorrow", b"123456789")
-    data = encode_request(Packet(Opcode.DELETE, b"k", vbucket=1))
-    *_, bodies, bounds, _, _ = run_kernel(  # type: ignore[misc]
-        kernel, data, {entry_of(b"k"): pack_item(item)}, 1000, reads=False
-    )
-    assert bytes(bodies[: bounds[1]]) == pack_item(tombstone(item, 78))
-
-
-def test_run_is_used() -> None:
-    """Two commands are a run, one is not."""
+def test_one_request_is_a_run() -> None:
+    """As two are; what stands behind them that is none is not."""
     one = encode_request(Packet(Opcode.GET, b"k"))
-    assert runs.take_run(one) is None
-    found = runs.take_run(one + one + b"\x80")
-    assert found is not None
-    assert (found.count, found.stop, found.changes) == (2, 2 * len(one), 0)
+    for count in (1, 2):
+        found = runs.take_run(one * count + b"\x80")
+        assert found is not None
+        assert (found.count, found.stop, found.changes) == (count, count * len(one), 0)
+    assert runs.take_run(encode_request(Packet(Opcode.STAT))) is None
 
 
 @settings(deadline=None)

@@ -111,6 +111,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "bucket_*",
         "fuzz_bucket_servers",
         "cas_of_two_protocols",
+        "item_changes",
         "fuzz_tap",
     ),
     "greenstack": (
@@ -119,6 +120,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "bucket_*",
         "fuzz_bucket_servers",
         "cas_of_two_protocols",
+        "item_changes",
         "fuzz_greenstack",
     ),
     "synapse": (

@@ -5,16 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from logweir.replication.bucket import Item, VbucketState
+from support.tapcommands import Model
+
+from logweir.replication.bucket import Item, VbucketState, unpack_item
+from logweir.replication.bucketstore import Buckets, GroupItems, ViewItems
 from logweir.replication.sasl import Credentials
 from logweir.replication.tap.codec import Packet, PacketBuffer
 from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.runs import packets_of
+from logweir.replication.tap.endpoint import execute_one
+from logweir.replication.tap.runs import execute_all, packets_of
 from logweir.replication.tap.session import Commands, Connected, ServerSession, Settings
 from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.log import Log
+from logweir.wal.xrow import RowType
 
 DATA = Path(__file__).parent.parent / "data" / "tap"
 NOW = 1_795_000_000.0
@@ -133,14 +142,61 @@ class Server:
         settings = Settings(b"1.6.18", bytes, credentials)
         self.session = ServerSession(settings, 0.0, must_login=must_login)
         self.connected: list[Connected] = []
-        self.executor = Executor(self.bucket, self.bucket.now)
+        self.executor: Executor = Model(self.bucket, self.bucket.now)
+
+    def run(self, event: Commands) -> bytes:
+        """The answers to commands."""
+        return b"".join(self.executor.execute(request) for request in packets_of(event.requests))
 
     def feed(self, data: bytes, now: float = 0.0) -> bytes:
         """What is answered to some bytes."""
         for event in self.session.receive_data(data, now):
             if isinstance(event, Commands):
-                answers = [self.executor.execute(request) for request in packets_of(event.requests)]
-                self.session.answer(event.slot, b"".join(answers))
+                self.session.answer(event.slot, self.run(event))
             elif isinstance(event, Connected):
                 self.connected.append(event)
         return self.session.data_to_send()
+
+
+class StoreServer(Server):
+    """A server session on a bucket of a store, as an endpoint runs it. `log`: open."""
+
+    def __init__(self, log: Log, name: str = "b") -> None:
+        super().__init__()
+        self.log = log
+        self.now = NOW
+        self.stored = Buckets(log, lambda: self.now).make(name)
+        self.start = log.vclock
+
+    def run(self, event: Commands) -> bytes:
+        def apply(group: Group) -> bytes:
+            items = GroupItems(self.stored, group, self.now)
+            executor = Executor(items, self.now)
+            one = partial(execute_one, group, executor)
+            return execute_all(event.requests, items, self.now, one, group)
+
+        job = Job(apply)
+        self.log.run_job(job)
+        assert isinstance(job.result, bytes)
+        return job.result
+
+    @property
+    def items(self) -> dict[bytes, Item]:
+        """What the bucket holds."""
+        with self.log.read_view() as view:
+            space = view.engine.schema.space(self.stored.space_id)
+            found = map(unpack_item, view.tuples(space))
+            return {item.key: item for item in found}
+
+    @property
+    def states(self) -> dict[int, VbucketState]:
+        """The vbuckets that are here."""
+        with self.log.read_view() as view:
+            return ViewItems(self.stored, view, self.now).states()
+
+    def rows(self) -> list[list[str]]:
+        """What came into the log since it was made: the types of each transaction's rows."""
+        return [
+            [RowType(row.type).name for row in transaction.rows]
+            for transaction in self.log.rows(self.start)
+        ]

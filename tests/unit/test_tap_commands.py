@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tapmodel import NOW, MemoryBucket, Server, packets, sent
+from support.tapmodel import NOW, StoreServer, packets, sent
 
+import logweir
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import Item, VbucketState
 from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
@@ -30,7 +33,14 @@ DIFFERENT = {
 }
 
 
-def ask(server: Server, *requests: Packet) -> list[Packet]:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StoreServer]:
+    """A bucket of a store, served."""
+    with logweir.open(tmp_path / "s", clock=lambda: NOW, durability="write") as log:
+        yield StoreServer(log)
+
+
+def ask(server: StoreServer, *requests: Packet) -> list[Packet]:
     """The answers to some requests."""
     return packets(server.feed(b"".join(map(encode_request, requests))))
 
@@ -42,17 +52,15 @@ def store(key: bytes, value: bytes = b"v", opcode: int = Opcode.SET, **fields: A
 
 
 @pytest.mark.parametrize("name", sorted(DIFFERENT))
-def test_recorded_commands_get_the_recorded_answers(name: str) -> None:
+def test_recorded_commands_get_the_recorded_answers(server: StoreServer, name: str) -> None:
     """All commands of the recording: status, extras, key and value; CAS by what they refer to."""
-    bucket = MemoryBucket()
-    server = Server(bucket)
     cas_of: dict[int, int] = {}
     left_out = {*DIFFERENT[name], Opcode.TAP_MUTATION}
     recorded = [p for p in packets(sent(name, "s2c")) if p.opcode not in left_out]
     total = len(recorded)
     for request in packets(sent(name, "c2s")):
         if server.session.close_reason or server.connected:
-            server = Server(bucket)
+            server = StoreServer(server.log)
         request = replace(request, cas=cas_of.get(request.cas, request.cas))
         for answer in packets(server.feed(encode_request(request))):
             if answer.opcode in left_out:
@@ -67,31 +75,30 @@ def test_recorded_commands_get_the_recorded_answers(name: str) -> None:
     assert total >= 36
 
 
-def test_expiry_is_relative_up_to_thirty_days() -> None:
+def test_expiry_is_relative_up_to_thirty_days(server: StoreServer) -> None:
     """Above it is a Unix time, and 0 is never."""
-    server = Server()
     limit = 30 * 24 * 3600
     ask(server, store(b"never"), store(b"month", expiry=limit), store(b"time", expiry=limit + 1))
-    found = {key: item.expiry for key, item in server.bucket.items.items()}
+    found = {key: item.expiry for key, item in server.items.items()}
     assert found == {b"never": 0, b"month": int(NOW) + limit, b"time": limit + 1}
 
 
-def test_an_expired_item_is_gone_and_removed() -> None:
+def test_an_expired_item_is_gone_and_removed(server: StoreServer) -> None:
     """Whoever looks first removes it; ADD succeeds behind it."""
-    server = Server()
     ask(server, store(b"k", expiry=10))
-    server.bucket.now = NOW + 10
+    server.now = NOW + 10
     (miss,) = ask(server, Packet(Opcode.GET, b"k"))
     assert miss.status == Status.NOT_FOUND
-    assert server.bucket.log == ["put", "expired"]
+    assert server.rows() == [["REPLACE"], ["REPLACE", "DELETE"]]
     (added,) = ask(server, store(b"k", opcode=Opcode.ADD))
     assert added.status == Status.SUCCESS
 
 
 @pytest.mark.parametrize("opcode", [Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GATKQ])
-def test_quiet_reads_say_nothing_of_a_miss_and_all_of_a_hit(opcode: Opcode) -> None:
+def test_quiet_reads_say_nothing_of_a_miss_and_all_of_a_hit(
+    server: StoreServer, opcode: Opcode
+) -> None:
     """Only the hit is answered, behind it NOOP."""
-    server = Server()
     ask(server, store(b"k"))
     extras = bytes(4) if opcode in (Opcode.GATQ, Opcode.GATKQ) else b""
     answers = ask(
@@ -105,9 +112,8 @@ def test_quiet_reads_say_nothing_of_a_miss_and_all_of_a_hit(opcode: Opcode) -> N
     assert answers[0].key == (b"k" if opcode in (Opcode.GETKQ, Opcode.GATKQ) else b"")
 
 
-def test_quiet_changes_say_only_what_failed() -> None:
+def test_quiet_changes_say_only_what_failed(server: StoreServer) -> None:
     """Each quiet form that works is silent; its failure is not."""
-    server = Server()
     good = [
         store(b"k", b"1", Opcode.SETQ),
         store(b"k2", b"1", Opcode.ADDQ),
@@ -119,7 +125,7 @@ def test_quiet_changes_say_only_what_failed() -> None:
         Packet(Opcode.DELETEQ, b"k2"),
     ]
     assert ask(server, *good) == []
-    assert server.bucket.items[b"k"].value == b"149"
+    assert server.items[b"k"].value == b"149"
     bad = [
         store(b"k", opcode=Opcode.ADDQ),
         store(b"no", opcode=Opcode.REPLACEQ),
@@ -131,7 +137,7 @@ def test_quiet_changes_say_only_what_failed() -> None:
         Status.EXISTS, Status.NOT_FOUND, Status.NOT_STORED, Status.NOT_FOUND
     ]  # fmt: skip
     assert ask(server, Packet(Opcode.FLUSHQ)) == []
-    assert server.bucket.items == {}
+    assert server.items == {}
 
 
 @pytest.mark.parametrize(
@@ -145,27 +151,26 @@ def test_quiet_changes_say_only_what_failed() -> None:
         (b"+3", 0, b"3 "),
     ],
 )
-def test_numbers_are_text_up_to_a_blank(value: bytes, delta: int, result: bytes) -> None:
+def test_numbers_are_text_up_to_a_blank(
+    server: StoreServer, value: bytes, delta: int, result: bytes
+) -> None:
     """The result keeps at least the length it had."""
-    server = Server()
     ask(server, store(b"n", value))
     ask(server, Packet(Opcode.INCREMENT, b"n", extras=struct.pack(">QQI", delta, 0, 0)))
-    assert server.bucket.items[b"n"].value == result
+    assert server.items[b"n"].value == result
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-5", b"1x", b"18446744073709551616", b"9" * 40])
-def test_what_is_no_number_is_not_counted(value: bytes) -> None:
+def test_what_is_no_number_is_not_counted(server: StoreServer, value: bytes) -> None:
     """Status 06, and the value stays."""
-    server = Server()
     ask(server, store(b"n", value))
     (answer,) = ask(server, Packet(Opcode.DECREMENT, b"n", extras=struct.pack(">QQI", 1, 0, 0)))
     assert answer.status == Status.BAD_DELTA
-    assert server.bucket.items[b"n"].value == value
+    assert server.items[b"n"].value == value
 
 
-def test_a_value_above_the_limit_leaves_the_item() -> None:
+def test_a_value_above_the_limit_leaves_the_item(server: StoreServer) -> None:
     """At the limit it is stored, above it 03; appending above it too."""
-    server = Server()
     (fits,) = ask(server, store(b"k", bytes(TAP_VALUE_BYTES)))
     (above,) = ask(server, store(b"k", bytes(TAP_VALUE_BYTES + 1)))
     (longer,) = ask(server, Packet(Opcode.APPEND, b"k", b"x"))
@@ -173,7 +178,7 @@ def test_a_value_above_the_limit_leaves_the_item() -> None:
     passed_over, after = ask(server, store(b"k", huge), Packet(Opcode.NOOP))
     assert [p.status for p in (fits, above, longer, passed_over)] == [0, 3, 3, 3]
     assert after.opcode == Opcode.NOOP
-    assert len(server.bucket.items[b"k"].value) == TAP_VALUE_BYTES
+    assert len(server.items[b"k"].value) == TAP_VALUE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -189,33 +194,29 @@ def test_a_value_above_the_limit_leaves_the_item() -> None:
         Packet(Opcode.NOOP, b"k"),
     ],
 )
-def test_malformed_requests_end_the_connection(request_: Packet) -> None:
+def test_malformed_requests_end_the_connection(server: StoreServer, request_: Packet) -> None:
     """Status 04 behind the answers of what came before, and nothing behind it is done."""
-    server = Server()
     answers = ask(server, store(b"before"), request_, store(b"behind"))
     assert [answer.status for answer in answers] == [Status.SUCCESS, Status.INVALID]
     assert server.session.close_reason
-    assert list(server.bucket.items) == [b"before"]
+    assert list(server.items) == [b"before"]
 
 
-def test_a_key_of_250_bytes_is_fine() -> None:
+def test_a_key_of_250_bytes_is_fine(server: StoreServer) -> None:
     """The longest that is."""
-    server = Server()
     (answer,) = ask(server, store(b"k" * 250))
     assert answer.status == Status.SUCCESS
 
 
-def test_unknown_commands_leave_the_connection_usable() -> None:
+def test_unknown_commands_leave_the_connection_usable(server: StoreServer) -> None:
     """Status 81 without text."""
-    server = Server()
     unknown, noop = ask(server, Packet(0x99, b"k", b"v"), Packet(Opcode.NOOP))
     assert (unknown.status, unknown.value, noop.opcode) == (0x81, b"", Opcode.NOOP)
     assert server.session.close_reason == ""
 
 
-def test_vbuckets_answer_by_their_state() -> None:
+def test_vbuckets_answer_by_their_state(server: StoreServer) -> None:
     """Only an active one is read and written; a request to a pending one waits."""
-    server = Server()
     states = {1: VbucketState.ACTIVE, 2: VbucketState.REPLICA, 3: VbucketState.PENDING,
               4: VbucketState.DEAD}  # fmt: skip
     for vbucket, state in states.items():
@@ -223,38 +224,36 @@ def test_vbuckets_answer_by_their_state() -> None:
     found = [ask(server, store(b"k", vbucket=n))[0].status for n in (1, 2, 4, 5)]
     assert found == [0, 7, 7, 7]
     with pytest.raises(Pending):
-        server.executor.execute(store(b"k", vbucket=3))
+        ask(StoreServer(server.log), store(b"k", vbucket=3))
     read = [ask(server, Packet(Opcode.GET_VBUCKET, vbucket=n))[0] for n in (3, 5)]
     assert (read[0].value, read[1].status) == (b"\0\0\0\3", 7)
     assert ask(server, Packet(Opcode.DEL_VBUCKET, vbucket=1))[0].status == 0
     assert ask(server, Packet(Opcode.DEL_VBUCKET, vbucket=1))[0].status == 7
     bad = ask(server, Packet(Opcode.SET_VBUCKET, extras=b"\0\0\0\x09", vbucket=1))
     assert bad[0].status == Status.INVALID
-    assert server.bucket.items == {}
+    assert server.items == {}
 
 
-def test_a_recorded_producer_gets_the_answers_of_a_real_consumer() -> None:
+def test_a_recorded_producer_gets_the_answers_of_a_real_consumer(server: StoreServer) -> None:
     """Every packet type with the ACK flag; the same statuses, texts apart."""
-    server = Server()
     answers = packets(server.feed(sent("consumer-raw", "c2s")))
     wanted = packets(sent("consumer-raw", "s2c"))
     assert [(p.opcode, p.status, p.opaque) for p in answers] == [
         (p.opcode, p.status, p.opaque) for p in wanted
     ]
-    assert server.bucket.states[3] == VbucketState.ACTIVE
-    assert server.bucket.items == {}
+    assert server.states[3] == VbucketState.ACTIVE
+    assert server.items == {}
 
 
-def test_a_recorded_takeover_fills_the_destination() -> None:
+def test_a_recorded_takeover_fills_the_destination(server: StoreServer) -> None:
     """The migrator's packets make vbucket 1 active with the items and answers of the recording."""
     name = "takeover-vbucketmigrator-destination"
-    server = Server()
     answers = packets(server.feed(sent(name, "c2s")))
     assert [(p.opcode, p.status, p.opaque) for p in answers] == [
         (p.opcode, p.status, p.opaque) for p in packets(sent(name, "s2c"))
     ]
-    assert server.bucket.states[1] == VbucketState.ACTIVE
-    found = {key: item.flags for key, item in server.bucket.items.items()}
+    assert server.states[1] == VbucketState.ACTIVE
+    found = {key: item.flags for key, item in server.items.items()}
     assert found[b"ncxcgu4t:lo"] == 0xDEADBEEF
     assert b"tr0" not in found
 
@@ -271,15 +270,15 @@ def test_a_recorded_takeover_fills_the_destination() -> None:
         (TapMessage(Opcode.TAP_VBUCKET_SET, number=7), Status.INVALID),
     ],
 )
-def test_what_a_producer_sends_is_taken_or_refused(message: TapMessage, status: Status) -> None:
+def test_what_a_producer_sends_is_taken_or_refused(
+    server: StoreServer, message: TapMessage, status: Status
+) -> None:
     """TTL 0, long keys, large values, vbuckets that are not here, states that are none."""
-    server = Server()
     assert server.executor.apply(message) == status
 
 
-def test_failures_without_the_ack_flag_are_told_once_that_was_allowed() -> None:
+def test_failures_without_the_ack_flag_are_told_once_that_was_allowed(server: StoreServer) -> None:
     """Silence before ENABLE_AUTO_NACK, status 07 behind it."""
-    server = Server()
     lost = encode_tap(TapMessage(Opcode.TAP_MUTATION, b"k", vbucket=9, opaque=5))
     enable = encode_tap(TapMessage(Opcode.TAP_OPAQUE, number=Opaque.ENABLE_AUTO_NACK))
     assert server.feed(lost) == b""
@@ -287,13 +286,12 @@ def test_failures_without_the_ack_flag_are_told_once_that_was_allowed() -> None:
     assert (refusal.status, refusal.opaque) == (Status.NOT_MY_VBUCKET, 5)
 
 
-def test_a_mutation_keeps_what_it_brings() -> None:
+def test_a_mutation_keeps_what_it_brings(server: StoreServer) -> None:
     """CAS, flags, expiry, private bytes, datatype and, less one, how far it may go."""
-    server = Server()
     message = TapMessage(
         Opcode.TAP_MUTATION, b"k", b"v", 0, 77, 0x01020304, 1_900_000_000, 1, b"nine byte"
     )
     server.feed(encode_tap(message))
-    assert server.bucket.items[b"k"] == Item(
+    assert server.items[b"k"] == Item(
         b"k", 0, b"v", 0x01020304, 1_900_000_000, 77, 1, meta=b"nine byte", ttl=254
     )

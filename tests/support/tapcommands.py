@@ -1,0 +1,131 @@
+"""What memcached's commands do to an item, one after the other: a model of what runs of them do."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket import NO_HOPS_MADE, Item, absolute_expiry
+from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.tap.commands import Executor, Failed, item_answer, plain_opcode
+
+_NO_CREATE: Final = 0xFFFFFFFF
+_SET: Final = struct.Struct(">II")
+_COUNT: Final = struct.Struct(">QQI")
+_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)")
+_U64_END: Final = 1 << 64
+
+
+class Model(Executor):
+    """An executor that knows commands on items, too, by what `ItemStore` offers."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        mine: dict[Opcode, Callable[[Packet], bytes]] = {
+            Opcode.GET: self._get,
+            Opcode.GETK: self._get,
+            Opcode.SET: self._store,
+            Opcode.ADD: self._store,
+            Opcode.REPLACE: self._store,
+            Opcode.DELETE: self._delete,
+            Opcode.INCREMENT: self._count,
+            Opcode.DECREMENT: self._count,
+            Opcode.APPEND: self._extend,
+            Opcode.PREPEND: self._extend,
+            Opcode.TOUCH: self._touch,
+            Opcode.GAT: self._touch,
+            Opcode.GATK: self._touch,
+        }
+        self._commands.update(mine)
+
+    def _find(self, request: Packet) -> Item | None:
+        """The item that a request is about; checks the vbucket and the request's CAS."""
+        self._active(request)
+        found = self._items.get(request.key, request.vbucket)
+        if found is not None and request.cas and request.cas != found.cas:
+            raise Failed(Status.EXISTS)
+        return found
+
+    def _get(self, request: Packet) -> bytes:
+        self._active(request)
+        found = self._items.get(request.key, request.vbucket)
+        if found is None:
+            raise Failed(Status.NOT_FOUND)
+        return item_answer(request, found)
+
+    def _store(self, request: Packet) -> bytes:
+        if len(request.value) > TAP_VALUE_BYTES:
+            raise Failed(Status.TOO_BIG)
+        opcode = plain_opcode(request.opcode)
+        old = self._find(request)
+        if old is None and (request.cas or opcode == Opcode.REPLACE):
+            raise Failed(Status.NOT_FOUND)
+        if old is not None and opcode == Opcode.ADD and not request.cas:
+            raise Failed(Status.EXISTS)
+        flags, expiry = _SET.unpack(request.extras)
+        stored = self._items.put(
+            Item(
+                request.key,
+                request.vbucket,
+                request.value,
+                flags,
+                absolute_expiry(expiry, self._now),
+                datatype=request.datatype,
+            )
+        )
+        return encode_answer(request, cas=stored.cas)
+
+    def _delete(self, request: Packet) -> bytes:
+        if self._find(request) is None:
+            raise Failed(Status.NOT_FOUND)
+        self._items.remove(request.key, request.vbucket)
+        return encode_answer(request)
+
+    def _count(self, request: Packet) -> bytes:
+        delta, first, expiry = _COUNT.unpack(request.extras)
+        old = self._find(request)
+        if old is None:
+            if expiry == _NO_CREATE:
+                raise Failed(Status.NOT_FOUND)
+            number = first
+            item = Item(
+                request.key,
+                request.vbucket,
+                b"%d" % number,
+                expiry=absolute_expiry(expiry, self._now),
+            )
+        else:
+            match = _NUMBER.match(old.value)
+            if match is None or len(match[1]) > 25 or (number := int(match[1])) >= _U64_END:
+                raise Failed(Status.BAD_DELTA)
+            if plain_opcode(request.opcode) == Opcode.INCREMENT:
+                number = (number + delta) % _U64_END
+            else:
+                number = max(number - delta, 0)
+            text = (b"%d" % number).ljust(len(old.value))
+            item = replace(old, value=text, cas=0, ttl=NO_HOPS_MADE)
+        stored = self._items.put(item)
+        return encode_answer(request, value=number.to_bytes(8, "big"), cas=stored.cas)
+
+    def _extend(self, request: Packet) -> bytes:
+        old = self._find(request)
+        if old is None:
+            raise Failed(Status.NOT_STORED)
+        is_append = plain_opcode(request.opcode) == Opcode.APPEND
+        value = old.value + request.value if is_append else request.value + old.value
+        if len(value) > TAP_VALUE_BYTES:
+            raise Failed(Status.TOO_BIG)
+        stored = self._items.put(replace(old, value=value, cas=0, ttl=NO_HOPS_MADE))
+        return encode_answer(request, cas=stored.cas)
+
+    def _touch(self, request: Packet) -> bytes:
+        old = self._find(replace(request, cas=0))
+        if old is None:
+            raise Failed(Status.NOT_FOUND)
+        expiry = absolute_expiry(int.from_bytes(request.extras, "big"), self._now)
+        stored = self._items.put(replace(old, expiry=expiry, ttl=NO_HOPS_MADE))
+        return item_answer(request, stored)
