@@ -9,7 +9,7 @@ ctypedef unsigned char* Target
 cdef Py_ssize_t _RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE, _RUN_LOUD
 cdef Py_ssize_t _SET_BYTES
 cdef Py_ssize_t _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT
-cdef Py_ssize_t _REQ_VALUE_BYTES
+cdef Py_ssize_t _REQ_VALUE_BYTES, _REQ_CAS, _ADD, _REPLACE, _OWN_STATUS
 cdef Py_ssize_t _LANE_MAX, _HEADER, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
 cdef Py_ssize_t _ANSWER_BYTES
 cdef u64 _END
@@ -67,11 +67,11 @@ cdef inline bint alike(
 @cython.locals(root=Py_ssize_t, names=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
                flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64,
-               used=Py_ssize_t)
+               used=Py_ssize_t, operation=Py_ssize_t)
 cdef int read_set(
     Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t value_max, u64* fields) noexcept
 
-@cython.locals(raw=Source, fields="unsigned long long[6]", end=Py_ssize_t, count=Py_ssize_t,
+@cython.locals(raw=Source, fields="unsigned long long[7]", end=Py_ssize_t, count=Py_ssize_t,
                all_keys=u64, all_values=u64, loud=Py_ssize_t, lane_at=Py_ssize_t,
                lane_bytes=Py_ssize_t, has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
                flags=Py_ssize_t, entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t,
@@ -83,7 +83,8 @@ cpdef Py_ssize_t take_run(
 
 @cython.locals(raw=Source, to=Target, end=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
                i=Py_ssize_t, row=Py_ssize_t, traits=u64, key_at=Py_ssize_t, key_bytes=Py_ssize_t,
-               value_at=Py_ssize_t, value_bytes=Py_ssize_t)
+               value_at=Py_ssize_t, value_bytes=Py_ssize_t, operation=u64,
+               opcode="unsigned char", cas=u64)
 cpdef Py_ssize_t sets(bytes data, u64[::1] table, Py_ssize_t count, bytearray out) except? -2
 
 @cython.locals(extra=Py_ssize_t, i=Py_ssize_t)
@@ -91,9 +92,12 @@ cdef Py_ssize_t put_head(
     Target out, Py_ssize_t used, Py_ssize_t size, u64 opaque, Py_ssize_t status, Source lane,
     Py_ssize_t lane_bytes) noexcept
 
+cdef Py_ssize_t status_of(Py_ssize_t status) noexcept
+
 @cython.locals(raw=Source, to=Target, name=Source, head=Source, end=Py_ssize_t, room=Py_ssize_t,
                used=Py_ssize_t, at=Py_ssize_t, mark=Py_ssize_t, i=Py_ssize_t, j=Py_ssize_t,
-               body=Py_ssize_t, status=Py_ssize_t, opaque=u64, is_quiet=bint)
+               body=Py_ssize_t, status=Py_ssize_t, opaque=u64, is_quiet=bint, lsn=u64,
+               lost=u64)
 cpdef Py_ssize_t answers(
     bytes replies, u64[::1] table, Py_ssize_t count, bytes lane, Py_ssize_t lane_bytes, u64 uuid,
-    u64[::1] marks, bytearray out) except? -2
+    u64[::1] marks, u64[::1] failed, bytearray out) except? -2

@@ -7,12 +7,12 @@ stand in `kernel.pxd`. `COMPILED` says which one runs. `replication.greenstack.r
 `pushkernel` is for what goes out; nothing else calls it. Frames are specified in `codec`, payloads
 in `flat` and `messages`, tuples in `replication.bucket`.
 
-A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set, no
-CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but flex and quiet, and with
-no entries but perhaps the lane and, behind it, the vbucket. What is not of that form, or is wrong
-in any way, ends the run and goes the ordinary way. Each becomes a SET of memcached's binary
-protocol (`sets`), a quiet one a SETQ, whose opaque is its number in the run, and what is answered
-to those `answers` translates.
+A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set or
+Replace, or Add without a CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but
+flex and quiet, and with no entries but perhaps the lane and, behind it, the vbucket. What is not of
+that form, or is wrong in any way, ends the run. Each becomes a SET, ADD or REPLACE of memcached's
+binary protocol (`sets`), or the quiet form, whose opaque is its number in the run, and what is
+answered to those `answers` translates.
 
 A client's requests are often alike: they differ in their opaque, and in what the key and the value
 hold, but not in length. Then reading one again gives what reading the one before it gave, as long
@@ -41,8 +41,9 @@ COMPILED = not __file__.endswith(".py")
 (RUN_STOP, RUN_KEYS, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE) = range(6)
 RUN_LOUD, RUN_NUMBERS = 6, 7
 
-# What is kept of each request. Traits: bit 0 quiet, 8 … 15 datatype, 16 … 31 vbucket, 32 … flags.
-OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, WIDTH = range(7)
+# What is kept of each request. Traits: bit 0 quiet, 1 … 2 operation, 8 … 15 datatype, 16 … 31
+# vbucket, 32 … flags.
+OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, CAS, WIDTH = range(8)
 SET_BYTES = 32  # of a SET, without its key and value
 _answer_head = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
 """MutationResponse with all its slots: what stands before the first number."""
@@ -51,6 +52,7 @@ ANSWER_BYTES = 77  # of an answer, without the lane's id
 (_RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(6)
 _RUN_LOUD = 6
 _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
+_REQ_CAS = 6
 _ANSWER_BYTES = ANSWER_BYTES
 _SET_BYTES = SET_BYTES
 _HEADER = 24
@@ -58,7 +60,8 @@ _FRAME_MIN = 21  # a request whose entries are a vbucket, without payload
 _ID_MAX = 250  # limits.GREENSTACK_ID_BYTES
 _LANE_MAX = 255  # limits.GREENSTACK_LANE_BYTES
 _MUTATION = 0x0405
-_SET = 2  # messages.Operation
+_ADD, _SET, _REPLACE = 1, 2, 3  # messages.Operation
+_OWN_STATUS = 0x8000  # of a reply whose status is Greenstack's, not memcached's
 _BAD = -1
 _WIDTH = WIDTH
 _PAYLOAD_BYTES = 56
@@ -219,7 +222,8 @@ def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int
     """
     root = target(data, begin, end)
     names = vtable(data, begin, root, end) if root >= 0 else _BAD
-    if names < 0 or small(data, names, root, end, 1, _SET) != _SET:
+    operation = small(data, names, root, end, 1, _SET) if names >= 0 else _BAD
+    if operation < _ADD or operation > _REPLACE:
         return 0
     used = reach(data, names, root, 0x14)
     document = slot(data, names, root, end, 0)
@@ -253,7 +257,8 @@ def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int
         return 0
     if (flags and end - flags < 4) or (cas and end - cas < 8):
         return 0
-    if cas and (little4(data, cas) or little4(data, cas + 4)):
+    fields[_REQ_CAS] = little4(data, cas) | little4(data, cas + 4) << 32 if cas else 0
+    if operation == _ADD and fields[_REQ_CAS]:
         return 0
     key_bytes = little4(data, key)
     if key_bytes == 0 or key_bytes > _ID_MAX:
@@ -262,7 +267,7 @@ def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int
         if data[i] == 0:
             return 0
     traits = little4(data, flags) if flags else 0
-    fields[_REQ_TRAITS] = traits << 32 | datatype << 8
+    fields[_REQ_TRAITS] = traits << 32 | datatype << 8 | operation << 1
     fields[_REQ_KEY_AT] = key + 4
     fields[_REQ_KEY_BYTES] = key_bytes
     fields[_REQ_VALUE_AT] = value + 4
@@ -280,7 +285,7 @@ def take_run(
     request, of no more than it has room for.
     """
     raw = data
-    fields = [0] * 6
+    fields = [0] * 7
     end = len(data)
     if at < 0 or len(found) <= _RUN_LOUD:
         raise IndexError("take_run: no room for what is found")
@@ -299,7 +304,7 @@ def take_run(
             fields[_REQ_VALUE_AT] += at - before
             table[row] = big4(raw, at + 4)
             table[row + _REQ_TRAITS] = table[row - _WIDTH + _REQ_TRAITS]
-            for i in range(_REQ_KEY_AT, _REQ_VALUE_BYTES + 1):
+            for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
                 table[row + i] = fields[i]
             loud += 1 - (raw[at + 10] >> 4 & 1)
             all_keys += fields[_REQ_KEY_BYTES]
@@ -344,7 +349,7 @@ def take_run(
             loud += 1
         table[row] = big4(raw, at + 4)
         table[row + _REQ_TRAITS] = traits
-        for i in range(_REQ_KEY_AT, _REQ_VALUE_BYTES + 1):
+        for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
             table[row + i] = fields[i]
         all_keys += fields[_REQ_KEY_BYTES]
         all_values += fields[_REQ_VALUE_BYTES]
@@ -362,7 +367,8 @@ def take_run(
 
 
 def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
-    """Write the SETs of a run in `data`. Returns the bytes used of `out`, -1: it does not fit."""
+    """Write a run in `data` as memcached's requests. Returns the bytes used of `out`, -1: it does
+    not fit."""
     raw, to = data, out
     end = len(data)
     room = len(out)
@@ -383,7 +389,9 @@ def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
         if _SET_BYTES + key_bytes + value_bytes > room - used:
             return _BAD
         to[used] = 0x80
-        to[used + 1] = 0x11 if traits & 1 else 0x01
+        operation = traits >> 1 & 3
+        opcode = 0x02 if operation == _ADD else 0x01 if operation == _SET else 0x03
+        to[used + 1] = opcode | 0x10 if traits & 1 else opcode
         to[used + 2] = key_bytes >> 8 & 0xFF
         to[used + 3] = key_bytes & 0xFF
         to[used + 4] = 8
@@ -391,7 +399,8 @@ def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
         to[used + 6] = traits >> 24 & 0xFF
         to[used + 7] = traits >> 16 & 0xFF
         used = put4(to, put4(to, used + 8, 8 + key_bytes + value_bytes), i)
-        used = put4(to, put4(to, used, 0), 0)  # the CAS
+        cas = table[row + _REQ_CAS]
+        used = put4(to, put4(to, used, cas >> 32), cas & 0xFFFF_FFFF)
         used = put4(to, put4(to, used, traits >> 32), 0)
         used = rows.copy(raw, key_at, key_at + key_bytes, to, used)
         used = rows.copy(raw, value_at, value_at + value_bytes, to, used)
@@ -418,6 +427,19 @@ def put_head(
     return used
 
 
+def status_of(status: int) -> int:
+    """Greenstack's status (`codec.Status`) of a reply."""
+    if status & _OWN_STATUS:
+        return status & ~_OWN_STATUS
+    if status == 0:
+        return 0
+    if status == 1:
+        return 0x08
+    if status == 2:
+        return 0x0D
+    return 0x0E if status == 3 else 0x02
+
+
 def answers(
     replies: bytes,
     table: Table,
@@ -426,48 +448,57 @@ def answers(
     lane_bytes: int,
     uuid: int,
     marks: Table,
+    failed: Table,
     out: bytearray,
 ) -> int:
     """Write the answers to a run. Returns the bytes used of `out`, -1 where it does not fit.
 
-    `replies`: memcached's answers, in order, where there are any; their status is already one of
-    Greenstack's.
-    `lane_bytes`: -1 for no lane. `marks`: pairs of a request's number and its lsn, ascending, the
-    first for number 0; those between have the lsns that follow. A number of 2^64-1 ends them.
+    `replies`: memcached's answers, in order, where there are any; with `_OWN_STATUS` their status
+    is one of Greenstack's. `lane_bytes`: -1 for no lane. `marks`: pairs of a request's number and
+    its lsn, ascending, the first for number 0; those behind it that went well have the lsns that
+    follow. A number of 2^64-1 ends them. `failed`: takes how many did not.
     """
     raw, to, name, head = replies, out, lane, HEAD
     end = len(replies)
     room = len(out)
-    used = at = mark = 0
+    used = at = mark = lsn = lost = 0
+    if len(failed) < 1:
+        raise IndexError("answers: no room for what has failed")
     if count > len(table) // _WIDTH or lane_bytes > len(lane):
         raise IndexError("answers: a table is too short")
     if len(marks) < 3 or len(marks) % 2 == 0 or marks[len(marks) - 1] != _END:
         raise IndexError("answers: the marks have no end")
     for i in range(count):
         is_quiet = table[i * _WIDTH + _REQ_TRAITS] & 1 != 0
+        while marks[2 * mark] <= i:
+            lsn = marks[2 * mark + 1]
+            mark += 1
         if end - at < _HEADER or big4(raw, at + 12) != i:
             if is_quiet:
+                lsn += 1
                 continue
             return _BAD
         body = big4(raw, at + 8)
         if room - used < _ANSWER_BYTES + lane_bytes or body > end - at - _HEADER:
             return _BAD
-        while marks[2 * mark + 2] <= i:
-            mark += 1
-        status = big2(raw, at + 6)
+        status = status_of(big2(raw, at + 6))
         opaque = table[i * _WIDTH]
         if status:
+            lost += 1
             used = put_head(to, used, 0, opaque, status, name, lane_bytes)
         elif not is_quiet:
             used = put_head(to, used, _PAYLOAD_BYTES, opaque, 0, name, lane_bytes)
             for j in range(24):
                 to[used + j] = head[j]
             put_little(to, used + 24, uuid, 8)
-            put_little(to, used + 32, marks[2 * mark + 1] + i - marks[2 * mark], 8)
+            put_little(to, used + 32, lsn, 8)
             put_little(to, used + 40, 0, 4)
             put_little(to, used + 44, table[i * _WIDTH + _REQ_VALUE_BYTES], 4)
             for j in range(8):
                 to[used + 48 + j] = raw[at + 23 - j]
             used += _PAYLOAD_BYTES
+        if not status:
+            lsn += 1
         at += _HEADER + body
+    failed[0] = lost
     return used

@@ -1,8 +1,8 @@
 """Runs of MUTATIONs, handled as bytes instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`. `execute_run` stores a run in a
-group, through the same kernel as memcached's runs. A request that needs more than that knows goes
-the ordinary way, everything before it being done. Both ways give the same answers and rows.
+group, as memcached's commands are. A request that needs more than that knows is handed to
+`ordinary`, everything before it being done.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ __all__ = [
     "take_run",
 ]
 
-RUN_MIN: Final = 3
-"""Shorter runs are left to the ordinary way."""
-
 RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
 
@@ -49,6 +46,7 @@ _FRAME_MIN: Final = 64
 _SCRATCH_BYTES: Final = 4 * 1024 * 1024
 _ZERO: Final = array("Q", (0,))
 _END: Final = (1 << 64) - 1
+_OWN_STATUS: Final = 0x8000  # as kernel._OWN_STATUS
 
 
 def interpreted_kernel() -> ModuleType:
@@ -105,15 +103,15 @@ class MutationRun:
 
 
 def take_run(data: bytes, at: int = 0) -> MutationRun | None:
-    """The run that begins at `at`; None where there is none of at least `RUN_MIN` requests."""
+    """The run that begins at `at`; None where there is none."""
     left = len(data) - at
     most = min(left // _FRAME_MIN + 1, RUN_MAX)
-    if not left or most < RUN_MIN:
+    if not left:
         return None
     found = _ZERO * kernel.RUN_NUMBERS
     scratch = _scratch.numbers(kernel.WIDTH * most)
     count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, scratch)
-    if count < RUN_MIN:
+    if not count:
         return None
     flex: dict[int, bytes] = {}
     if found[kernel.RUN_HAS_LANE]:
@@ -166,17 +164,16 @@ def execute_run(
     data = run.sets()
     marks = array("Q")
     frames: list[Frame] = []
-    failed = 0
+    failed = array("Q", (0,))
 
     def one(packet: Packet) -> bytes:
-        nonlocal failed
         if not frames:
             frames.extend(run.frames())
         status, payload = ordinary(frames[packet.opaque])
         marks.extend((packet.opaque, group.last_lsn))
         if status != Status.SUCCESS:
-            failed += 1
-            return encode_answer(packet, status, value=b"")  # type: ignore[arg-type]
+            own = status | _OWN_STATUS
+            return encode_answer(packet, own, value=b"")  # type: ignore[arg-type]
         return encode_answer(packet, cas=MutationAnswer.decode(payload).cas)
 
     def mark(at: int, lsn: int) -> None:
@@ -197,7 +194,8 @@ def execute_run(
         -1 if lane is None else len(lane),
         uuid,
         marks,
+        failed,
         out,
     )
     assert used >= 0
-    return bytes(memoryview(out)[:used]), failed
+    return bytes(memoryview(out)[:used]), failed[0]

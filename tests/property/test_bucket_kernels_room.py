@@ -3,6 +3,7 @@ stop, and write nothing behind them; compiled and as plain Python."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from array import array
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from logweir.replication.greenstack import kernel as gs_kernel
 from logweir.replication.greenstack import pushing, pushkernel, runs
 from logweir.replication.greenstack.codec import encode_frame
 from logweir.replication.tap import kernel as tap_kernel
+from logweir.replication.tap import pushkernel as tap_pushkernel
 from logweir.replication.tap.codec import Opcode, Packet, encode_answer, encode_request
 from logweir.store.schema.bulk import interpreted
 
@@ -24,10 +26,12 @@ PLAIN_GS = runs.interpreted_kernel()
 PLAIN_PUSH = pushing.interpreted_kernel()
 ANY_COMPILED = runs.ANY_COMPILED
 TAP = [pytest.param(interpreted(tap_kernel), id="plain")]
+TAP_PUSHES = [pytest.param(interpreted(tap_pushkernel), id="plain")]
 GREENSTACK = [pytest.param(PLAIN_GS, id="plain")]
 PUSHES = [pytest.param(PLAIN_PUSH, id="plain")]
 if ANY_COMPILED:
     TAP.append(pytest.param(tap_kernel, id="compiled"))
+    TAP_PUSHES.append(pytest.param(tap_pushkernel, id="compiled"))
     GREENSTACK.append(pytest.param(gs_kernel, id="compiled"))
     PUSHES.append(pytest.param(pushkernel, id="compiled"))
 
@@ -66,82 +70,129 @@ def short(call: Callable[[Any], int], numbers: Sequence[int], least: int) -> Non
 
 @pytest.mark.parametrize("kernel", TAP)
 def test_take_run_wants_room_for_what_it_finds(kernel: Any) -> None:
-    """Three numbers."""
-    short(lambda found: kernel.take_run(REQUESTS, 0, 100, 1000, found), [0] * 3, 3)
+    """Two numbers."""
+    short(lambda found: kernel.take_run(REQUESTS, 0, 100, 1000, found), [0] * 2, 2)
 
 
-class Executing:
-    """A call of `execute` whose tables can be made too short one by one."""
+STATES = b"\1" * VBUCKETS
+COUNT = 22  # statements: a DELETE is two
 
-    def __init__(self, kernel: Any) -> None:
+
+class Running:
+    """A kernel on `data`, whose tables can be made too short one by one."""
+
+    def __init__(self, kernel: Any, data: bytes = REQUESTS) -> None:
         self.kernel = kernel
-        self.numbers: Any = array("Q", (0, 0, 0, 0, 1000, 1))
-        self.states = bytearray(b"\1" * VBUCKETS)
+        self.data = data
+        self.numbers: Any = array("Q", (0, 0, 0, 1000))
+        self.states = bytearray(STATES)
+        self.out = bytearray(8192)
+        self.columns: Any = array("Q", [0] * (COUNT * kernel.WIDTH))
+        self.results: Any = array("Q", [0] * (COUNT * kernel.RESULTS))
         self.scratch = bytearray(600)
-        self.answers = bytearray(4096)
-        self.bodies = bytearray(8192)
-        self.bounds: Any = array("Q", [0] * 64)
-        self.kinds: Any = bytearray(64)
-        self.data = REQUESTS
 
-    def __call__(self) -> int:
-        made: int = self.kernel.execute(
-            *(self.data, len(self.data), self.numbers, self.states, lambda _: None, {}),
-            *({}, {}, self.scratch, self.answers, self.bodies, self.bounds, self.kinds),
+    def statements(self) -> int:
+        """Of all requests."""
+        made: int = self.kernel.statements(
+            *(self.data, len(self.data), 100, self.numbers, self.states, self.out, self.columns)
+        )
+        return made
+
+    def answers(self) -> int:
+        """To all requests, which went well."""
+        made: int = self.kernel.answers(
+            *(self.data, len(self.data), self.numbers, self.results, b"", self.out)
+        )
+        return made
+
+    def read(self) -> int:
+        """A run of GETs that find nothing."""
+        made: int = self.kernel.read(
+            *(self.data, len(self.data), self.numbers, self.states, lambda _: None),
+            *(self.scratch, self.out),
         )
         return made
 
 
+GETS = b"".join(encode_request(Packet(Opcode.GET, b"k%d" % n)) for n in range(20))
+CALLS = [("statements", REQUESTS), ("answers", REQUESTS), ("read", GETS)]
+
+
 @pytest.mark.parametrize("kernel", TAP)
-@pytest.mark.parametrize("name", ["numbers", "states", "scratch", "bounds", "kinds"])
-def test_execute_wants_room_in_every_table(kernel: Any, name: str) -> None:
-    """Of its caller; one entry less than it needs is an error, and nothing stands behind it."""
-    whole = Executing(kernel)
-    assert whole() == kernel.DONE
-    rows = whole.numbers[kernel.ROWS]
-    least = {"numbers": 6, "states": VBUCKETS, "scratch": 600}
-    least |= {"bounds": rows + 1, "kinds": rows}
-    for size in {0, 1, least[name] - 1}:
-        one = Executing(kernel)
-        if name in ("numbers", "bounds"):
-            table = Table(getattr(one, name)[:size])
-            setattr(one, name, table.view)
-        else:
-            setattr(one, name, getattr(one, name)[:size])
+@pytest.mark.parametrize(("call", "data"), CALLS)
+def test_every_table_of_a_run_has_to_be_whole(kernel: Any, call: str, data: bytes) -> None:
+    """One entry less than it needs is an error, and nothing stands behind it."""
+    assert getattr(Running(kernel, data), call)() == kernel.DONE
+    for size in range(3 if call == "answers" else 4):
+        one, table = Running(kernel, data), Table([0] * size)
+        one.numbers = table.view
         with pytest.raises(IndexError):
-            one()
-        if name in ("numbers", "bounds"):
-            table.check()
+            getattr(one, call)()
+        table.check()
+    if call != "answers":
+        one = Running(kernel, data)
+        one.states = one.states[:-1]
+        with pytest.raises(IndexError):
+            getattr(one, call)()
+    if call == "read":
+        one = Running(kernel, data)
+        one.scratch = bytearray(599)
+        with pytest.raises(IndexError):
+            one.read()
 
 
 @pytest.mark.parametrize("kernel", TAP)
-@pytest.mark.parametrize("size", [0, 24, 307])
-def test_execute_stops_where_answers_or_bodies_are_full(kernel: Any, size: int) -> None:
-    """And asks for more room."""
-    for name in ("answers", "bodies"):
-        one = Executing(kernel)
-        setattr(one, name, getattr(one, name)[:size])
-        assert one() == kernel.NO_ROOM
+def test_statements_stop_where_there_is_no_room(kernel: Any) -> None:
+    """In their bytes or their columns: whole ones are there, and nothing behind the table."""
+    whole = Running(kernel)
+    assert whole.statements() == kernel.DONE
+    assert whole.numbers[kernel.COUNT] == COUNT
+    for size in range(COUNT * kernel.WIDTH):
+        one, table = Running(kernel), Table([0] * size)
+        one.columns = table.view
+        assert one.statements() == kernel.NO_ROOM
+        assert one.numbers[kernel.COUNT] * kernel.WIDTH <= size
+        table.check()
+    for size in range(0, whole.numbers[kernel.USED], 13):
+        one = Running(kernel)
+        one.out = bytearray(size)
+        assert one.statements() == kernel.NO_ROOM
+        assert one.numbers[kernel.USED] <= size
 
 
 @pytest.mark.parametrize("kernel", TAP)
-def test_execute_believes_no_length(kernel: Any) -> None:
+def test_answers_stop_where_results_or_room_end(kernel: Any) -> None:
+    """And believe no place of a tuple."""
+    for count in range(COUNT):
+        one = Running(kernel)
+        one.results = one.results[: count * kernel.RESULTS + 9]
+        assert one.answers() == kernel.DONE
+        assert one.numbers[kernel.COUNT] <= count
+    for call, data in (("answers", REQUESTS), ("read", GETS)):
+        one = Running(kernel, data)
+        one.out = bytearray(337)
+        assert getattr(one, call)() == kernel.NO_ROOM
+    one = Running(kernel, GETS)
+    one.results[4:6] = array("Q", (0, 1))
+    with pytest.raises(IndexError):
+        one.answers()
+
+
+@pytest.mark.parametrize("kernel", TAP)
+@pytest.mark.parametrize(("call", "data"), CALLS)
+def test_a_run_believes_no_length(kernel: Any, call: str, data: bytes) -> None:
     """A request that is cut off, or longer than what there is, is no request."""
-    for stop in range(1, len(REQUESTS)):
-        one = Executing(kernel)
-        one.data = REQUESTS[:stop]
-        try:
-            assert one() == kernel.DONE
-        except IndexError:
-            assert len(REQUESTS[:stop]) == stop
-    one = Executing(kernel)
-    one.data = encode_request(Packet(Opcode.SET, b"k", b"", b"1234"))
-    assert one() == kernel.ODD
-    one.data = encode_request(Packet(0x77, b"k"))
-    assert one() == kernel.ODD
+    for stop in range(1, len(data)):
+        one = Running(kernel, data[:stop])
+        with contextlib.suppress(IndexError):
+            assert getattr(one, call)() == kernel.DONE
+        assert one.numbers[kernel.AT] <= stop
+    for odd in (Packet(Opcode.SET, b"k", b"", b"1234"), Packet(0x77, b"k")):
+        if call != "answers":
+            assert getattr(Running(kernel, encode_request(odd)), call)() == kernel.ODD
 
 
-@pytest.mark.parametrize("kernel", TAP)
+@pytest.mark.parametrize("kernel", TAP_PUSHES)
 def test_mutations_stop_where_there_is_no_room(kernel: Any) -> None:
     """In the bytes, and in the table of their ends; its other tables have to be whole."""
     wanted = b"\1" * VBUCKETS
@@ -162,7 +213,7 @@ def test_mutations_stop_where_there_is_no_room(kernel: Any) -> None:
         assert call(array("Q", (0, 0, 0, 100, 1 << 40)), bytearray(size), table.view) == 0
 
 
-@pytest.mark.parametrize("kernel", TAP)
+@pytest.mark.parametrize("kernel", TAP_PUSHES)
 def test_touched_wants_a_byte_of_each_vbucket(kernel: Any) -> None:
     """In both tables."""
     whole = b"\1" * VBUCKETS
@@ -200,11 +251,11 @@ def test_a_run_is_not_read_beyond_its_table(kernel: Any) -> None:
     """By whatever makes something of it."""
     table = taken(kernel)
     lane = b"lane"
-    marks = array("Q", (0, 5, (1 << 64) - 1))
+    marks, failed = array("Q", (0, 5, (1 << 64) - 1)), array("Q", (0,))
     out = bytearray(9999)
     calls: dict[str, Callable[[int], int]] = {
         "sets": lambda count: kernel.sets(FRAMES, table, count, out),
-        "answers": lambda count: kernel.answers(b"", table, count, lane, 4, 1, marks, out),
+        "answers": lambda count: kernel.answers(b"", table, count, lane, 4, 1, marks, failed, out),
     }
     for name, call in calls.items():
         assert call(20) >= 0 or name == "answers"
@@ -224,7 +275,7 @@ def test_outputs_of_a_run_that_are_too_short_are_said_to_be(kernel: Any) -> None
     )
     marks = array("Q", (0, 5, (1 << 64) - 1))
     for lane, lane_bytes in ((b"", -1), (b"lane", 4)):
-        what = replies, table, 20, lane, lane_bytes, 1, marks
+        what = replies, table, 20, lane, lane_bytes, 1, marks, array("Q", (0,))
         used = kernel.answers(*what, bytearray(9999))
         assert used == 20 * (69 if lane_bytes < 0 else 77 + lane_bytes)
         for size in range(0, used, 7):
@@ -241,10 +292,12 @@ def test_marks_without_an_end_are_an_error(kernel: Any, marks: tuple[int, ...]) 
     """Where it has to be; so is a lane that is shorter than it is said to be."""
     table = taken(kernel)
     with pytest.raises(IndexError):
-        kernel.answers(b"", table, 20, b"", -1, 1, array("Q", marks), bytearray(9999))
+        kernel.answers(
+            b"", table, 20, b"", -1, 1, array("Q", marks), array("Q", (0,)), bytearray(9999)
+        )
     end = array("Q", (0, 5, (1 << 64) - 1))
     with pytest.raises(IndexError):
-        kernel.answers(b"", table, 20, b"lane", 5, 1, end, bytearray(9999))
+        kernel.answers(b"", table, 20, b"lane", 5, 1, end, array("Q", (0,)), bytearray(9999))
 
 
 @pytest.mark.parametrize("kernel", PUSHES)

@@ -200,6 +200,52 @@ def test_a_run_stores_and_answers_what_single_requests_do(
         assert told == expected
 
 
+CHANGES = st.tuples(
+    st.sampled_from([b"a", b"b"]),
+    st.sampled_from([(2, 0), (2, 1), (2, "last"), (1, 0), (3, 0), (3, 1), (3, "last")]),
+    st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(CHANGES, min_size=1, max_size=8), st.lists(CHANGES, min_size=1, max_size=8))
+def test_conditions_are_those_of_single_requests(
+    sides: list[Side],
+    first: list[tuple[bytes, tuple[int, int | str], bool]],
+    second: list[tuple[bytes, tuple[int, int | str], bool]],
+) -> None:
+    """Set, Add and Replace, with the CAS of what is there, with another, with none: the same
+    answers, refusals of quiet ones too, the same lsns, rows and state."""
+    made: list[object] = []
+    for side, module in zip(sides, (runs.kernel, PLAIN, runs.kernel), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "kernel", module)
+            side.begin()
+            said = []
+            for changes in (first, second):
+                held = {one[0]: one[5] for one in side.log.select(side.bucket.name)}
+                frames = [
+                    mutation(
+                        key, b"v", operation=operation, opaque=n, flags=Flag.QUIET * is_quiet,
+                        cas=held.get(key, 7) if cas == "last" else cas,
+                    )
+                    for n, (key, (operation, cas), is_quiet) in enumerate(changes)
+                ]  # fmt: skip
+                said += side.make([b"".join(map(encode_frame, frames))])
+            start = side.start.lsn(1)
+            lsns = [
+                (
+                    one.opaque,
+                    one.status,
+                    one.status or MutationAnswer.decode(one.payload).seqno - start,
+                )
+                for data, _ in said
+                for one in FrameBuffer().feed(data)[0]
+            ]
+            made.append((lsns, [failed for _, failed in said], side.rows(), side.state()))
+    assert made[0] == made[1] == made[2]
+
+
 def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:
     """How many requests there are in the run at the begin, what is said of all, and of each."""
     found, table = runs._ZERO * module.RUN_NUMBERS, runs._ZERO * (8 * module.WIDTH)
@@ -309,8 +355,9 @@ def test_the_libraries_frames_are_taken_too() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        mutation(b"k", operation=1),
-        mutation(b"k", cas=1),
+        mutation(b"k", operation=1, cas=1),
+        mutation(b"k", operation=4),
+        mutation(b"k", operation=6),
         mutation(b"k", expiration="2031-04-05T06:07:08Z"),
         mutation(b"k", datatype=2),
         mutation(b"k", compression=1),
@@ -358,7 +405,9 @@ def test_broken_frames_are_never_taken_for_others() -> None:
         assert len(frames) == len(packets) == count
         for frame, packet in zip(frames, packets, strict=True):
             operation, document = decode_mutation(frame.payload)
-            assert (frame.opcode, operation, document.cas) == (Opcode.MUTATION, 2, 0)
+            assert frame.opcode == Opcode.MUTATION
+            assert packet.opcode & 0xF == {1: 2, 2: 1, 3: 3}[operation]
+            assert document.cas == packet.cas
             assert (document.expiration, document.compression) == ("", 0)
             assert (document.id, document.value) == (packet.key, packet.value)
             assert document.flags == int.from_bytes(packet.extras[:4], "big")
