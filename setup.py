@@ -31,6 +31,8 @@ KERNELS = {
     "logweir.store.schema.plankernel": "store/schema/plankernel.pyx",
     "logweir.store.state.layerkernel": "store/state/layerkernel.pyx",
     "logweir.store.engine.conditionkernel": "store/engine/conditionkernel.pyx",
+    "logweir.store.state.basekernel": "store/state/basekernel.pyx",
+    "logweir.store.engine.tuplekernel": "store/engine/tuplekernel.pyx",
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
@@ -55,7 +57,11 @@ TYPES = Path("build/cython/types")
 
 # What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
 # compiler looks anyway.
-LINKED = {"logweir.store.state.lmdbkernel": "lmdb", "logweir.store.state.applykernel": "lmdb"}
+LINKED = {
+    "logweir.store.state.lmdbkernel": "lmdb",
+    "logweir.store.state.applykernel": "lmdb",
+    "logweir.store.state.basekernel": "lmdb",
+}
 
 
 def flags(name: str) -> dict[str, list[str]]:

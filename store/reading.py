@@ -14,7 +14,9 @@ from logweir.errors import PositionUnavailable
 from logweir.store.commit.committer import Committer
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.reads import GET
+from logweir.store.engine.select import numbers, rows
+from logweir.store.engine.statements import key_bytes
 from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.definition import SpaceDef
@@ -112,9 +114,12 @@ class Reads(ABC):
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
         """The tuple with that full key of a unique index, None if there is none."""
+        found = self._committer.reader.rows(space, index, GET, 1, 0, key_bytes(key))
+        if found is not None:
+            return found[0] if found else None
         with self.read_view() as view:
-            found = view.get(space, key, index=index)
-        return None if found is None else tuple(unpack(found))
+            data = view.get(space, key, index=index)
+        return None if data is None else tuple(unpack(data))
 
     def select(
         self,
@@ -131,9 +136,13 @@ class Reads(ABC):
         `key`: None for all, one value, or a list with the first parts; `iterator`: EQ (default
         with a key), REQ, ALL (default without), LT, LE, GE, GT. Raises `RequestError`.
         """
+        asked = numbers(key, iterator, limit, offset)
+        found = None if asked is None else self._committer.reader.rows(space, index, *asked)
+        if found is not None:
+            return found
         with self.read_view() as view:
-            wanted = Select.of(
-                view.engine.schema,
+            return rows(
+                view.engine,
                 space,
                 key,
                 iterator=iterator,
@@ -141,7 +150,6 @@ class Reads(ABC):
                 limit=limit,
                 offset=offset,
             )
-            return [tuple(unpack(found)) for found in select(view.engine, wanted)]
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""

@@ -11,7 +11,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import rows
 from logweir.store.engine.statements import Statements, result_of
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import StateError, explained
@@ -120,9 +120,7 @@ class Transaction(Statements):
         self, space: int | str, key: Value = None, **options: Any
     ) -> list[tuple[Value, ...]]:
         """As `Log.select`, this transaction's changes included."""
-        engine: Engine = self._open().engine
-        wanted = Select.of(engine.schema, space, key, **options)
-        return [tuple(unpack(found)) for found in select(engine, wanted)]
+        return rows(self._open().engine, space, key, **options)
 
     def _open(self) -> Group:
         if self._group is None or self._log.exclusive_owner != threading.get_ident():

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from logweir.store.engine import reads
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import DONE, Answer, Executor
@@ -23,7 +24,7 @@ __all__ = ["ReadView", "get"]
 def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
     """The tuple, as MsgPack, with that full key of a unique index."""
     found = engine.schema.space(space)
-    return engine.get(found, engine.schema.index(found, index), key_bytes(key))
+    return reads.one(engine, found, engine.schema.index(found, index), key_bytes(key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,13 @@ class ReadView:
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""
-        found = self.engine.schema.space(space)
-        return 0 if found.primary is None else self.engine.txn.count(found.id, 0)
+        return reads.count(self.engine, self.engine.schema.space(space))
 
     def tuples(self, space: SpaceDef) -> Iterator[bytes]:
         """All tuples of a space, as MsgPack, in the order of its primary key."""
         if space.primary is None:
             return iter(())
-        return self.engine.entries(space, space.primary, b"", None, reverse=False)
+        return reads.entries(self.engine, space, space.primary, b"", None, reverse=False)
 
     def snapshot_spaces(self) -> list[SpaceDef]:
         """The spaces of a snapshot in its order: system spaces by id, then the others by id.

@@ -29,6 +29,7 @@ from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused
 from logweir.store.commit.syncer import Aside
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor
+from logweir.store.engine.reader import Reader
 from logweir.store.engine.request import Request
 from logweir.store.engine.settling import Settlement
 from logweir.store.engine.statements import result_of
@@ -151,6 +152,7 @@ class Committer(Fails, OfProcess):
         self.layers = Layers(
             self.state, self.viewers, self._view_guard, position, self.apply_layers
         )
+        self.reader = Reader(self.state, self.layers, self._view_guard, self.plans, self._published)
         self._belong()
 
     def _what(self) -> str:
@@ -315,6 +317,7 @@ class Committer(Fails, OfProcess):
             layer = group.txn.taken()
             with self._view_guard:
                 self.layers.push(layer, position)
+                self.reader.forget()
                 if group.changed_schema:
                     self.schema = group.schema
                 self.waiting, self.vclock = group.waiting, vclock  # in this order: see `applied`
@@ -363,6 +366,11 @@ class Committer(Fails, OfProcess):
                 txn = self.layers.begin(closing, write=False)
                 schema, vclock = self.schema, self.applied
             yield txn, schema, vclock
+
+    def _published(self) -> Schema:
+        """The definitions that readers see. Raises where there are no readers any more."""
+        self.check_readable()
+        return self.schema
 
     def wake_followers(self) -> None:
         """There is something new, or nothing will come any more."""

@@ -11,7 +11,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, LAST
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import Select, reference
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.values import read_array, read_int, skip
@@ -67,7 +67,7 @@ def selected(
     wanted = Select.packed(
         engine.schema, ids[place], key, iterator, index=index_id, limit=limit, offset=offset
     )
-    found = list(bounded(select(engine, wanted), limit_bytes))
+    found = list(bounded(reference(engine, wanted), limit_bytes))
     return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
 
 

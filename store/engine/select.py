@@ -25,14 +25,16 @@ from itertools import islice
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine
+from logweir.store.engine.reads import ALL, Row
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import Schema
-from logweir.wal.mp import Value
+from logweir.wal.mp import Value, unpack
 
-__all__ = ["ITERATORS", "Select", "select"]
+__all__ = ["ITERATORS", "Select", "numbers", "reference", "rows", "select"]
 
 ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
 _OTHER_ITERATORS: Final = (
@@ -43,6 +45,29 @@ _OTHER_ITERATORS: Final = (
     "NEIGHBOR",
 )
 _HASH_ITERATORS: Final = frozenset(("EQ", "ALL", "GT"))
+
+
+_NUMBERS: Final[dict[str | None, int]] = {name: number for number, name in enumerate(ITERATORS)}
+_BY_EQ: Final = 0
+_BY_ALL: Final = 2
+_NO_KEY: Final = b"\x90"
+
+
+def numbers(
+    key: Value, iterator: str | None, limit: int | None, offset: int
+) -> tuple[int, int, int, bytes] | None:
+    """Iterator, limit, offset and key of a selection given in Python values, as a request has them;
+    None where `Select.of` has to look, which may refuse it."""
+    by = _NUMBERS.get(iterator)
+    if iterator is None:
+        by = _BY_ALL if key is None else _BY_EQ
+    if by is None or type(offset) is not int or not 0 <= offset <= ALL:
+        return None
+    if limit is None:
+        limit = ALL
+    elif type(limit) is not int or not 0 <= limit <= ALL:
+        return None
+    return by, limit, offset, _NO_KEY if key is None else key_bytes(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +94,7 @@ class Select:
         offset: int = 0,
     ) -> Select:
         """A selection given in Python values. Raises `RequestError`."""
-        packed = b"\x90" if key is None else key_bytes(key)
+        packed = _NO_KEY if key is None else key_bytes(key)
         name = str(iterator).upper() if iterator else "ALL" if key is None else "EQ"
         if name not in ITERATORS + _OTHER_ITERATORS:
             raise RequestError(
@@ -117,11 +142,60 @@ class Select:
 
 def select(engine: Engine, wanted: Select) -> Iterator[bytes]:
     """The tuples, as MsgPack, of a selection, in order."""
-    stop = None if wanted.limit is None else min(wanted.offset + wanted.limit, sys.maxsize)
-    return islice(_matching(engine, wanted), min(wanted.offset, sys.maxsize), stop)
+    bounds = _bounds(wanted)
+    if bounds is None:
+        return iter(())
+    start, stop, reverse = bounds
+    return reads.entries(
+        engine,
+        wanted.space,
+        wanted.index,
+        start,
+        stop,
+        reverse=reverse,
+        limit=ALL if wanted.limit is None else min(wanted.limit, ALL),
+        offset=min(wanted.offset, ALL),
+    )
 
 
-def _matching(engine: Engine, wanted: Select) -> Iterator[bytes]:
+def rows(
+    engine: Engine,
+    space: int | str,
+    key: Value,
+    *,
+    iterator: str | None = None,
+    index: int | str = 0,
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[Row]:
+    """The tuples of a selection given in Python values. Raises `RequestError`."""
+    asked = numbers(key, iterator, limit, offset)
+    if asked is not None:
+        definition = engine.schema.space(space)
+        index_id = engine.schema.index(definition, index).id
+        found = reads.rows(engine, definition, index_id, *asked)
+        if found is not None:
+            return found
+    wanted = Select.of(
+        engine.schema, space, key, iterator=iterator, index=index, limit=limit, offset=offset
+    )
+    return [tuple(unpack(data)) for data in reference(engine, wanted)]
+
+
+def reference(engine: Engine, wanted: Select) -> Iterator[bytes]:
+    """The same by the reference engine alone."""
+    bounds = _bounds(wanted)
+    if bounds is None:
+        return iter(())
+    start, stop, reverse = bounds
+    found = engine.entries(wanted.space, wanted.index, start, stop, reverse=reverse)
+    end = None if wanted.limit is None else min(wanted.offset + wanted.limit, sys.maxsize)
+    return islice(found, min(wanted.offset, sys.maxsize), end)
+
+
+def _bounds(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:
+    """Which entries it selects: from the first on, below the second, whether in reverse. None:
+    there cannot be one."""
     image = wanted.image
     behind = _successor(image)
     start, stop, reverse = b"", None, False
@@ -136,13 +210,13 @@ def _matching(engine: Engine, wanted: Select) -> Iterator[bytes]:
             start = image
         case "GT" if image:
             if behind is None:
-                return iter(())
+                return None
             start = behind
         case "LE":
             stop, reverse = behind, True
         case "LT":
             stop, reverse = image or None, True
-    return engine.entries(wanted.space, wanted.index, start, stop, reverse=reverse)
+    return start, stop, reverse
 
 
 def _successor(image: bytes) -> bytes | None:

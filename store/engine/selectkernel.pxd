@@ -4,40 +4,55 @@ from logweir.store.state.memtablenodes cimport Cursor, Entry
 from logweir.store.schema.packkernel cimport Refusal, Room, Source, u64
 
 cdef struct Walk:
-    # Of one layer: the place, and the entry at hand, NULL at the end.
+    # Of one layer: the place, the entry at hand, NULL at the end, and how often the layer's map had
+    # been changed when that was found.
     Cursor place
     Entry* entry
+    u64 changes
 
 cdef class Selector:
     cdef Room out
     cdef Room key
     cdef Room bound
+    cdef Py_ssize_t* owed
     cdef Walk* walks
     cdef Py_ssize_t walk_room
     cdef Py_ssize_t depth
+    # The selection that is under way.
+    cdef Space space  # None: there is none
+    cdef Py_ssize_t index  # place among those of its plan
     cdef Scan scan
-    cdef bint reverse
-    cdef Refusal why
-    cdef Py_ssize_t limit_bytes  # of an answer
+    cdef bint is_exact  # the one entry that is `key`
+    cdef bint is_back
+    cdef bint has_low  # `key` or more
+    cdef bint has_high  # less than `bound`
     cdef u64 limit
     cdef u64 offset
-    cdef u64 count
-    cdef Py_ssize_t begin
+    cdef readonly u64 given  # so many tuples
+    cdef u64 piece  # of them in the last piece
+    cdef int how  # REFER where the base has an entry that is only for Python
+    cdef readonly bint is_whole
+    cdef Refusal why
+    cdef Py_ssize_t limit_bytes  # of the answer to a statement
     cdef int one(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
         Py_ssize_t size, u64* span
     ) except -1
-    cdef int exact(self, Space space, Py_ssize_t index, u64* span) except -1
-    cdef int walk(
-        self, Space space, Py_ssize_t index, bint has_low, bint has_high, u64* span
+    cdef int begin(
+        self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
+        Py_ssize_t size
     ) except -1
-    cdef int start(self, Space space, Py_ssize_t index, Room bound, bint has_bound) except -1
+    cdef int go_on(self, Py_ssize_t room_bytes) except -1
+    cdef int exact(self) except -1
+    cdef int walk(self, Py_ssize_t room_bytes) except -1
+    cdef int start(self) except -1
+    cdef int start_layers(self) except -1
+    cdef int check(self) except -1
     cdef int pick(self) except -2
     cdef int pass_entry(self, Py_ssize_t number) except -1
-    cdef bint is_outside(self, Source key, Py_ssize_t size, bint has_low, bint has_high) noexcept
-    cdef int emit(
-        self, Space space, Py_ssize_t index, Source value, Py_ssize_t length
-    ) except -1
+    cdef bint is_outside(self, Source key, Py_ssize_t size) noexcept
+    cdef int emit(self, Source value, Py_ssize_t length) except -1
+    cdef int take(self, Room to, Source data, Py_ssize_t size) except -1
     cdef void succeed(self) noexcept
-    cdef int open_answer(self) except -1
-    cdef void close_answer(self, u64* span) noexcept
+    cdef void end(self) noexcept
+    cdef int answer(self, int how) noexcept

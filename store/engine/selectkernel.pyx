@@ -2,20 +2,28 @@
 # cython: language_level=3
 """Selections over layers and their base, compiled: by full key, and ranges in order.
 
-`store.engine.select` says what each iterator selects. `store.engine.statementkernel` has selections among its
-statements and calls this. Nothing recurses or believes a length.
+`store.engine.select` says what each iterator selects. `store.engine.statementkernel` has them among
+its statements and calls this; whoever reads in the embedded API does too, in pieces, so that a long
+selection takes little memory. Nothing recurses or believes a length.
+
+Between two pieces nothing is known of what lies below but places, which are looked at before they
+are used: a layer that was changed meanwhile raises RuntimeError, a transaction that has ended what
+its end means.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from libc.string cimport memcmp, memcpy, memset
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from libc.string cimport memcmp, memcpy
 
 cimport logweir.wal.kernel as rows
-from logweir.store.state.layerkernel cimport Base, Found, Stack
+from logweir.store.state.layerkernel cimport Base, Found, Scan, Space, Stack
 from logweir.store.state.memtablekernel cimport Memtable
-from logweir.store.state.memtablenodes cimport THERE, key_of, order_of, step, step_back, value_of
+from logweir.store.state.memtablenodes cimport (
+    THERE, Entry, key_of, order_of, step, step_back, value_of)
 from logweir.store.schema.plankernel cimport Index, Plan
-from logweir.store.schema.packkernel cimport DONE, REFER, REFUSED, items_from
+from logweir.store.engine.tuplekernel cimport DEEP, rows_from, tuples_from
+from logweir.store.schema.packkernel cimport DONE, REFER, REFUSED, Room, Source, items_from, u64
 
 cdef enum:
     BY_EQ = 0
@@ -33,15 +41,27 @@ cdef enum:
 
 
 cdef class Selector:
-    """Answers selections, one after another, for one thread at a time."""
+    """Answers selections, one after another, for one thread at a time.
 
-    def __init__(self, Room out not None):
+    For Python: `select` or `entries` begins one and puts its first tuples here, `more` the next
+    ones; each returns 0, or 1 where `refusal` says why not, or 2 where the reference engine has to
+    do it, or, behind pieces, the rest of it: what lies behind the `given` tuples of all pieces.
+    """
+
+    def __cinit__(self):
+        self.owed = <Py_ssize_t*>PyMem_Calloc(DEEP, sizeof(Py_ssize_t))
+        if self.owed == NULL:
+            raise MemoryError()
+
+    def __init__(self, Room out=None):
         """`out`: where tuples go."""
-        self.out, self.key, self.bound = out, Room(), Room()
+        self.out = Room() if out is None else out
+        self.key, self.bound = Room(), Room()
         self.limit_bytes = <Py_ssize_t>1 << 60
 
     def __dealloc__(self):
         PyMem_Free(self.walks)
+        PyMem_Free(self.owed)
 
     cdef int one(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
@@ -49,58 +69,182 @@ cdef class Selector:
     ) except -1:
         """Put the tuples of one selection behind what `out` has, as a MsgPack array (dd and four
         bytes), and tell where it stands: `DONE`, `REFUSED` or `REFER`, also where it has more than
-        `limit_bytes`.
+        `limit_bytes`."""
+        cdef Py_ssize_t begin = self.out.size
+        cdef int how = self.begin(space, index_id, by, limit, offset, key, size)
+        if how == DONE:
+            self.out.need(HEAD_BYTES)
+            self.out.size += HEAD_BYTES
+            how = self.go_on(self.limit_bytes)
+            if not self.is_whole or self.out.size - begin - HEAD_BYTES > self.limit_bytes:
+                how = REFER
+        self.end()
+        if how == DONE:
+            self.out.data[begin] = 0xDD
+            rows.put_number(self.out.data, begin + 1, self.given, 4)
+            span[0], span[1] = begin, self.out.size
+        return how
+
+    # --- for Python -------------------------------------------------------------------------------
+    def select(
+        self, Space space not None, u64 index_id, u64 by, u64 limit, u64 offset,
+        bytes key not None, Py_ssize_t room_bytes
+    ):
+        """Begin the selection that a request has in numbers: see `store.engine.statementkernel`.
+
+        `room_bytes`: a piece ends with the tuple that reaches it.
+        """
+        cdef int how
+        self.out.size = 0
+        how = self.begin(
+            space, index_id, by, limit, offset, <Source>PyBytes_AS_STRING(key),
+            PyBytes_GET_SIZE(key))
+        return self.answer(self.go_on(room_bytes) if how == DONE else how)
+
+    def entries(
+        self, Space space not None, u64 index_id, bytes start not None, bytes stop, bint is_back,
+        u64 limit, u64 offset, Py_ssize_t room_bytes
+    ):
+        """Begin with the tuples whose entries are in start ≤ entry < stop (None: no end)."""
+        self.index = space.plan.find_index(index_id)
+        self.out.size = 0
+        self.is_exact, self.is_back, self.limit, self.offset = False, is_back, limit, offset
+        self.given, self.piece, self.is_whole = 0, 0, False
+        if self.index < 0:
+            return REFER
+        self.take(self.key, <Source>PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
+        self.has_low, self.has_high, self.bound.size = self.key.size != 0, stop is not None, 0
+        if stop is not None:
+            self.take(self.bound, <Source>PyBytes_AS_STRING(stop), PyBytes_GET_SIZE(stop))
+        self.space = space
+        self.start()
+        return self.answer(self.go_on(room_bytes))
+
+    def more(self, Py_ssize_t room_bytes):
+        """The next piece."""
+        self.out.size = 0
+        self.piece = 0
+        if self.is_whole or self.space is None:
+            return DONE
+        self.check()
+        return self.answer(self.go_on(room_bytes))
+
+    cdef int answer(self, int how) noexcept:
+        """What a piece came to; what is whole holds nothing any more."""
+        if self.is_whole or how != DONE:
+            self.end()
+        return how
+
+    @property
+    def refusal(self):
+        """Code and two numbers: see `store.engine.refusal`."""
+        return self.why.code, self.why.first, self.why.second
+
+    @property
+    def held_bytes(self):
+        """Memory that it keeps for pieces to come."""
+        return self.out.room
+
+    def tuples(self):
+        """The tuples of the last piece, as MsgPack."""
+        return tuples_from(self.out.data, self.out.size, self.piece, self.owed)
+
+    def rows(self):
+        """The same as Python tuples."""
+        return rows_from(self.out.data, self.out.size, self.piece, self.owed)
+
+    def count(self, Space space not None, u64 index_id):
+        """How many entries an index has, -1 where the reference engine has to count."""
+        cdef Found found
+        cdef Stack* stack
+        cdef Py_ssize_t count, number
+        cdef Entry* entry
+        self.index = space.plan.find_index(index_id)
+        if self.index < 0:
+            return -1
+        stack = &space.stacks[self.index]
+        count = (<Base>stack.base).count()
+        if count < 0:
+            return -1
+        self.space, self.is_back, self.has_low, self.has_high = space, False, False, False
+        self.key.size = self.bound.size = 0
+        self.scan, self.how = None, DONE
+        self.start_layers()
+        while True:
+            number = self.pick()
+            if number < 0:
+                break
+            entry = self.walks[number].entry
+            if (<Base>stack.base).find(key_of(entry), entry.key_size, &found, space.kept) != DONE:
+                count = -1
+                break
+            count += (entry.size != 0) - (found.state == THERE)
+            space.kept.clear()
+            self.pass_entry(number)
+        self.end()
+        return count
+
+    # --- what is selected -------------------------------------------------------------------------
+    cdef int take(self, Room to, Source data, Py_ssize_t size) except -1:
+        to.size = 0
+        to.need(size + 1)  # for C an empty copy needs a place too
+        memcpy(to.data, data, size)
+        to.size = size
+        return 0
+
+    cdef int begin(
+        self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
+        Py_ssize_t size
+    ) except -1:
+        """Find out what is selected, and where it begins: `DONE`, `REFUSED` or `REFER`.
 
         `by`: 0 EQ, 1 REQ, 2 ALL, 3 LT, 4 LE, 5 GE, 6 GT; 7: the one tuple with that key of a unique
         index, as `Engine.get`; `limit`: so many tuples at most; `offset`: so many are left out
         first.
         """
         cdef Plan plan = space.plan
-        cdef Py_ssize_t place = plan.find_index(index_id)
         cdef u64 count
         cdef Index* index
         cdef bint has_key
         cdef int how
-        self.limit, self.offset, self.count, self.begin = limit, offset, 0, self.out.size
-        self.scan = None
-        if place < 0 or by > BY_GET:
+        self.limit, self.offset, self.given, self.piece = limit, offset, 0, 0
+        self.is_whole, self.is_exact = False, by == BY_GET
+        self.index = plan.find_index(index_id)
+        if self.index < 0 or by > BY_GET:
             return REFER
-        index = &plan.indexes[place]
+        index = &plan.indexes[self.index]
         self.key.size = 0
-        self.key.need(1)  # for C an empty copy needs a place too
+        self.key.need(1)
         if by == BY_GET:
             if not index.is_unique:
                 self.why.code = MORE_THAN_ONE_TUPLE
                 return REFUSED
-            how = plan.exact_key(place, key, size, self.key, &self.why)
-            return self.exact(space, place, span) if how == DONE else how
-        how = plan.search_key(place, key, size, by == BY_ALL or by == BY_GT, self.key, &self.why)
+            self.space = space
+            return plan.exact_key(self.index, key, size, self.key, &self.why)
+        how = plan.search_key(
+            self.index, key, size, by == BY_ALL or by == BY_GT, self.key, &self.why)
         if how != DONE:
             return how
         if index.is_hash and by != BY_EQ and by != BY_ALL and by != BY_GT:
             return REFER
+        self.space = space
         if by <= BY_REQ and index.is_unique and index.used == index.own:
             items_from(key, size, &count)
             if count == <u64>index.own:
-                return self.exact(space, place, span)
+                self.is_exact = True
+                return DONE
         if index.is_hash and by == BY_ALL:
             self.key.size = 0
         has_key = self.key.size != 0
-        self.reverse = by == BY_REQ or by == BY_LT or by == BY_LE
-        self.bound.size = 0
-        self.bound.need(self.key.size + 1)
-        memcpy(self.bound.data, self.key.data, self.key.size)
-        self.bound.size = self.key.size
+        self.is_back = by == BY_REQ or by == BY_LT or by == BY_LE
+        self.take(self.bound, self.key.data, self.key.size)
         if by != BY_LT:
             self.succeed()  # of which the class byte of a part, below ff, leaves something
-        if by == BY_EQ or by == BY_REQ:
-            return self.walk(space, place, has_key, has_key, span)
         if by == BY_GT:
-            self.key.size = 0
-            self.key.need(self.bound.size)
-            memcpy(self.key.data, self.bound.data, self.bound.size)
-            self.key.size = self.bound.size
-        return self.walk(space, place, has_key and not self.reverse, has_key and self.reverse, span)
+            self.take(self.key, self.bound.data, self.bound.size)
+        self.has_low = has_key and (by <= BY_REQ or not self.is_back)
+        self.has_high = has_key and (by <= BY_REQ or self.is_back)
+        return self.start()
 
     cdef void succeed(self) noexcept:
         """Make `bound` the least key above all that begin with it."""
@@ -109,35 +253,36 @@ cdef class Selector:
         if self.bound.size:
             self.bound.data[self.bound.size - 1] += 1
 
-    cdef int exact(self, Space space, Py_ssize_t index, u64* span) except -1:
+    cdef void end(self) noexcept:
+        """Let go of what was read."""
+        self.scan = self.space = None
+
+    # --- pieces -----------------------------------------------------------------------------------
+    cdef int go_on(self, Py_ssize_t room_bytes) except -1:
+        """Put tuples behind what `out` has: all, or so many that they take `room_bytes`."""
+        return self.exact() if self.is_exact else self.walk(room_bytes)
+
+    cdef int exact(self) except -1:
         """The tuple whose entry in a unique index is `key`."""
         cdef Found found
-        cdef int how = DONE
-        if PyList_GET_SIZE(space.kept):
-            space.kept.clear()
-        space.find(index, self.key.data, self.key.size, &found)
-        self.open_answer()
-        if found.state == THERE and self.limit and not self.offset:
-            how = self.emit(space, index, found.value, found.size)
-        self.close_answer(span)
+        cdef int how
+        self.is_whole = True
+        if PyList_GET_SIZE(self.space.kept):
+            self.space.kept.clear()
+        how = self.space.find(self.index, self.key.data, self.key.size, &found)
+        if how == DONE and found.state == THERE and self.limit and not self.offset:
+            how = self.emit(found.value, found.size)
         return how
 
-    # --- ranges -----------------------------------------------------------------------------------
-    cdef int walk(
-        self, Space space, Py_ssize_t index, bint has_low, bint has_high, u64* span
-    ) except -1:
+    cdef int walk(self, Py_ssize_t room_bytes) except -1:
         """The entries from `key` on, if there is a low end, to below `bound`, if there is a high
-        one."""
-        cdef Py_ssize_t number, size, length, i
-        cdef u64 skipped = 0
+        one; in reverse from that end."""
+        cdef Py_ssize_t number, size, length, first = self.out.size
         cdef Source key, value
         cdef int how = DONE
-        if self.reverse:
-            self.start(space, index, self.bound, has_high)
-        else:
-            self.start(space, index, self.key, has_low)
-        self.open_answer()
-        while self.count < self.limit and how == DONE:
+        while self.given < self.limit and how == DONE and self.how == DONE:
+            if self.out.size - first >= room_bytes:
+                return DONE
             number = self.pick()
             if number < 0:
                 break
@@ -148,25 +293,38 @@ cdef class Selector:
                 key, size = key_of(self.walks[number].entry), self.walks[number].entry.key_size
                 value = value_of(self.walks[number].entry)
                 length = self.walks[number].entry.size
-            if self.is_outside(key, size, has_low, has_high):
+            if self.is_outside(key, size):
                 break
             if length:
-                if skipped < self.offset:
-                    skipped += 1
+                if self.offset:
+                    self.offset -= 1
                 else:
-                    if PyList_GET_SIZE(space.kept):
-                        space.kept.clear()  # of the tuple before
-                    how = self.emit(space, index, value, length)
-            self.pass_entry(number)
-        self.close_answer(span)
-        self.scan = None
+                    if PyList_GET_SIZE(self.space.kept):
+                        self.space.kept.clear()  # of the tuple before
+                    how = self.emit(value, length)
+            if how == DONE:
+                self.pass_entry(number)
+        if self.given < self.limit and self.how != DONE:
+            how = self.how
+        self.is_whole = how == DONE
         return how
 
-    cdef int start(self, Space space, Py_ssize_t index, Room bound, bint has_bound) except -1:
+    cdef int start(self) except -1:
         """Go to the first entry of each layer and of the base."""
-        cdef Py_ssize_t i
-        cdef Stack* stack = &space.stacks[index]
+        cdef Room bound = self.bound if self.is_back else self.key
+        cdef bint has_bound = self.has_high if self.is_back else self.has_low
+        self.start_layers()
+        self.scan = (<Base>self.space.stacks[self.index].base).open_scan(
+            bound.data, bound.size, has_bound, self.is_back)
+        self.how = self.scan.step()
+        return DONE
+
+    cdef int start_layers(self) except -1:
+        cdef Room bound = self.bound if self.is_back else self.key
+        cdef bint has_bound = self.has_high if self.is_back else self.has_low
+        cdef Stack* stack = &self.space.stacks[self.index]
         cdef Memtable table
+        cdef Py_ssize_t i
         cdef void* moved
         if self.walk_room < stack.depth:
             moved = PyMem_Realloc(self.walks, stack.depth * sizeof(Walk))
@@ -178,21 +336,30 @@ cdef class Selector:
             table = <Memtable>stack.tables[i]
             if has_bound:
                 self.walks[i].place = table.seek(bound.data, bound.size)
-            elif self.reverse:
+            elif self.is_back:
                 self.walks[i].place = table.end()
             else:
                 self.walks[i].place = table.start()
+            self.walks[i].changes = table.changes
             self.pass_entry(i)
-        self.scan = (<Base>stack.base).open_scan(bound.data, bound.size, has_bound, self.reverse)
-        return self.scan.step()
+        return 0
+
+    cdef int check(self) except -1:
+        """Raise where places are of no use any more."""
+        cdef Py_ssize_t i
+        for i in range(self.depth):
+            if (<Memtable>self.space.stacks[self.index].tables[i]).changes != self.walks[i].changes:
+                raise RuntimeError("the memtable was changed while it was read")
+        return self.scan.check()
 
     cdef int pass_entry(self, Py_ssize_t number) except -1:
         """Go on in a layer, or in the base, which comes last."""
         cdef Walk* walk
         if number == self.depth:
-            return self.scan.step()
+            self.how = self.scan.step()
+            return 0
         walk = &self.walks[number]
-        walk.entry = step_back(&walk.place) if self.reverse else step(&walk.place)
+        walk.entry = step_back(&walk.place) if self.is_back else step(&walk.place)
         return 0
 
     cdef int pick(self) except -2:
@@ -204,6 +371,8 @@ cdef class Selector:
         cdef size_t size = 0, other_size
         for i in range(self.depth + 1):
             if i == self.depth:
+                if self.scan is None:
+                    continue
                 other, other_size = self.scan.key, self.scan.size
             elif self.walks[i].entry == NULL:
                 continue
@@ -215,45 +384,28 @@ cdef class Selector:
                 order = order_of(other, other_size, key, size)
                 if order == 0:
                     self.pass_entry(i)
-                if order == 0 or (order > 0) != self.reverse:
+                if order == 0 or (order > 0) != self.is_back:
                     continue
             best, key, size = <int>i, other, other_size
         return best
 
-    cdef bint is_outside(
-        self, Source key, Py_ssize_t size, bint has_low, bint has_high
-    ) noexcept:
-        if self.reverse:
-            return has_low and order_of(key, size, self.key.data, self.key.size) < 0
-        return has_high and order_of(key, size, self.bound.data, self.bound.size) >= 0
+    cdef bint is_outside(self, Source key, Py_ssize_t size) noexcept:
+        if self.is_back:
+            return self.has_low and order_of(key, size, self.key.data, self.key.size) < 0
+        return self.has_high and order_of(key, size, self.bound.data, self.bound.size) >= 0
 
-    # --- answers ----------------------------------------------------------------------------------
-    cdef int emit(
-        self, Space space, Py_ssize_t index, Source value, Py_ssize_t length
-    ) except -1:
+    cdef int emit(self, Source value, Py_ssize_t length) except -1:
         """Put the tuple of an entry into the answer. `REFER` where it is not at hand."""
         cdef Found found
-        if index:
-            space.find(0, value, length, &found)
-            if found.state != THERE:
+        if self.index:
+            if self.space.find(0, value, length, &found) != DONE or found.state != THERE:
                 return REFER
             value, length = found.value, found.size
-        if value[0] == REFERENCE or self.out.size - self.begin + length > self.limit_bytes:
+        if length < 1 or value[0] == REFERENCE:
             return REFER
         self.out.need(length)
         memcpy(self.out.data + self.out.size, value, length)
         self.out.size += length
-        self.count += 1
+        self.given += 1
+        self.piece += 1
         return DONE
-
-    cdef int open_answer(self) except -1:
-        """Leave room for the header of the array."""
-        self.out.need(HEAD_BYTES)
-        self.out.size += HEAD_BYTES
-        return 0
-
-    cdef void close_answer(self, u64* span) noexcept:
-        """Write it."""
-        self.out.data[self.begin] = 0xDD
-        rows.put_number(self.out.data, self.begin + 1, self.count, 4)
-        span[0], span[1] = self.begin, self.out.size

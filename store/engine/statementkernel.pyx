@@ -292,10 +292,11 @@ cdef class Executor:
         self.key.size = 0
         if plan.put_key(0, new, size, &self.fields, self.key) != DONE:
             return REFER
-        space.find(0, self.key.data, self.key.size, &old)
-        if column[EXPECT] == EXPECT_COMPUTED:
+        how = space.find(0, self.key.data, self.key.size, &old)
+        if how == DONE and column[EXPECT] == EXPECT_COMPUTED:
             return self.compute(space, column, &old, result)
-        how = self.met(column, &old, result)
+        if how == DONE:
+            how = self.met(column, &old, result)
         if how != DONE:
             return how
         if old.state == THERE:
@@ -307,8 +308,7 @@ cdef class Executor:
         if how != DONE:
             return how
         self.body(space, column, False, result)
-        result[NEW_END] = result[BODY_END]
-        result[NEW] = result[BODY_END] - size
+        result[NEW], result[NEW_END] = result[BODY_END] - size, result[BODY_END]
         return DONE
 
     cdef int compute(self, Space space, const u64* column, Found* old, u64* result) except -1:
@@ -355,8 +355,9 @@ cdef class Executor:
             self.data + column[OPS], column[OPS_END] - column[OPS], column[BASE], &plan.names)
         if how != DONE:
             return how
-        space.find(0, self.key.data, self.key.size, &old)
-        how = self.met(column, &old, result)
+        how = space.find(0, self.key.data, self.key.size, &old)
+        if how == DONE:
+            how = self.met(column, &old, result)
         if how != DONE:
             return how
         if old.state == THERE:
@@ -367,8 +368,7 @@ cdef class Executor:
             return self.tuple_body(space, given, size, result)
         if how == DONE:
             self.body(space, column, False, result)
-            result[NEW_END] = result[BODY_END]
-            result[NEW] = result[BODY_END] - size
+            result[NEW], result[NEW_END] = result[BODY_END] - size, result[BODY_END]
         return how
 
     cdef int by_key(self, Space space, const u64* column, u64* result) except -1:
@@ -387,8 +387,9 @@ cdef class Executor:
                              column[FIRST_END] - column[FIRST], self.key, &self.why)
         if how != DONE:
             return how
-        self.find_old(space, index, &old)
-        how = self.met(column, &old, result)
+        how = self.find_old(space, index, &old)
+        if how == DONE:
+            how = self.met(column, &old, result)
         if how != DONE:
             return how
         if old.state != THERE:
@@ -435,9 +436,9 @@ cdef class Executor:
 
     cdef int find_old(self, Space space, Py_ssize_t index, Found* old) except -1:
         """The tuple whose entry in an index is `key`, which becomes its primary key."""
-        space.find(index, self.key.data, self.key.size, old)
-        if index == 0 or old.state != THERE:
-            return 0
+        cdef int how = space.find(index, self.key.data, self.key.size, old)
+        if how != DONE or index == 0 or old.state != THERE:
+            return how
         self.key.size = 0
         self.key.need(old.size)
         memcpy(self.key.data, old.value, old.size)
@@ -476,7 +477,8 @@ cdef class Executor:
         if not self.is_same_key():
             if leave_out:
                 return REFER  # it is ignored, refused or moves
-            space.find(0, self.other.data, self.other.size, &other)
+            if space.find(0, self.other.data, self.other.size, &other) != DONE:
+                return REFER
             if other.state == THERE:
                 return self.refuse(TUPLE_FOUND, 0, 0)
             return self.refuse(CANT_UPDATE_PRIMARY_KEY, 0, 0)
@@ -533,7 +535,8 @@ cdef class Executor:
             ) == 0:
                 change.before_size = change.behind_size = 0
             elif change.behind_size and plan.indexes[i].is_unique:
-                space.find(i, entries.data + change.behind, change.behind_size, &found)
+                if space.find(i, entries.data + change.behind, change.behind_size, &found) != DONE:
+                    return REFER
                 if found.state == THERE:
                     return self.refuse(TUPLE_FOUND, i, 0)
         return DONE

@@ -32,6 +32,7 @@ cdef class Scan:
     cdef Py_ssize_t size
     cdef Source value
     cdef Py_ssize_t length
+    cdef int check(self) except -1
     cdef int step(self) except -1
 
 cdef class Base:

@@ -13,6 +13,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.string cimport memcpy
 
 from logweir.store.state.memtablenodes cimport ABSENT, THERE, Value, order_of
+from logweir.store.schema.packkernel cimport DONE
 
 cdef struct Change:
     # What one change replaced; the key stands behind it, and then the size of both.
@@ -99,21 +100,26 @@ cdef class Undo:
 cdef class Scan:
     """Entries of the base in order, one at a time; here from a Python iterator of pairs."""
 
+    cdef int check(self) except -1:
+        """Raise where the entry at hand is no longer there to be read."""
+        return 0
+
     cdef int step(self) except -1:
-        """Go to the first or next entry, which holds until the next step."""
+        """Go to the first or next entry, which holds until the next step. `DONE`, also behind the
+        last one, or `REFER` where only Python can go on."""
         self.pair = next(self.pairs, None)
         if self.pair is None:
             self.key = NULL
-            return 0
+            return DONE
         key, value = self.pair
         self.key, self.size = <Source>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
         self.value, self.length = <Source>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
-        return 0
+        return DONE
 
 
 cdef class Base:
-    """What lies under all layers of one index. A subclass gives `get`, `scan` and `last_key`, or
-    does it in C."""
+    """What lies under all layers of one index, here nothing. A subclass gives `get`, `scan`, `count`
+    and `last_key`, or does it in C (`basekernel.pyx`)."""
 
     def get(self, bytes key):
         """The value under a key, None where there is none."""
@@ -123,12 +129,17 @@ cdef class Base:
         """The greatest key, None where there is none. It is asked once."""
         return None
 
+    def count(self):
+        """How many keys there are."""
+        return 0
+
     def scan(self, bytes start, stop, bint reverse):
         """Keys and values, start ≤ key < stop (None: no end), in order or reversed."""
         return iter(())
 
     cdef int find(self, Source key, Py_ssize_t size, Found* found, list kept) except -1:
-        """`get` in C. What it finds holds as long as it is in `kept`."""
+        """`get` in C: `DONE`, or `REFER` where only Python can tell. What it finds holds as long
+        as it is in `kept`."""
         cdef object value
         found.state = ABSENT
         if not self.is_asked:
@@ -137,14 +148,14 @@ cdef class Base:
         if self.last is None or order_of(
             key, size, <Source>PyBytes_AS_STRING(self.last), PyBytes_GET_SIZE(self.last)
         ) > 0:
-            return 0
+            return DONE
         value = self.get(PyBytes_FromStringAndSize(<char*>key, size))
         if value is not None:
             kept.append(value)
             found.state = THERE
             found.value = <Source>PyBytes_AS_STRING(value)
             found.size = PyBytes_GET_SIZE(value)
-        return 0
+        return DONE
 
     cdef Scan open_scan(self, Source key, Py_ssize_t size, bint has_bound, bint reverse):
         """Entries from a key on, or, in reverse, below it; of all, if there is no bound."""
@@ -199,14 +210,15 @@ cdef class Space:
         PyMem_Free(self.stacks)
 
     cdef int find(self, Py_ssize_t index, Source key, Py_ssize_t size, Found* found) except -1:
-        """Look a key up. What it finds holds until `kept` is cleared."""
+        """Look a key up: `DONE`, or `REFER` where only Python can. What it finds holds until `kept`
+        is cleared."""
         cdef Stack* stack = &self.stacks[index]
         cdef Py_ssize_t i
         for i in range(stack.depth):
             found.state = (<Memtable>stack.tables[i]).find(
                 key, size, &found.value, <size_t*>&found.size)
             if found.state != ABSENT:
-                return 0
+                return DONE
         return (<Base>stack.base).find(key, size, found, self.kept)
 
     cdef int put(

@@ -38,7 +38,7 @@ from logweir.wal.process import start_thread
 if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.plankernel import Plan
     from logweir.store.state.layerkernel import Base, Space
-    from logweir.store.state.statebase import StateBase
+    from logweir.store.state.statebase import state_base
 
 __all__ = ["LayeredTree", "LayeredTxn", "Layers", "put_into"]
 
@@ -188,8 +188,7 @@ class LayeredTxn:
 
     def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
-        if self.base.state.is_foreign:
-            self.base.state.check_process()
+        self.check_process()
         name = space_id, index_id
         if name in self._trees:
             return self._trees[name]
@@ -217,6 +216,11 @@ class LayeredTxn:
         assert self.layer is not None
         names = {name}.union(self.layer.tables, *[layer.tables for layer in self.stack])
         self.base.state.check_databases(f"{one[0]}/{one[1]}".encode() for one in names)
+
+    def check_process(self) -> None:
+        """Raise `UsedAfterFork` in a child of the process that began it."""
+        if self.base.state.is_foreign:
+            self.base.state.check_process()
 
     def resolve(self, value: bytes) -> bytes:
         """The tuple of an entry that is a reference to it."""
@@ -348,7 +352,7 @@ def _below(trees: Sequence[LayeredTree | None]) -> tuple[list[Sequence[Memtable]
     """The memtables of each index, and what lies below them."""
     return (
         [() if tree is None else tree.tables for tree in trees],
-        [Base() if tree is None or tree.base is None else StateBase(tree.base) for tree in trees],
+        [Base() if tree is None or tree.base is None else state_base(tree.base) for tree in trees],
     )
 
 

@@ -136,6 +136,11 @@ class State(OfProcess):
         self._room = DiskRoom(directory, filesystem)
         self._seal: Seal | None = None  # while nothing is different from what was closed in order
         self._check: threading.Thread | None = None
+        self.reading = threading.Lock()
+        """Held around what is read of `latest`, and around its beginning and end."""
+        self.latest: Txn | None = None
+        """A transaction on what was committed last, for short reads of all threads; None where one
+        has to be begun. It ends with the next commit, so that it keeps no page."""
         self._stop = threading.Event()
         self._damage = ""
 
@@ -267,6 +272,7 @@ class State(OfProcess):
         except OSError as error:
             self._damage = f"it cannot be read: {error.strerror or error}"
         if self._damage:
+            self.end_latest()  # what begins another one is told
             with contextlib.suppress(OSError):
                 write_epoch(self.directory, self._filesystem, None, damage=self._damage)
 
@@ -307,9 +313,11 @@ class State(OfProcess):
             self._check.join()
         if self._env is None:
             return
-        self._databases = {}
-        self._env.close()
-        self._env = None
+        with self.reading:
+            self._end_latest()
+            self._databases = {}
+            self._env.close()
+            self._env = None
         if not clean or self._seal is not None:
             return
         try:
@@ -333,13 +341,19 @@ class State(OfProcess):
 
     def _left_behind(self) -> None:
         # To close it would wait for threads that are not here, and give up its readers' slots.
-        keep_for_ever(self._env)
-        self._env = None
+        keep_for_ever((self._env, self.latest))
+        self._env = self.latest = None
+        self.reading = threading.Lock()
         self._databases = {}
 
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
         transaction of this process may be open. Raises `WalError`."""
+        with self.reading:
+            self._end_latest()
+            self._grow()
+
+    def _grow(self) -> None:
         env = self._environment
         if not (self._lacks_databases or self._wants_databases(len(self._databases))):
             try:
@@ -407,6 +421,23 @@ class State(OfProcess):
             if raw is not None:
                 raw.abort()
             raise
+
+    def begin_latest(self) -> Txn:
+        """`latest`, begun where there is none; the caller holds `reading`."""
+        if self.latest is None:
+            self.latest = self.begin(write=False)
+        return self.latest
+
+    def end_latest(self) -> None:
+        """What it shows is no longer what was committed last."""
+        if self.latest is not None:
+            with self.reading:
+                self._end_latest()
+
+    def _end_latest(self) -> None:
+        txn, self.latest = self.latest, None
+        if txn is not None:
+            txn.abort()
 
     @property
     def databases(self) -> Mapping[bytes, Any]:
@@ -635,6 +666,8 @@ class Txn:
             self.raw.abort()
             raise
         self.state.remember(self._opened)
+        if self.is_write:
+            self.state.end_latest()
 
     def abort(self) -> None:
         """Forget it."""

@@ -1,16 +1,24 @@
-"""One index of the state in LMDB as what lies under the layers of compiled statements."""
+"""One index of the state in LMDB as what lies under the layers of compiled statements.
+
+Where LMDB is called from C, and nothing would load a second one, that is `basekernel.pyx`; else
+`PlainBase`, which makes an object for each lookup.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from logweir.store.state.layerkernel import Base
+from logweir.store.state.longkeys import PIECE_BYTES
+from logweir.store.state.state import base
 from logweir.store.state.tree import Tree
 
-__all__ = ["StateBase"]
+__all__ = ["PlainBase", "state_base"]
 
 
-class StateBase(Base):
+class PlainBase(Base):
     """Looks keys up in a tree, whose transaction must outlive it."""
 
     def __init__(self, tree: Tree) -> None:
@@ -19,6 +27,10 @@ class StateBase(Base):
     def get(self, key: bytes) -> bytes | None:
         """The value under a key, None where there is none."""
         return self._tree.get(key)
+
+    def count(self) -> int:
+        """How many keys there are."""
+        return self._tree.count()
 
     def last_key(self) -> bytes | None:
         """The greatest key, None where there is none."""
@@ -33,3 +45,16 @@ class StateBase(Base):
             if (reverse and key < start) or (not reverse and stop is not None and key >= stop):
                 return
             yield key, value
+
+
+def _maker() -> Callable[[Tree], Base]:
+    if base.BINDING == "compiled":
+        with contextlib.suppress(ImportError):
+            from logweir.store.state.basekernel import StateBase
+
+            return lambda tree: StateBase(tree.raw, tree.handle, PIECE_BYTES, tree.has_long)
+    return PlainBase
+
+
+state_base: Final = _maker()
+"""What is to lie below the layers of a tree, whose transaction must outlive it."""

@@ -44,33 +44,38 @@ _apply: Final = _compiled()
 class Tree:
     """The entries of one index in one transaction: ordered bytes → bytes."""
 
-    __slots__ = ("_name", "_raw", "_txn", "handle")
+    __slots__ = ("_name", "_txn", "handle", "raw")
 
     def __init__(self, txn: Txn, name: bytes, handle: Any) -> None:
         self._txn = txn
         self._name = name
-        self._raw = txn.raw
+        self.raw = txn.raw
         self.handle = handle
+
+    @property
+    def has_long(self) -> bool:
+        """Whether it may have keys that are kept in pieces."""
+        return self._txn.has_long(self._name)
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
         if len(key) < PIECE_BYTES:
-            value: bytes | None = self._raw.get(key, db=self.handle)
+            value: bytes | None = self.raw.get(key, db=self.handle)
             if value and value[0] == REFERENCE:
                 return self._txn.resolve(value)
             return value
-        return self._long().get(key) if self._txn.has_long(self._name) else None
+        return self._long().get(key) if self.has_long else None
 
     def has(self, key: bytes) -> bool:
         """Whether there is something under `key`."""
         if len(key) < PIECE_BYTES:
-            return self._raw.get(key, db=self.handle) is not None
+            return self.raw.get(key, db=self.handle) is not None
         return self.get(key) is not None
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value under `key`."""
         if len(key) < PIECE_BYTES:
-            self._raw.put(key, value, db=self.handle)
+            self.raw.put(key, value, db=self.handle)
         else:
             self._txn.note_long(self._name)
             self._long().put(key, value)
@@ -78,20 +83,20 @@ class Tree:
     def delete(self, key: bytes) -> None:
         """Remove `key`, which is there."""
         if len(key) < PIECE_BYTES:
-            self._raw.delete(key, db=self.handle)
+            self.raw.delete(key, db=self.handle)
         else:
             self._long().delete(key)
 
     def clear(self) -> None:
         """Remove all entries."""
-        self._raw.drop(self.handle, delete=False)
-        if self._txn.has_long(self._name):
+        self.raw.drop(self.handle, delete=False)
+        if self.has_long:
             self._long().clear()
 
     def _long(self) -> LongKeys:
         """The keys in pieces; a reader asks only where there are some."""
         below = self._txn.database(self._name + _LONG_NAME)
-        return LongKeys(self._raw, self.handle, below)
+        return LongKeys(self.raw, self.handle, below)
 
     def load(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set many entries, fastest in ascending order of keys."""
@@ -103,7 +108,7 @@ class Tree:
             for key, value in pairs:
                 self.put(key, value)
             return
-        with self._raw.cursor(self.handle) as cursor:
+        with self.raw.cursor(self.handle) as cursor:
             cursor.putmulti(pairs)
 
     def discard(self, key: bytes) -> None:
@@ -122,7 +127,7 @@ class Tree:
                     self.put(key, value)
             return
         last = self.last_key()
-        with self._raw.cursor(self.handle) as cursor:
+        with self.raw.cursor(self.handle) as cursor:
             for keys, values in parts:
                 pairs = zip(keys, values, strict=True)
                 cursor.putmulti(pairs, append=last is None or keys[0] > last)
@@ -133,7 +138,7 @@ class Tree:
         other threads run."""
         if _apply is None:
             return self._taken_by_parts(table)
-        long, references = _apply(self._raw, self.handle, table, PIECE_BYTES, REFERENCE)
+        long, references = _apply(self.raw, self.handle, table, PIECE_BYTES, REFERENCE)
         for key, value in long:
             if value:
                 self.put(key, value)
@@ -153,19 +158,19 @@ class Tree:
 
     def last_key(self) -> bytes | None:
         """The greatest key as stored; None in an empty tree."""
-        with self._raw.cursor(self.handle) as cursor:
+        with self.raw.cursor(self.handle) as cursor:
             return bytes(cursor.key()) if cursor.last() else None
 
     def count(self) -> int:
         """How many entries there are."""
-        count: int = self._raw.stat(self.handle)["entries"]
-        if self._txn.has_long(self._name):
+        count: int = self.raw.stat(self.handle)["entries"]
+        if self.has_long:
             count += self._long().surplus()
         return count
 
     def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries from `start` on, in order of keys."""
-        with self._raw.cursor(self.handle) as cursor:
+        with self.raw.cursor(self.handle) as cursor:
             if not (cursor.set_range(start[:PIECE_BYTES]) if start else cursor.first()):
                 return
             resolve, state = self._resolver(), self._txn.state
@@ -184,14 +189,14 @@ class Tree:
         """
         found: list[bytes] = []
         size = 0
-        if self._txn.has_long(self._name) or self._txn.is_referring(self._name):
+        if self.has_long or self._txn.is_referring(self._name):
             for _, value in self.ascending(start):
                 found.append(value)
                 size += len(value)
                 if len(found) >= limit_items or size >= limit_bytes:
                     return found, False
             return found, True
-        with self._raw.cursor(self.handle) as cursor:
+        with self.raw.cursor(self.handle) as cursor:
             if not (cursor.set_range(start) if start else cursor.first()):
                 return found, True
             ahead = cursor.iternext(keys=False)
@@ -211,7 +216,7 @@ class Tree:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Entries below `stop` (None: from the greatest), in reverse order of keys. `whole`: with
         tuples in the place of references to them."""
-        with self._raw.cursor(self.handle) as cursor:
+        with self.raw.cursor(self.handle) as cursor:
             if stop is None:
                 found = cursor.last()
             else:

@@ -16,7 +16,7 @@ from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import Select, reference
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layers import LayeredTxn
@@ -178,7 +178,7 @@ def selected(engine: Engine, wanted: Wanted) -> Outcome:
                 limit=None if limit == ALL else limit,
                 offset=offset,
             )
-            tuples = list(select(engine, found))
+            tuples = list(reference(engine, found))
     except RequestError as error:
         return told(error)
     return ("done", len(tuples), b"".join(tuples))

@@ -1,0 +1,122 @@
+"""Reads of a store that need no view of their own.
+
+They are of what is published when they begin, and share one transaction on the state
+(`State.latest`): nothing is opened for a read, and no page of LMDB is kept from being used again.
+What is long, or unknown to compiled selections, is read in a view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.executing import COMPILED
+from logweir.store.engine.reads import (
+    DONE,
+    PIECE_BYTES,
+    REFUSED,
+    Row,
+    compiled,
+    give_back,
+    taken,
+)
+from logweir.store.engine.refusal import refusal
+from logweir.store.schema.schema import Schema
+from logweir.store.state.layers import LayeredTxn, Layers
+from logweir.store.state.state import State, StateError, Txn, explained
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.schema.definition import SpaceDef
+    from logweir.store.state.layerkernel import Space
+
+__all__ = ["Reader"]
+
+_REFERRED: Final = 2
+
+
+class _Reading:
+    """What is published at one moment. `base`: `State.latest` of then."""
+
+    __slots__ = ("base", "engine", "places")
+
+    def __init__(self, engine: Engine, base: Txn) -> None:
+        self.engine = engine
+        self.base = base
+        self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
+
+    def place(self, space: int | str, index: int | str) -> tuple[SpaceDef, int, Space | None]:
+        """A space, the id of its index, and what compiled selections want."""
+        schema = self.engine.schema
+        found = schema.space(space)
+        index_id = schema.index(found, index).id
+        made = found, index_id, compiled(self.engine, found)
+        self.places[space, index] = made
+        return made
+
+
+class Reader:
+    """For all threads of a store. `guard`: held around what publishes; `published`: the schema, or
+    what a closed store raises."""
+
+    def __init__(
+        self,
+        state: State,
+        layers: Layers,
+        guard: threading.Lock,
+        plans: Plans,
+        published: Callable[[], Schema],
+    ) -> None:
+        self._state = state
+        self._layers = layers
+        self._guard = guard
+        self._plans = plans
+        self._published = published
+        self._reading: _Reading | None = None
+
+    def forget(self) -> None:
+        """Something else is published; the caller holds the guard."""
+        self._reading = None
+
+    def rows(
+        self,
+        space: int | str,
+        index: int | str,
+        iterator: int,
+        limit: int,
+        offset: int,
+        key: bytes,
+    ) -> list[Row] | None:
+        """The tuples of a selection; None where it wants a view. Raises `RequestError`."""
+        if not COMPILED:
+            return None
+        selector, how = taken(), _REFERRED
+        try:
+            while True:
+                with self._state.reading:
+                    reading = self._reading
+                    if reading is not None and reading.base is self._state.latest:
+                        place = reading.places.get((space, index)) or reading.place(space, index)
+                        definition, index_id, below = place
+                        if below is not None:
+                            how = selector.select(
+                                below, index_id, iterator, limit, offset, key, PIECE_BYTES
+                            )
+                        break
+                self._renew()
+        except StateError as error:
+            raise explained(error, self._state.directory) from error
+        if how == REFUSED:
+            raise refusal(definition, *selector.refusal, b"")
+        found = selector.rows() if how == DONE and selector.is_whole else None
+        give_back(selector)
+        return found
+
+    def _renew(self) -> None:
+        self._published()  # in a child of `fork` the guard may be held for ever
+        with self._guard, self._state.reading:
+            schema = self._published()
+            base = self._state.begin_latest()
+            txn = LayeredTxn(self._layers.stack, base, write=False)
+            self._reading = _Reading(Engine(txn, schema, self._plans), base)

@@ -1,0 +1,159 @@
+"""Reading in one transaction: by compiled selections where they know the space.
+
+What they do not know, and where nothing is compiled everything, `store.engine` does, that selection
+alone. Tuples come in pieces, so that a long selection takes little memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import COMPILED
+from logweir.store.engine.refusal import refusal
+from logweir.store.schema.definition import IndexDef, SpaceDef
+from logweir.store.state.layers import LayeredTxn
+from logweir.wal.mp import Value
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.engine.selectkernel import Selector
+    from logweir.store.state.layerkernel import Space
+
+__all__ = [
+    "ALL",
+    "DONE",
+    "GET",
+    "PIECE_BYTES",
+    "REFUSED",
+    "Row",
+    "compiled",
+    "count",
+    "entries",
+    "give_back",
+    "one",
+    "rows",
+    "taken",
+]
+
+Row = tuple[Value, ...]
+
+GET: Final = 7
+"""The iterator by which `Engine.get` is asked for: see `statementkernel.pyx`."""
+
+ALL: Final = 2**64 - 1
+"""The limit of a selection that has none."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""So many bytes of tuples are found at a time."""
+
+DONE: Final = 0
+REFUSED: Final = 1
+_FIRST_BYTES: Final = 4096  # of a piece: many who ask want the first tuple alone
+_POOLED: Final = 8
+
+_pool: Final[list[Selector]] = []  # selectors that nobody uses
+
+
+def taken() -> Selector:
+    """A selector that nobody else uses, until it is given back."""
+    return _pool.pop() if _pool else Selector()
+
+
+def give_back(selector: Selector) -> None:
+    """What it found was taken."""
+    if len(_pool) < _POOLED and selector.held_bytes <= 2 * PIECE_BYTES:
+        _pool.append(selector)
+
+
+def compiled(engine: Engine, space: SpaceDef) -> Space | None:
+    """A space as compiled selections want it; None where they know nothing of it."""
+    txn = engine.txn
+    plan = engine.plans.statements(space)
+    return None if plan is None or not isinstance(txn, LayeredTxn) else txn.space(plan)
+
+
+def entries(
+    engine: Engine,
+    space: SpaceDef,
+    index: IndexDef,
+    start: bytes,
+    stop: bytes | None,
+    *,
+    reverse: bool,
+    limit: int = ALL,
+    offset: int = 0,
+) -> Iterator[bytes]:
+    """Tuples, as MsgPack, whose entries are in start ≤ entry < stop (None: no end), in order or
+    reversed: the first `limit` behind `offset`."""
+    below = compiled(engine, space)
+    done = 0
+    if below is not None:
+        found = Selector()  # who takes tuples may take his time
+        room = _FIRST_BYTES
+        how = found.entries(below, index.id, start, stop, reverse, limit, offset, room)
+        while how == DONE:
+            yield from found.tuples()
+            if found.is_whole:
+                return
+            assert isinstance(engine.txn, LayeredTxn)
+            engine.txn.check_process()
+            room = min(4 * room, PIECE_BYTES)
+            how = found.more(room)
+        yield from found.tuples()
+        done = found.given
+    rest = engine.entries(space, index, start, stop, reverse=reverse)
+    yield from islice(rest, min(offset + done, sys.maxsize), min(offset + limit, sys.maxsize))
+
+
+def one(engine: Engine, space: SpaceDef, index: IndexDef, key: bytes) -> bytes | None:
+    """The tuple, as MsgPack, with that full key of a unique index. Raises `RequestError`."""
+    below = compiled(engine, space)
+    if below is not None:
+        found = taken()
+        how = found.select(below, index.id, GET, 1, 0, key, PIECE_BYTES)
+        if how == DONE:
+            tuples = found.tuples()
+            give_back(found)
+            return tuples[0] if tuples else None
+        if how == REFUSED:
+            raise refusal(space, *found.refusal, b"")
+    return engine.get(space, index, key)
+
+
+def rows(
+    engine: Engine,
+    space: SpaceDef,
+    index_id: int,
+    iterator: int,
+    limit: int,
+    offset: int,
+    key: bytes,
+) -> list[Row] | None:
+    """The tuples of a selection in the numbers of a request (see `statementkernel.pyx`), None where
+    the reference engine has to find them. Raises `RequestError`."""
+    below = compiled(engine, space)
+    if below is None:
+        return None
+    found = Selector()
+    made: list[Row] = []
+    how = found.select(below, index_id, iterator, limit, offset, key, PIECE_BYTES)
+    while how == DONE:
+        made += found.rows()
+        if found.is_whole:
+            return made
+        how = found.more(PIECE_BYTES)
+    if how == REFUSED:
+        raise refusal(space, *found.refusal, b"")
+    return None
+
+
+def count(engine: Engine, space: SpaceDef) -> int:
+    """How many tuples a space holds."""
+    if space.primary is None:
+        return 0
+    below = compiled(engine, space)
+    found = -1 if below is None else Selector().count(below, 0)
+    return engine.txn.count(space.id, 0) if found < 0 else found

@@ -1,0 +1,5 @@
+"""What `tuplekernel.pyx` offers to Python."""
+
+from typing import Any
+
+def row(data: bytes) -> tuple[Any, ...]: ...
