@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from logweir.store.state import base
 from logweir.store.state.layerkernel import Base
 from logweir.store.state.longkeys import PIECE_BYTES
-from logweir.store.state.state import base
 from logweir.store.state.tree import Tree
 
 __all__ = ["PlainBase", "state_base"]

@@ -15,8 +15,8 @@ from fuzz.test_memtable_sanitized import FIND, PYTEST, built
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
-    *("memtable", "merge", "pack", "update", "plan", "layer", "condition", "statement", "select"),
-    "row",
+    *("memtable", "merge", "pack", "update", "plan", "layer", "base", "condition", "statement"),
+    *("tuple", "select", "row"),
 )
 KERNELS = {
     "logweir." + ".".join(source.relative_to(ROOT).with_suffix("").parts): source
@@ -38,10 +38,15 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["property", "unit"])
-def test_statements_stay_in_their_memory(
-    sanitized: tuple[Path, dict[str, str]], method: str
-) -> None:
+@pytest.mark.parametrize(
+    "file",
+    [
+        "property/test_statement_kernel.py",
+        "unit/test_statement_kernel.py",
+        "property/test_reads.py",
+    ],
+)
+def test_statements_stay_in_their_memory(sanitized: tuple[Path, dict[str, str]], file: str) -> None:
     """Random and odd ones, refused and undone ones among them, and selections in between."""
     folder, environment = sanitized
     run = subprocess.run(
@@ -51,7 +56,7 @@ def test_statements_stay_in_their_memory(
             "-c",
             FIND + CHECK + PYTEST,
             str(folder),
-            f"tests/{method}/test_statement_kernel.py",
+            f"tests/{file}",
         ],
         env=environment,
         cwd=ROOT,

@@ -84,6 +84,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "applied_rows",
             "traced_commits",
             "upsert_of_keys",
+            "reads",
             "memtable*",
             "layers",
             "statement_kernel*",
