@@ -6,14 +6,17 @@ import contextlib
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from logweir.errors import PositionUnavailable
 from logweir.store.commit.committer import Committer
 from logweir.store.cursor import LogCursor
+from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Executor
 from logweir.store.engine.reads import GET
 from logweir.store.engine.select import numbers, rows
 from logweir.store.engine.statements import key_bytes
@@ -150,6 +153,23 @@ class Reads(ABC):
                 limit=limit,
                 offset=offset,
             )
+
+    def select_batch(
+        self,
+        executor: Executor,
+        data: bytes,
+        columns: array[int],
+        ids: Sequence[int],
+        *,
+        limit_bytes: int,
+    ) -> tuple[Answers, Schema]:
+        """Many SELECTs, and the definitions then: see `ReadView.select_batch`."""
+        found = self._committer.reader.select_batch(executor, data, columns, ids, limit_bytes)
+        if found is not None:
+            return found
+        with self.read_view() as view:
+            answers = view.select_batch(executor, data, columns, ids, limit_bytes=limit_bytes)
+            return answers, view.engine.schema
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""

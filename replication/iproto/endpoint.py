@@ -256,8 +256,7 @@ class Conversation:
         """Answer SELECTs at once; what is left of them comes next."""
         shared = self.shared
         try:
-            with shared.log.read_view() as view:
-                outcome = read_run(view, run, shared.executor, shared.version_of)
+            outcome = read_run(shared.log, run, shared.executor, shared.version_of)
         except RequestError as error:
             outcome = _refused([run], error, shared.schema_version())
         self._postponed.extendleft(reversed(outcome.left))

@@ -31,8 +31,8 @@ from logweir.store.engine.executing import Executor
 from logweir.store.engine.reference import bounded
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.select import Select, select
+from logweir.store.log import Log
 from logweir.store.schema.schema import Schema
-from logweir.store.view import ReadView
 from logweir.wal.xrow import RowType
 
 __all__ = [
@@ -98,17 +98,15 @@ def execute_all(
 
 
 def read_run(
-    view: ReadView, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
+    log: Log, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
 ) -> Outcome:
-    """Execute a run of SELECTs on a view."""
-
-    def execute(rest: Run) -> Answers:
-        return view.select_batch(
-            executor, rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
-        )
-
-    count, refused, answers = _executed(run, execute, schema_version(view.engine.schema))
-    return Outcome(answers, count, refused, [run.behind(count)] if count < run.count else ())
+    """Execute SELECTs of a run, as many as `limits.OUTPUT_HIGH_BYTES` of answers let."""
+    done, schema = log.select_batch(
+        executor, run.data, run.columns, run.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+    )
+    answers = run.answers(done, schema_version(schema))
+    left = [run.behind(done.count)] if done.count < run.count else ()
+    return Outcome(answers, done.count, len(done.refused), left)
 
 
 def _execute_run(

@@ -8,11 +8,13 @@ What is long, or unknown to compiled selections, is read in a view.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine, Plans
-from logweir.store.engine.executing import COMPILED
+from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.reads import (
     DONE,
     PIECE_BYTES,
@@ -26,6 +28,7 @@ from logweir.store.engine.refusal import refusal
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layers import LayeredTxn, Layers
 from logweir.store.state.state import State, StateError, Txn, explained
+from logweir.store.state.undo import Undo
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.definition import SpaceDef
@@ -34,17 +37,20 @@ if TYPE_CHECKING or COMPILED:
 __all__ = ["Reader"]
 
 _REFERRED: Final = 2
+_NOTHING: Final = Undo()
+"""What SELECTs change."""
 
 
 class _Reading:
     """What is published at one moment. `base`: `State.latest` of then."""
 
-    __slots__ = ("base", "engine", "places")
+    __slots__ = ("base", "engine", "places", "spaces")
 
     def __init__(self, engine: Engine, base: Txn) -> None:
         self.engine = engine
         self.base = base
         self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
+        self.spaces: dict[int, tuple[SpaceDef | None, Space]] = {}
 
     def place(self, space: int | str, index: int | str) -> tuple[SpaceDef, int, Space | None]:
         """A space, the id of its index, and what compiled selections want."""
@@ -54,6 +60,39 @@ class _Reading:
         made = found, index_id, compiled(self.engine, found)
         self.places[space, index] = made
         return made
+
+    def select_batch(
+        self,
+        executor: Executor,
+        data: bytes,
+        columns: array[int],
+        ids: Sequence[int],
+        limit_bytes: int,
+    ) -> tuple[Answers, Schema]:
+        """See `Reader.select_batch`. Raises `_Referred`."""
+        schema = self.engine.schema
+        definitions: list[SpaceDef | None] = []
+        spaces: list[Space | None] = []
+        for space_id in ids:
+            known = self.spaces.get(space_id)
+            if known is None:
+                definition = schema.get(space_id)
+                below = None if definition is None else compiled(self.engine, definition)
+                if below is None:
+                    raise _Referred
+                known = self.spaces[space_id] = definition, below
+            definitions.append(known[0])
+            spaces.append(known[1])
+        found = executor.execute(data, columns, spaces, _NOTHING, _refer, limit_bytes)
+        return Answers(data, columns, *found, definitions), schema
+
+
+class _Referred(Exception):
+    """Something is left to the reference engine, which needs a view."""
+
+
+def _refer(number: int) -> Answer:
+    raise _Referred
 
 
 class Reader:
@@ -112,6 +151,30 @@ class Reader:
         found = selector.rows() if how == DONE and selector.is_whole else None
         give_back(selector)
         return found
+
+    def select_batch(
+        self,
+        executor: Executor,
+        data: bytes,
+        columns: array[int],
+        ids: Sequence[int],
+        limit_bytes: int,
+    ) -> tuple[Answers, Schema] | None:
+        """Many SELECTs, and the definitions then; None where they want a view. See
+        `ReadView.select_batch`."""
+        if not COMPILED:
+            return None
+        try:
+            while True:
+                with self._state.reading:
+                    reading = self._reading
+                    if reading is not None and reading.base is self._state.latest:
+                        return reading.select_batch(executor, data, columns, ids, limit_bytes)
+                self._renew()
+        except _Referred:
+            return None
+        except StateError as error:
+            raise explained(error, self._state.directory) from error
 
     def _renew(self) -> None:
         self._published()  # in a child of `fork` the guard may be held for ever
