@@ -160,7 +160,6 @@ class Reads(ABC):
         data: bytes,
         columns: array[int],
         ids: Sequence[int],
-        *,
         limit_bytes: int,
     ) -> tuple[Answers, Schema]:
         """Many SELECTs, and the definitions then: see `ReadView.select_batch`."""

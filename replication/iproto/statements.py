@@ -102,7 +102,7 @@ def read_run(
 ) -> Outcome:
     """Execute SELECTs of a run, as many as `limits.OUTPUT_HIGH_BYTES` of answers let."""
     done, schema = log.select_batch(
-        executor, run.data, run.columns, run.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+        executor, run.data, run.columns, run.space_ids, OUTPUT_HIGH_BYTES
     )
     answers = run.answers(done, schema_version(schema))
     left = [run.behind(done.count)] if done.count < run.count else ()

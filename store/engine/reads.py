@@ -72,7 +72,10 @@ def compiled(engine: Engine, space: SpaceDef) -> Space | None:
     """A space as compiled selections want it; None where they know nothing of it."""
     txn = engine.txn
     plan = engine.plans.statements(space)
-    return None if plan is None or not isinstance(txn, LayeredTxn) else txn.space(plan)
+    if plan is None or not isinstance(txn, LayeredTxn):
+        return None
+    txn.check_process()
+    return txn.space(plan)
 
 
 def entries(
@@ -91,15 +94,18 @@ def entries(
     below = compiled(engine, space)
     done = 0
     if below is not None:
+        txn = engine.txn
+        assert isinstance(txn, LayeredTxn)
         found = Selector()  # who takes tuples may take his time
         room = _FIRST_BYTES
         how = found.entries(below, index.id, start, stop, reverse, limit, offset, room)
         while how == DONE:
-            yield from found.tuples()
+            for data in found.tuples():
+                yield data
+                if txn.base.state.is_foreign:
+                    txn.check_process()
             if found.is_whole:
                 return
-            assert isinstance(engine.txn, LayeredTxn)
-            engine.txn.check_process()
             room = min(4 * room, PIECE_BYTES)
             how = found.more(room)
         yield from found.tuples()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from logweir.errors import UsedAfterFork
 from logweir.recovery import examine
 from logweir.replication.server import Server, ServerOptions
 from logweir.store.commit.queue import Job
+from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import put_request
 from logweir.wal.mp import unpack
@@ -109,6 +111,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "run_job": (job,),
         "run_jobs_here": ([job],),
         "select": ("kv",),
+        "select_batch": (Executor(), b"", array("Q"), (), 1),
         "settled": (VClock(),),
         "submit": (request,),
         "submit_jobs": ([job],),
@@ -152,6 +155,15 @@ def test_everything_that_a_child_asks_of_the_log_is_refused(store: Store) -> Non
     used = calls(store.log)
     assert len(used) > 50
     assert in_child(use_all) == "wrong: {}"
+    store.check()
+
+
+def test_a_child_does_not_wait_for_readers_of_its_parent(store: Store) -> None:
+    """Also where one was under way, which there will never end."""
+    committer = store.log._committer
+    with committer._view_guard, committer.state.reading:
+        text = in_child(lambda: store.log.get("kv", 1))
+    assert text.startswith("UsedAfterFork: the log ")
     store.check()
 
 
