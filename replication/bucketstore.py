@@ -27,7 +27,7 @@ from logweir.replication.bucket import (
     unpack_item,
 )
 from logweir.store.commit.group import Group
-from logweir.store.engine import definitions
+from logweir.store.engine import definitions, reads
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
@@ -159,11 +159,6 @@ def _is_plain(space: SpaceDef) -> bool:
     )
 
 
-def _nothing(entry: bytes) -> None:
-    """Finds nothing: the space was never written."""
-    del entry
-
-
 def primary_of(space: SpaceDef) -> IndexDef:
     """The primary index of a bucket's space."""
     assert space.primary is not None
@@ -183,7 +178,7 @@ class _Reader:
 
     def find(self, key: bytes) -> Item | None:
         """The item with that key, whatever its vbucket, expired or not."""
-        data = self._engine.get(self._space, self._primary, pack_key(key))
+        data = reads.one(self._engine, self._space, self._primary, pack_key(key))
         return None if data is None else unpack_item(data)
 
     @property
@@ -198,8 +193,7 @@ class _Reader:
 
     def finder(self) -> Callable[[bytes], bytes | None]:
         """What finds tuples: called with an entry of the first index it returns a tuple or None."""
-        tree = self._engine.txn.tree(self._space.id, 0)
-        return _nothing if tree is None else tree.get
+        return reads.finder(self._engine, self._space)
 
     def state(self, vbucket: int) -> VbucketState | None:
         """See `ItemStore`."""
@@ -220,7 +214,7 @@ class _Reader:
 
     def count(self) -> int:
         """See `ItemStore`."""
-        return self._engine.txn.count(self._space.id, 0)
+        return reads.count(self._engine, self._space)
 
     def ordered(self, after: tuple[int, bytes]) -> Iterator[bytes]:
         """The tuples in the order of vbucket and key, behind `after`."""

@@ -7,7 +7,7 @@ alone. Tuples come in pieces, so that a long selection takes little memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from logweir.store.state.layers import LayeredTxn
 from logweir.wal.mp import Value
 
 if TYPE_CHECKING or COMPILED:
-    from logweir.store.engine.selectkernel import Selector
+    from logweir.store.engine.selectkernel import Finder, Selector
     from logweir.store.state.layerkernel import Space
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "compiled",
     "count",
     "entries",
+    "finder",
     "give_back",
     "one",
     "rows",
@@ -127,6 +128,20 @@ def one(engine: Engine, space: SpaceDef, index: IndexDef, key: bytes) -> bytes |
         if how == REFUSED:
             raise refusal(space, *found.refusal, b"")
     return engine.get(space, index, key)
+
+
+def finder(engine: Engine, space: SpaceDef) -> Callable[[bytes], bytes | None]:
+    """What finds tuples, as MsgPack: called with an entry of the first index."""
+    below = compiled(engine, space)
+    tree = engine.txn.tree(space.id, 0)
+    if tree is None:
+        return _nothing
+    return tree.get if below is None else Finder(below, tree.get)
+
+
+def _nothing(entry: bytes) -> None:
+    """Finds nothing: the space was never written."""
+    del entry
 
 
 def rows(
