@@ -19,6 +19,14 @@ def encode_rows(
     timestamp_bits: int,
     target_bytes: int,
 ) -> tuple[list[bytes], int]: ...
+def encode_transaction(
+    kinds: list[int],
+    local: list[bool],
+    bodies: list[bytes],
+    lsns: list[int],
+    replica_id: int,
+    timestamp_bits: int,
+) -> bytes: ...
 def apply_rows(
     executor: Executor,
     data: bytes,

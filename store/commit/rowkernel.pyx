@@ -20,6 +20,7 @@ from logweir.store.state.layerkernel cimport Space, Undo
 
 cdef enum:
     TO_DO = 3  # none of `DONE`, `REFER`
+    GROUP_LOCAL = 1  # as wal.xrow
 
     INSERT = 2
     REPLACE = 3
@@ -77,6 +78,42 @@ def encode_rows(
     if out.size:
         parts.append(PyBytes_FromStringAndSize(<char*>out.data, out.size))
     return parts, number - lsn
+
+
+def encode_transaction(
+    list kinds not None, list local not None, list bodies not None, list lsns not None,
+    u64 replica_id, u64 timestamp_bits
+):
+    """The rows of one transaction, as they stand in the log, at least one.
+
+    `local`: whether the space of each is; `lsns`: the last one of each component of the vclock,
+    which they move. The rest as for `encode_rows`. The transaction has the lsn of its first row
+    that is not local, else of its first.
+    """
+    cdef Py_ssize_t count = len(kinds), i, size
+    cdef u64[7] fields
+    cdef u64 component, first
+    cdef bint is_local
+    cdef bytes body
+    cdef Room out = Room()
+    if not count or len(local) != count or len(bodies) != count:
+        raise ValueError("each row has a kind, a space and a body")
+    fields[4] = timestamp_bits
+    first = lsns[0 if all(local) else replica_id] + 1
+    for i in range(count):
+        is_local = local[i]
+        body = bodies[i]
+        size = len(body)
+        component = 0 if is_local else replica_id
+        fields[0], fields[1], fields[2] = kinds[i], component, GROUP_LOCAL if is_local else 0
+        fields[3] = lsns[component] + 1
+        lsns[component] = fields[3]
+        fields[5], fields[6] = first, i == count - 1
+        out.need(rows.HEADER_BYTES + size)
+        out.size = rows.put_header(out.data, out.size, fields, 0)
+        memcpy(out.data + out.size, <Source><char*>body, size)
+        out.size += size
+    return PyBytes_FromStringAndSize(<char*>out.data, out.size)
 
 
 cdef int statement_of(

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.limits import BLOCK_LARGE_BYTES, BLOCK_TARGET_BYTES
 from logweir.store.engine.batches import Answers
@@ -28,7 +28,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
 try:
-    from logweir.store.commit.rowkernel import encode_rows
+    from logweir.store.commit.rowkernel import encode_rows, encode_transaction
 except ImportError:
     COMPILED = False
 else:
@@ -36,7 +36,6 @@ else:
 
 __all__ = ["Rows"]
 
-_COLUMNS: Final = 7
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
 
 Draft = tuple[int, bytes, SpaceDef]
@@ -51,9 +50,6 @@ class Rows:
         self.now = now
         self.lsns = vclock.lsns()
         (self._now_bits,) = struct.unpack("Q", struct.pack("d", now))
-        self._columns = [array("Q") for _ in range(_COLUMNS)]
-        self._bodies: list[bytes] = []
-        self._bodies_bytes = 0
         self._open: list[bytes | bytearray] = []  # rows of the block that is filled
         self._open_bytes = 0
         self._tsn = 0  # of a transaction that goes on
@@ -84,25 +80,9 @@ class Rows:
 
     def _add(self, kinds: list[int], local: list[bool], bodies: list[bytes]) -> None:
         """The rows of a transaction. `local`: of which spaces."""
-        replicas = [0 if is_local else self.replica_id for is_local in local]
-        lsns = []
-        for replica_id in replicas:
-            self.lsns[replica_id] += 1
-            lsns.append(self.lsns[replica_id])
-        count = len(kinds)
-        columns = (
-            kinds,
-            replicas,
-            [GROUP_LOCAL if is_local else 0 for is_local in local],
-            lsns,
-            [self._now_bits] * count,
-            [lsns[local.index(False) if False in local else 0]] * count,
-            [*[0] * (count - 1), FLAG_COMMIT],
-        )
-        for column, values in zip(self._columns, columns, strict=True):
-            column.extend(values)
-        self._bodies += bodies
-        self._bodies_bytes += sum(map(len, bodies))
+        made = encode_transaction(kinds, local, bodies, self.lsns, self.replica_id, self._now_bits)
+        self._open.append(made)
+        self._open_bytes += len(made)
 
     def add_statements(self, answers: Answers, *, is_local: bool, is_open: bool) -> int:
         """Take what is done of a batch; how many rows that are.
@@ -110,7 +90,6 @@ class Rows:
         `is_local`: all its spaces are; else none is, nor is one temporary or synchronous;
         `is_open`: the transaction of the last statement goes on in the next batch.
         """
-        self._encode()
         replica_id = 0 if is_local else self.replica_id
         first = self.lsns[replica_id] + 1
         parts, count = encode_rows(
@@ -136,7 +115,6 @@ class Rows:
 
     def add_columns(self, columns: RowColumns, first: int, last: int) -> None:
         """Take rows that have their lsns, whole transactions of other instances."""
-        self._encode()
         start, flags = first, columns.flags
         while start < last:
             wanted = columns.row_offset[start] + BLOCK_TARGET_BYTES - self._open_bytes
@@ -190,40 +168,44 @@ class Rows:
         return self._blocks
 
     def _seal_full(self) -> None:
-        if self._open_bytes + self._bodies_bytes >= BLOCK_TARGET_BYTES:
+        if self._open_bytes >= BLOCK_TARGET_BYTES:
             self._seal()
 
     def _seal(self) -> None:
         """What comes next is in another block."""
-        self._encode()
         if self._open:
             whole = self._open[0] if len(self._open) == 1 else b"".join(self._open)
             self._blocks.append(whole)
             self._open, self._open_bytes = [], 0
 
-    def _encode(self) -> None:
-        """Put what stands in columns into the open block."""
-        if not self._bodies:
-            return
-        kind, replica_id, group_id, lsn, bits, tsn, flags = self._columns
-        ends = array("Q", accumulate(map(len, self._bodies)))
-        starts = array("Q", (0, *ends[:-1]))
-        made = encode_columns(
-            type=kind,
-            replica_id=replica_id,
-            group_id=group_id,
-            lsn=lsn,
-            timestamp_bits=bits,
-            tsn=tsn,
-            flags=flags,
-            source=b"".join(self._bodies),
-            starts=starts,
-            stops=ends,
-        )
-        self._open.append(made)
-        self._open_bytes += len(made)
-        self._columns = [array("Q") for _ in range(_COLUMNS)]
-        self._bodies, self._bodies_bytes = [], 0
+
+def _encode_plain(
+    kinds: list[int],
+    local: list[bool],
+    bodies: list[bytes],
+    lsns: list[int],
+    replica_id: int,
+    timestamp_bits: int,
+) -> bytes | bytearray:
+    """See `encode_transaction` in `rowkernel.pyx`."""
+    replicas = [0 if is_local else replica_id for is_local in local]
+    given = []
+    for component in replicas:
+        lsns[component] += 1
+        given.append(lsns[component])
+    ends = list(accumulate(map(len, bodies)))
+    return encode_columns(
+        type=kinds,
+        replica_id=replicas,
+        group_id=[GROUP_LOCAL if is_local else 0 for is_local in local],
+        lsn=given,
+        timestamp_bits=timestamp_bits,
+        tsn=given[local.index(False) if False in local else 0],
+        flags=[*[0] * (len(kinds) - 1), FLAG_COMMIT],
+        source=b"".join(bodies),
+        starts=[0, *ends[:-1]],
+        stops=ends,
+    )
 
 
 def _large_blocks(
@@ -263,3 +245,7 @@ def _large_blocks(
         at, size = kernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
         blocks.append(Pieces(parts, size))
     return blocks
+
+
+if not TYPE_CHECKING and not COMPILED:
+    encode_transaction = _encode_plain

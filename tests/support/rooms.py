@@ -83,6 +83,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(
             "applied_rows",
             "traced_commits",
+            "transaction_rows",
             "upsert_of_keys",
             "reads",
             "memtable*",
