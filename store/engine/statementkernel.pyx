@@ -135,8 +135,7 @@ cdef class Executor:
         made = array("Q", bytes(8 * RESULT_WIDTH * count))
         failures = {}
         self.data = &data[0] if len(data) else NULL
-        self.size = len(data)
-        self.computer = computer
+        self.size, self.computer = len(data), computer
         self.out.size = 0
         if count:
             results = made
@@ -305,11 +304,10 @@ cdef class Executor:
             if self.take_old(&old, result) != DONE:
                 return REFER
         how = self.swap(space, &old, new, size)
-        if how != DONE:
-            return how
-        self.body(space, column, False, result)
-        result[NEW], result[NEW_END] = result[BODY_END] - size, result[BODY_END]
-        return DONE
+        if how == DONE:
+            self.body(space, column, False, result)
+            result[NEW], result[NEW_END] = result[BODY_END] - size, result[BODY_END]
+        return how
 
     cdef int compute(self, Space space, const u64* column, Found* old, u64* result) except -1:
         """A REPLACE whose tuple the computer makes. The primary key is in `key`."""
@@ -353,9 +351,8 @@ cdef class Executor:
             return REFER
         how = self.updater.decode(
             self.data + column[OPS], column[OPS_END] - column[OPS], column[BASE], &plan.names)
-        if how != DONE:
-            return how
-        how = space.find(0, self.key.data, self.key.size, &old)
+        if how == DONE:
+            how = space.find(0, self.key.data, self.key.size, &old)
         if how == DONE:
             how = self.met(column, &old, result)
         if how != DONE:
