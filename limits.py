@@ -130,6 +130,27 @@ HTTP_BODY_BYTES: Final = 1024 * 1024
 HTTP_IDLE_SECONDS: Final = 60.0
 """A connection that asks for nothing over HTTP for so long is closed."""
 
+LOGIN_FREE: Final = 4
+"""Failed logins from one address that cost it no time."""
+
+LOGIN_DELAY_SECONDS: Final = 0.1
+"""How long an address is not heard after the first failure that does; twice that after the next."""
+
+LOGIN_DELAY_MAX_SECONDS: Final = 10.0
+"""See `LOGIN_DELAY_SECONDS`."""
+
+LOGIN_FORGET_SECONDS: Final = 30.0
+"""After so long one failed login of an address is forgotten."""
+
+LOGIN_TRIES: Final = 8
+"""Failed logins on one connection, which is closed then."""
+
+LOGIN_WAITING: Final = 16
+"""Connections of one address that are not heard for failed logins; one more is closed."""
+
+LOGIN_ADDRESSES: Final = 4096
+"""Addresses whose failed logins are known."""
+
 TLS_HANDSHAKE_SECONDS: Final = 10.0
 """A TLS handshake that takes longer is given up."""
 

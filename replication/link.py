@@ -78,6 +78,7 @@ class Link(asyncio.Protocol):
         self.scheme = scheme
         self.peer = "?"
         self.address = ""
+        self.failed_logins = 0
         self.is_quiet = False  # its end is not told in the log
         self.user = ""  # whom the connection itself names, before any login
         self.received_bytes = 0
@@ -101,6 +102,8 @@ class Link(asyncio.Protocol):
         self._has_room = True
         self._reading_holds = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deafness: tuple[float, Callable[[], None]] | None = None  # that is to begin
+        self._unheard: list[bytes] | None = None  # what came meanwhile
         self._outermost = _Outermost(self)
         self.gone: asyncio.Future[str] = self._loop.create_future()
 
@@ -178,6 +181,16 @@ class Link(asyncio.Protocol):
         if self._reading_holds == 0 and self._transport is not None and not self.close_reason:
             self._transport.resume_reading()
 
+    def deafen(self, seconds: float, heard: Callable[[], None]) -> bool:
+        """Take nothing of the peer for so long, then call `heard`; at the beginning of a connection
+        from its first byte on. Returns False, and does nothing, where that is so already."""
+        if self._unheard is not None or self._deafness is not None:
+            return False
+        self._deafness = (seconds, heard)
+        if self._receive is not None:
+            self._begin_deafness()
+        return True
+
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """Around what a callback does for this connection: what goes wrong in it ends the
         connection, and nothing else."""
@@ -250,12 +263,42 @@ class Link(asyncio.Protocol):
             self._in_parts = session if isinstance(session, SendsParts) else None
             if isinstance(session, ReceivesInto):
                 transport.set_protocol(_Receiver(self, session))
+            elif self._deafness is not None:
+                self._begin_deafness()
             self.flush()
 
     def data_received(self, data: bytes) -> None:
         receive = self._receive
         if receive is not None:
             self.take(len(data), receive, data)
+
+    def _begin_deafness(self) -> None:
+        assert self._deafness is not None
+        seconds, heard = self._deafness
+        self._unheard, receive = [], self._receive
+        self._receive = self._keep  # not every loop pauses at once
+        self.hold_reading()
+        self._loop.call_later(seconds, self._end_deafness, receive, heard)
+
+    def _keep(self, data: bytes, now: float) -> Sequence[Any]:
+        del now
+        if self._unheard is not None:
+            self._unheard.append(data)
+        return ()
+
+    def _end_deafness(
+        self, receive: Callable[[bytes, float], Sequence[Any]] | None, heard: Callable[[], None]
+    ) -> None:
+        unheard, self._unheard, self._deafness = self._unheard, None, None
+        heard()
+        if self._transport is None:
+            return
+        self._receive = receive
+        self.resume_reading()
+        if unheard:
+            data = b"".join(unheard)
+            self.received_bytes -= len(data)
+            self.data_received(data)
 
     def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
         """`count` bytes came: act on the events that `receive` makes of `what` at a time."""

@@ -13,6 +13,7 @@ reason     what is refused, and how
            (`Service.refusal`), closed
 `user`     whom the certificate, or `from`, names as a user that the store does not have, or whose
            certificate has no common name or several: told and closed in the same way
+`logins`   one more of an address that is not heard for failed logins (`replication.logins`)
 =========  =========================================================================================
 
 With an authority for clients the common name of the certificate's subject is the user that the
@@ -38,6 +39,7 @@ from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, OUTPUT_STALL_SECONDS
 from logweir.replication.addresses import AddressList, is_loopback
 from logweir.replication.arrival import Reception, SecureServer
 from logweir.replication.link import Conversation, Link
+from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS
@@ -150,8 +152,9 @@ class _Bound:
 class Listener:
     """All addresses on which one process serves.
 
-    `users`: those that connections can begin as; `connections_limit`: connections open at a time;
-    `stall_seconds`: as in `Link`. `refusals`: how many were refused for each reason.
+    `users`: those that connections can begin as; `logins`: those that failed; `connections_limit`:
+    connections open at a time; `stall_seconds`: as in `Link`. `refusals`: how many were refused for
+    each reason.
     """
 
     def __init__(
@@ -159,11 +162,13 @@ class Listener:
         *,
         metrics: Metrics,
         users: Users | None = None,
+        logins: Logins | None = None,
         connections_limit: int = CONNECTIONS,
         stall_seconds: float = OUTPUT_STALL_SECONDS,
     ) -> None:
         self._metrics = metrics
         self._users: Users = users or _Nobody()
+        self._logins = logins
         self._limit = connections_limit
         self._stall_seconds = stall_seconds
         self._bound: list[_Bound] = []
@@ -302,6 +307,8 @@ class Listener:
             text = f"there is no user {named[0]!r}" if len(named) == 1 else "it names no user"
             return self._turn_away(link, "user", text, door.service.refusal(text))
         link.user = named[0]
+        if self._logins is not None and not self._logins.slow(link):
+            return self._turn_away(link, "logins", "too many failed logins from there", b"")
         self._links.add(link)
         self._metrics.opened(link.scheme)
         return door.service.begin(link)

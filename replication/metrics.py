@@ -58,6 +58,7 @@ class Metrics:
         self._refused = self._counter(
             "link_refused_total", "connections refused", "scheme", "reason"
         )
+        self._login_failed = self._counter("login_failed_total", "logins that failed", "scheme")
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
         self._often = _Often()
@@ -100,6 +101,10 @@ class Metrics:
     def refused(self, scheme: str, reason: str) -> None:
         """A connection was refused; see `logweir.replication.listener` for the reasons."""
         self._refused.labels(scheme, reason).inc()
+
+    def login_failed(self, scheme: str) -> None:
+        """Somebody said a wrong name or password."""
+        self._login_failed.labels(scheme).inc()
 
     def closed(self, scheme: str, received_bytes: int, sent_bytes: int) -> None:
         """A connection is gone; `received_bytes`, `sent_bytes`: of its whole life."""

@@ -61,6 +61,7 @@ _OPENS: Final = {
     Privilege.CREATE: "create",
     Privilege.DROP: "drop",
     Privilege.ALTER: "alter",
+    Privilege.TAKEOVER: "takeover",
 }
 
 

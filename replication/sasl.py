@@ -75,6 +75,8 @@ class Authentication:
         self._challenge = b""
         self._proof: Callable[[bytes], bytes | None] | None = None
         self._user = ""
+        self.claimed = ""
+        """Who the client says that it is, as far as it has said so."""
 
     def step(self, data: bytes) -> Outcome:
         """Take what the client sent. A refusal ends the attempt."""
@@ -91,6 +93,7 @@ class Authentication:
 
     def _plain(self, data: bytes) -> Outcome:
         _, user, password = data.decode().split("\0")
+        self.claimed = user
         right = self._credentials.check_password(user, password)
         return Outcome(user=user) if right else Outcome()
 
@@ -99,6 +102,7 @@ class Authentication:
             self._challenge = b"<%s@logweir>" % self._random(16).hex().encode()
             return Outcome(challenge=self._challenge)
         user, digest = data.decode().rsplit(" ", 1)
+        self.claimed = user
         kept = self._credentials.cram(user)
         wanted = cram_digest(kept or bytes(32), self._challenge).hex()
         right = hmac.compare_digest(wanted.encode(), digest.encode())
@@ -110,6 +114,7 @@ class Authentication:
             return Outcome()
         fields = _fields(bare)
         user = fields["n"].replace("=2C", ",").replace("=3D", "=")
+        self.claimed = user
         verifier = self._credentials.scram(user, self.mechanism)
         if verifier is None:
             return Outcome()

@@ -134,7 +134,7 @@ class Server:
             ),
         )
         self.users = StoreUsers(self.iproto)
-        self.listener = Listener(metrics=self.metrics, users=self.users)
+        self.listener = Listener(metrics=self.metrics, users=self.users, logins=self.iproto.logins)
         self.topics: StoredTopics | None = None
         self.greenstack: list[GreenstackService] = []
         self.runners: list[Runner] = []
@@ -277,6 +277,8 @@ class Server:
             "listen": [str(url) for url in self.urls],
             "connections": len(self.listener.links),
             "guest_may": self.users.guest_may(),
+            "failed_logins": self.iproto.logins.failed_in_all,
+            "slowed_addresses": self.iproto.logins.slowed,
             "refused_connections": dict(self.listener.refusals),
             "listeners": self.listener.status(),
             "pinned_bytes": dict(self.iproto.retention.pinned),

@@ -3,8 +3,8 @@
 A new user gets id (highest + 1, from 32 on), the role `public`, the right to alter itself, and
 session and usage of everything, so that it may connect. A new role gets nothing. Passwords are kept
 as verifiers only: `chap-sha1` in `_user`, others as `logweir.replication.verifiers` says. What can
-be granted: a role; or read, write, execute, create, drop, alter, session, usage on the universe, on
-all spaces, functions or sequences, or on one of these.
+be granted: a role; or read, write, execute, create, drop, alter, session, usage, takeover on the
+universe, on all spaces, functions or sequences, or on one of these.
 Source: rows that Tarantool 2.6.0 makes, observed.
 """
 
@@ -52,6 +52,7 @@ PRIVILEGES: Final = {
     "create": Privilege.CREATE,
     "drop": Privilege.DROP,
     "alter": Privilege.ALTER,
+    "takeover": Privilege.TAKEOVER,
 }
 OBJECT_SPACES: Final = {"space": "_space", "function": "_func", "sequence": "_sequence"}
 

@@ -54,6 +54,7 @@ from logweir.replication.greenstack.session import (
     Event,
     Failed,
     Greeted,
+    LoginFailed,
     ServerSession,
     Settings,
     Starved,
@@ -197,6 +198,8 @@ class Conversation:
                     self._acknowledge(event)
                 case Greeted():
                     self._greet(event)
+                case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
+                    self.session.end("too many failed logins from there")
                 case Authenticated():
                     self.user_id = self.service.shared.user(event.user).id
                 case Closed():

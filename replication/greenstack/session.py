@@ -12,6 +12,7 @@ Pending        a request is to be run and answered, or only answered, in its tur
                MUTATIONs are (`runs`), of which each is quiet or not
 Greeted        a HELLO was taken; its features are in force
 Authenticated  what comes behind it is asked by that user
+LoginFailed    it is not that user
 Acknowledged   a stream's client has taken so many bytes
 Closed         a client wants no more of a stream; the `Pending` for its answer follows
 Failed         a pushed frame was answered with a failure
@@ -42,6 +43,7 @@ from logweir.limits import (
     GREENSTACK_CREDIT_SECONDS,
     GREENSTACK_LANE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
+    LOGIN_TRIES,
 )
 from logweir.replication.greenstack.codec import (
     Flag,
@@ -79,6 +81,7 @@ __all__ = [
     "Event",
     "Failed",
     "Greeted",
+    "LoginFailed",
     "ServerSession",
     "Settings",
     "Starved",
@@ -124,6 +127,13 @@ class Authenticated:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The client is not that user; "" where it has not said whom it means."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """`credit_bytes`: of the frames of that stream that were taken."""
 
@@ -154,7 +164,9 @@ class Starved:
     stream: bytes
 
 
-Event: TypeAlias = Pending | Greeted | Authenticated | Acknowledged | Closed | Failed | Starved
+Event: TypeAlias = (
+    Pending | Greeted | Authenticated | LoginFailed | Acknowledged | Closed | Failed | Starved
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +223,7 @@ class ServerSession:
         self._frames = FrameBuffer()
         self._out = Outbox()
         self._attempt: Authentication | None = None
+        self._failures = 0
         self._proven: str | None = None
         self._frame_deadline: float | None = None
         self._keepalive_seconds = 0.0
@@ -239,6 +252,8 @@ class ServerSession:
                 self._take_request(frame, events)
             else:
                 self._take_response(frame, events)
+            if self._failures >= LOGIN_TRIES:
+                return events
         if problem is not None:
             self._break(str(problem))
         return events
@@ -442,8 +457,12 @@ class ServerSession:
         elif outcome.user is not None:
             self._enter(frame, outcome.user, events)
         else:
+            events.append(LoginFailed(self._attempt.claimed))
             self._attempt = None
             self._answered(frame, Status.AUTHENTICATION_ERROR, b"", events)
+            self._failures += 1
+            if self._failures >= LOGIN_TRIES:
+                self.end("too many failed logins")
 
     def _enter(self, frame: Frame, user: str, events: list[Event]) -> None:
         self._proven = self._attempt = None

@@ -6,7 +6,8 @@ to it, to the roles it was granted, and to their roles in turn.
 
 Object types: "universe" (id 0), "space", "function", "sequence", "user", "role"; an empty object id
 ("") means all objects of the type. Bits: 1 read, 2 write, 4 execute, 8 session, 16 usage, 32
-create, 64 drop, 128 alter, 1024 insert, 2048 update, 4096 delete, 8192 grant, 16384 revoke.
+create, 64 drop, 128 alter, 1024 insert, 2048 update, 4096 delete, 8192 grant, 16384 revoke; and one
+of ours, which Tarantool keeps and passes over: 16777216 takeover, to change whose a vbucket is.
 
 A request on a space needs *usage*, and read or write: of the universe, of all spaces, of that
 space, or to own that space. User 1 (admin) may do everything. What is missing is named as Tarantool
@@ -48,6 +49,7 @@ class Privilege(IntFlag):
     DELETE = 4096
     GRANT = 8192
     REVOKE = 16384
+    TAKEOVER = 1 << 24
 
 
 _USAGE: Final = int(Privilege.USAGE)
@@ -65,6 +67,7 @@ _NAMES: Final = {
     Privilege.DELETE: "DELETE",
     Privilege.GRANT: "Grant",
     Privilege.REVOKE: "Revoke",
+    Privilege.TAKEOVER: "Takeover",
 }
 
 

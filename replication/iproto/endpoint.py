@@ -337,16 +337,27 @@ class Conversation:
 
     def _authenticate(self, request: Request) -> None:
         proof = auth.read_scramble(request.tuple or NO_TUPLE)
-        user = self.shared.user(request.name)
+        try:
+            user = self.shared.user(request.name)
+        except RequestError:
+            self._fail_login(request.name)
+            raise
         is_guest = user.id == GUEST_ID and not proof
         if not is_guest and not auth.check(user.kept, self.session.salt, proof or bytes(20)):
-            _log.warning("iproto.wrong_password", peer=self.link.peer, user=user.name)
+            self._fail_login(user.name)
             raise RequestError(
                 ErrorCode.PASSWORD_MISMATCH, f"Incorrect password supplied for user '{user.name}'"
             )
         self.shared.access(user.id).check_universe(Privilege.SESSION)
         self.user_id = user.id
         self._answer(request, EMPTY_BODY)
+
+    def _fail_login(self, user: str) -> None:
+        if self.shared.logins.failed(self.link, user):
+            self._postponed.clear()
+            self.link.call_after_next_read(
+                lambda: self.link.close("too many failed logins from there")
+            )
 
     def _check_call(self, access: Access, name: str) -> None:
         """Execute of everything, of all functions, or of that one if it has a row in `_func`."""

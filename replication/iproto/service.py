@@ -22,6 +22,7 @@ from logweir.replication.hub import Hub
 from logweir.replication.iproto.access import GUEST_ID, Access, Directory, Grant, User
 from logweir.replication.iproto.codec import Ballot
 from logweir.replication.iproto.functions import Functions
+from logweir.replication.logins import Logins
 from logweir.replication.metrics import Metrics
 from logweir.replication.retention import Retention
 from logweir.store.commit.queue import Job
@@ -99,6 +100,7 @@ class Shared:
         self.metrics = metrics
         self.functions = functions
         self.options = options
+        self.logins = Logins(metrics)
         self.followers: dict[uuid.UUID, FollowerStatus] = {}
         self._loop = asyncio.get_running_loop()
         self.joining: set[str] = set()

@@ -55,6 +55,7 @@ from logweir.replication.tap.pending import Pending
 
 __all__ = [
     "READS",
+    "STATE_CHANGES",
     "TAP_OPCODES",
     "Executor",
     "Failed",
@@ -180,6 +181,8 @@ class Executor:
         self._big_endian_producer = big_endian_producer
         self.auto_nack = False
         """Whether the producer on this connection takes refusals of any packet."""
+        self.may_take_over = True
+        """Whether states of vbuckets may be changed."""
         self._commands: dict[Opcode, Callable[[Packet], bytes]] = {
             **dict.fromkeys(_ITEMS, self._item),
             Opcode.FLUSH: self._flush,
@@ -251,7 +254,12 @@ class Executor:
 
     # --- vbuckets ---------------------------------------------------------------------------------
 
+    def _check_takeover(self) -> None:
+        if not self.may_take_over:
+            raise Failed(Status.AUTH_ERROR)
+
     def _set_vbucket(self, request: Packet) -> bytes:
+        self._check_takeover()
         state = request.extras or request.value  # older clients send it as the value
         try:
             wanted = VbucketState(int.from_bytes(state, "big"))
@@ -267,6 +275,7 @@ class Executor:
         return encode_answer(request, value=int(state).to_bytes(4, "big"))
 
     def _delete_vbucket(self, request: Packet) -> bytes:
+        self._check_takeover()
         if self._items.state(request.vbucket) is None:
             raise Failed(Status.NOT_MY_VBUCKET)
         self._items.set_state(request.vbucket, None)
@@ -312,11 +321,17 @@ class Executor:
         elif opcode == Opcode.TAP_FLUSH:
             self._items.flush()
         elif opcode == Opcode.TAP_VBUCKET_SET:
+            if not self.may_take_over:
+                return Status.AUTH_ERROR
             try:
                 self._items.set_state(message.vbucket, VbucketState(message.number or 0))
             except ValueError:
                 return Status.INVALID
         return Status.SUCCESS
+
+
+STATE_CHANGES: Final = frozenset((Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET, Opcode.TAP_VBUCKET_SET))
+"""They need the right to take vbuckets over, besides that to write."""
 
 
 def item_of(message: TapMessage) -> Item:

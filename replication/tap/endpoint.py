@@ -6,10 +6,9 @@ are answered at once, from a view of what is durable. An expired item that a rea
 by a job of its own.
 
 A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
-bucket of that name where there is one; SELECT_BUCKET changes it. Reading and writing need the
-privileges on the bucket's space: status 20 without. Where guest may not even read the bucket with
-which the listener begins, or the listener says so, SASL is required: see
-`logweir.replication.tap.session`.
+bucket of that name where there is one; SELECT_BUCKET changes it. Reading, writing and takeover (to
+change states of vbuckets) need privileges on the bucket's space: status 20 without. Where guest may
+not even read the listener's bucket, or the listener says so, SASL is required: see `tap.session`.
 
 Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
 changes are streamed; every command on it gets status 83.
@@ -43,7 +42,7 @@ from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.spacefeed import SpaceFeed
 from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
-from logweir.replication.tap.commands import READS, Executor
+from logweir.replication.tap.commands import READS, STATE_CHANGES, Executor
 from logweir.replication.tap.flushes import Flushes
 from logweir.replication.tap.messages import Connect, Option
 from logweir.replication.tap.names import NamedStreams
@@ -57,15 +56,14 @@ from logweir.replication.tap.session import (
     Connected,
     Deregister,
     Event,
+    LoginFailed,
     SelectBucket,
     ServerSession,
     Settings,
 )
 from logweir.replication.tap.stream import StreamOptions
 from logweir.replication.tap.streaming import Streaming
-from logweir.replication.verifiers import (
-    make_space,
-)
+from logweir.replication.verifiers import make_space
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -282,6 +280,8 @@ class Conversation:
                         self.streaming.answered()
                 case Authenticated():
                     self._login(event.user)
+                case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
+                    self.session.end("too many failed logins from there")
                 case Connected():
                     self._connect(event)
                 case Deregister():
@@ -355,6 +355,10 @@ class Conversation:
             return False
         return True
 
+    def _may_take_over(self, requests: Sequence[Packet | RequestRun]) -> bool:
+        found = (one for one in requests if isinstance(one, Packet))
+        return all(one.opcode not in STATE_CHANGES for one in found) or self.may(Privilege.TAKEOVER)
+
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
@@ -408,6 +412,7 @@ class Conversation:
 
     def _put_in_line(self, run: _Run) -> None:
         service, bucket = self.service, run.bucket
+        may_take_over = self._may_take_over(run.rest)
 
         def apply(group: Group) -> Sequence[Packet | RequestRun]:
             run.fresh = b""
@@ -418,6 +423,7 @@ class Conversation:
             later = partial(self._flush_later, group)
             executor = Executor(items, now, stats=self._stats, flush_later=later)
             executor.auto_nack = self._auto_nack
+            executor.may_take_over = may_take_over
             one = partial(execute_one, group, executor)
             rest: Sequence[Packet | RequestRun] = ()
             try:
@@ -552,7 +558,7 @@ class Conversation:
 
     def _may_stream(self, connect: Connect) -> Status | None:
         takes_over = bool(connect.options & Option.TAKEOVER_VBUCKETS and connect.vbuckets)
-        if not self.may(Privilege.READ) or (takes_over and not self.may(Privilege.WRITE)):
+        if not self.may(Privilege.READ) or (takes_over and not self.may(Privilege.TAKEOVER)):
             return Status.AUTH_ERROR
         if self.space and connect.options & Option.TAKEOVER_VBUCKETS:
             return Status.NOT_SUPPORTED

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from logweir.errors import RemoteProtocolError
-from logweir.limits import FRAME_SECONDS
+from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.sasl import Authentication, Credentials
 from logweir.replication.session import Outbox
 from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
@@ -48,6 +48,7 @@ __all__ = [
     "Connected",
     "Deregister",
     "Event",
+    "LoginFailed",
     "SelectBucket",
     "ServerSession",
     "Settings",
@@ -114,6 +115,13 @@ class Authenticated:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The client is not that user; "" where it has not said whom it means."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class SelectBucket:
     """The client wants another bucket."""
 
@@ -127,7 +135,14 @@ class Acknowledged:
 
 
 Event: TypeAlias = (
-    Commands | Connected | Deregister | ChangeFilter | Authenticated | SelectBucket | Acknowledged
+    Commands
+    | Connected
+    | Deregister
+    | ChangeFilter
+    | Authenticated
+    | LoginFailed
+    | SelectBucket
+    | Acknowledged
 )
 
 
@@ -157,6 +172,7 @@ class ServerSession:
         self._connecting: int | None = None  # the slot of a TAP_CONNECT that has no answer yet
         self._closing = ""
         self._attempt: Authentication | None = None
+        self._failures = 0
         self._frame_deadline: float | None = None
         self._now = now
 
@@ -371,6 +387,10 @@ class ServerSession:
         else:
             self._attempt = None
             self._put(encode_answer(packet, Status.AUTH_ERROR))
+            self._failures += 1
+            events.append(LoginFailed(attempt.claimed))
+            if self._failures >= LOGIN_TRIES:
+                self._close("too many failed logins")
 
     def _refuse(
         self, packet: Packet, status: Status, run: list[Packet | RequestRun], events: list[Event]

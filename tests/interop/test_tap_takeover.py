@@ -9,7 +9,9 @@ from typing import Any
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, serve, set_state, take_until
+from logweir.replication import users
 from logweir.replication.bucket import VbucketState
+from logweir.replication.iproto.access import Privilege
 from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.tap.messages import (
     Connect,
@@ -121,3 +123,35 @@ def test_a_chain_of_servers_holds_the_same(tmp_path: Path) -> None:
         with serve(tmp_path / "b", **follow) as other:
             other.wait(lambda: rows(other) == rows(one))
             assert [row[0] for row in other.log.select("b")] == [b"after"]
+
+
+def test_states_of_vbuckets_need_a_right_of_their_own(tmp_path: Path) -> None:
+    """Who may write changes none, by no command, by no message of a stream, and takes none over;
+    what comes in the same packet is done nevertheless."""
+    active = int(VbucketState.ACTIVE).to_bytes(4, "big")
+    head = bytes.fromhex("00040001ff000000")  # four bytes are private, an answer is wanted, TTL
+    changes = [
+        Packet(Opcode.SET_VBUCKET, extras=active, vbucket=3),
+        Packet(Opcode.DEL_VBUCKET, vbucket=0),
+        Packet(Opcode.TAP_VBUCKET_SET, extras=head, value=active, vbucket=3),
+    ]
+    options = ACK | Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS
+    wanted = Packet(
+        Opcode.TAP_CONNECT,
+        b"mover",
+        extras=int(options).to_bytes(4, "big"),
+        value=b"\x00\x01\x00\x00",
+    )
+    with serve(tmp_path / "s", guest="write") as server:
+        with KvClient(server.port) as client, KvClient(server.port) as mover:
+            told = [one.status for one in client.ask(store(b"a"), *changes, store(b"b"))]
+            assert told == [0, *[Status.AUTH_ERROR] * 3, 0]
+            (refused,) = mover.ask(wanted)
+            assert refused.status == Status.AUTH_ERROR
+            states = server.log.select("logweir_vbucket")
+            users.grant(server.log, "guest", Privilege.TAKEOVER, users.Target("space", "b"))
+            assert [one.status for one in client.ask(*changes[:1], *changes[2:])] == [0, 0]
+            assert server.log.select("logweir_vbucket") != states
+        with KvClient(server.port) as mover:
+            stream = mover.stream(Connect(b"mover", options, vbuckets=(3,)))
+            assert next(iter(stream)).opcode == Opcode.TAP_OPAQUE
