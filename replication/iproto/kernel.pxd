@@ -7,6 +7,8 @@ ctypedef unsigned long long u64
 cdef Py_ssize_t _RUN_STOP, _RUN_SPACES, _RUN_USES, _RUN_HEAD, _SPACES, _WIDTH, _RESULTS
 cdef Py_ssize_t _ANSWER_BYTES, _ARRAY_AT, _HEAD, _LIMIT, _OFFSET, _ITERATOR
 cdef Py_ssize_t _TYPE, _SYNC, _VERSION, _SPACE, _INDEX, _BASE, _KEY, _TUPLE, _OPS, _FIELDS
+cdef bytes _places
+cdef const unsigned char* PLACES
 cdef u64 _REPLICAS, _LSN_END, _ONES, _SYSTEM_END, _UPSERT, _SELECT, _ITERATORS, _U32
 
 @cython.locals(stop=Py_ssize_t, left=u64, seen=u64, key=u64, place=Py_ssize_t, kind=u64)

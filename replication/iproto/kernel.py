@@ -80,6 +80,16 @@ _OFFSET = 13
 _ITERATOR = 14
 _FIELDS = 15
 
+# Which of them the body keys 10 … 28 are; `_FIELDS`: none.
+_places = bytes(
+    [_SPACE, _INDEX, _LIMIT, _OFFSET, _ITERATOR, _BASE]
+    + [_FIELDS] * 10
+    + [_KEY, _TUPLE]
+    + [_FIELDS] * 6
+    + [_OPS]
+)
+PLACES = _places
+
 
 def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
     """Read the payload of one request from `at` to `end` into `fields`.
@@ -127,25 +137,8 @@ def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[i
             return False
         key = data[at]
         at += 1
-        if key == 0x10:
-            place = _SPACE
-        elif key == 0x11:
-            place = _INDEX
-        elif key == 0x12:
-            place = _LIMIT
-        elif key == 0x13:
-            place = _OFFSET
-        elif key == 0x14:
-            place = _ITERATOR
-        elif key == 0x15:
-            place = _BASE
-        elif key == 0x20:
-            place = _KEY
-        elif key == 0x21:
-            place = _TUPLE
-        elif key == 0x28:
-            place = _OPS
-        else:
+        place = PLACES[key - 0x10] if 0x10 <= key <= 0x28 else _FIELDS
+        if place == _FIELDS:
             return False
         if seen & (1 << place):
             return False
