@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -86,7 +87,7 @@ def extensions() -> list[Extension]:
     for room in {Path(source).parent for source in KERNELS.values()}:
         (TYPES / "logweir" / room).mkdir(parents=True, exist_ok=True)
         for types in room.glob("*.pxd"):
-            shutil.copyfile(types, TYPES / "logweir" / types)
+            shutil.copy2(types, TYPES / "logweir" / types)  # with its time: else all is old
     found = cythonize(
         [
             Extension(name, [source], **flags(name))
@@ -96,6 +97,7 @@ def extensions() -> list[Extension]:
         include_path=[str(TYPES)],
         language_level=3,
         build_dir="build/cython",
+        nthreads=(os.cpu_count() or 1) if sys.platform == "linux" else 0,  # they are forked
     )
     for extension in found:
         extension.optional = True  # `cythonize` makes new ones, which do not keep it
@@ -103,7 +105,11 @@ def extensions() -> list[Extension]:
 
 
 class Recording(build_ext):
-    """Beside sources it leaves word of what it compiled, for `wal/built.py`."""
+    """Uses all processors; leaves word beside sources of what it compiled, for `wal/built.py`."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
 
     def run(self) -> None:
         super().run()

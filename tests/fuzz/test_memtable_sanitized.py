@@ -23,6 +23,7 @@ KERNELS = {
     "logweir.store.state.mergekernel": ROOT / "store" / "state" / "mergekernel.pyx",
     "memtabledriver": ROOT / "tests" / "support" / "memtabledriver.pyx",
 }
+PLACES = ("store/*", "wal", "replication")
 SMALL = {"FIRST_BYTES = 2048": "FIRST_BYTES = 8", "MOST_BYTES = 1 << 18": "MOST_BYTES = 8"}
 SCARCE = """
 #include <stdlib.h>
@@ -167,7 +168,7 @@ def built(folder: Path, kernels: Mapping[str, Path], *, scarce: bool = False) ->
     if compiler is None:
         pytest.skip("gcc is not installed: the kernel cannot be built here")
     libraries = [library(compiler, name) for name in ("libasan.so", "libubsan.so")]
-    for own in (*ROOT.glob("store/*/*.pxd"), *ROOT.glob("wal/*.pxd")):
+    for own in (path for place in PLACES for path in ROOT.glob(f"{place}/*.pxd")):
         types = folder / "types" / "logweir" / own.relative_to(ROOT)
         types.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(own, types)

@@ -1,4 +1,4 @@
-"""The compiled statements and selections under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Compiled statements, selections and changes of items under AddressSanitizer and UBSan.
 
 `LOGWEIR_SANITIZED`: how many random statements, default 1,500.
 """
@@ -11,17 +11,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from fuzz.test_memtable_sanitized import FIND, PYTEST, built
+from fuzz.test_memtable_sanitized import FIND, PLACES, PYTEST, built
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
     *("memtable", "merge", "pack", "update", "plan", "layer", "base", "condition", "statement"),
-    *("tuple", "select", "row"),
+    *("tuple", "select", "row", "item"),
 )
 KERNELS = {
     "logweir." + ".".join(source.relative_to(ROOT).with_suffix("").parts): source
     for name in NAMES
-    for source in ROOT.glob(f"store/*/{name}kernel.pyx")
+    for place in PLACES
+    for source in ROOT.glob(f"{place}/{name}kernel.pyx")
 }
 STATEMENTS = os.environ.get("LOGWEIR_SANITIZED", "1500")
 CHECK = """
@@ -44,6 +45,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
         "property/test_statement_kernel.py",
         "unit/test_statement_kernel.py",
         "property/test_reads.py",
+        "property/test_item_changes.py",
     ],
 )
 def test_statements_stay_in_their_memory(sanitized: tuple[Path, dict[str, str]], file: str) -> None:
