@@ -432,6 +432,7 @@ class Group:
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
         if lsn <= self._rows.lsns[replica_id]:
             return False
+        self._check_new(columns, first, last)
         if columns.type[last - 1] in DECISIONS:
             self._decide(Decision.of(columns, last - 1))
         elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
@@ -440,6 +441,20 @@ class Group:
             raise refused.error
         self._take_replicated(columns, first, last)
         return True
+
+    def _check_new(self, columns: RowColumns, first: int, last: int) -> None:
+        """Raise `RequestError` where a row of a transaction whose end is new is here already, or
+        comes out of order: taken again its lsn would stand in the log twice."""
+        lsns = list(self._rows.lsns)
+        rows = slice(first, last)
+        for replica_id, lsn in zip(columns.replica_id[rows], columns.lsn[rows], strict=True):
+            if lsn <= lsns[replica_id]:
+                raise RequestError(
+                    ErrorCode.INVALID_MSGPACK,
+                    f"a transaction has lsn {lsn} of replica {replica_id}, which is here already, "
+                    "and goes on with rows that are not",
+                )
+            lsns[replica_id] = lsn
 
     def _take_replicated(self, columns: RowColumns, first: int, last: int) -> None:
         self._rows.add_columns(columns, first, last)

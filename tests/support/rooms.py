@@ -69,6 +69,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(
             "lmdb_*",
             "position_of_rows_*",
+            "replicated_rows_*",
             "change_behind_*",
             "lone_kill",
             "pipelined_insert_*",
