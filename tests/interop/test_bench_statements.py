@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -207,16 +208,35 @@ def test_the_client_finds_answers_that_are_missing_or_given_twice(
         thread.join()
 
 
+def opened_files(process: Path) -> list[str]:
+    """Of a process, by its folder in /proc."""
+    found = []
+    for one in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):  # it is closed already
+            found.append(str(one.readlink()))
+    return found
+
+
 def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
     """A bench that is told to end leaves no server behind, and no folder."""
     words = ["bench", "statements", "--cells", "memcached/get/1x1000", "--rounds", "100000"]
     code = "from logweir.tools.cli.main import run; run()"
     command = [sys.executable, "-P", "-c", code, *words, "--directory", str(tmp_path)]
+
+    def started() -> list[Path]:
+        tasks = Path(f"/proc/{bench.pid}/task").glob("*/children")
+        return [Path("/proc", pid) for one in tasks for pid in one.read_text().split()]
+
+    def serves() -> bool:
+        return any(name.endswith("data.mdb") for one in started() for name in opened_files(one))
+
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
-        children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
-        until(lambda: len(children.read_text().split()) >= 2, 60)
-        started = [Path("/proc", pid) for pid in children.read_text().split()]
-        bench.terminate()
-        assert bench.wait(60) == 143
-    until(lambda: not any(one.exists() for one in started))
+        try:
+            until(serves, 60)
+            children = started()
+            bench.terminate()
+            assert bench.wait(60) == 143
+        finally:
+            bench.kill()
+    until(lambda: not any(one.exists() for one in children))
     assert list(tmp_path.iterdir()) == []
