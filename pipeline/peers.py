@@ -29,9 +29,9 @@ from logweir.errors import (
     Unreachable,
 )
 from logweir.replication.iproto.client import open_client
-from logweir.replication.iproto.codec import Ballot, IprotoKey, RequestType
-from logweir.replication.iproto.follower import Heartbeat, Refused, Rows, Subscribed
-from logweir.replication.iproto.upstream import Upstream, connect
+from logweir.replication.iproto.client_session import Heartbeat, Refused, Rows, Subscribed
+from logweir.replication.iproto.follow.upstream import Upstream, connect
+from logweir.replication.iproto.wire.codec import Ballot, IprotoKey, RequestType
 from logweir.replication.tank.client import Client, Record
 from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns

@@ -23,24 +23,22 @@ from logweir.limits import (
     STATUS_GAPS,
     TAP_SWEEP_SECONDS,
 )
-from logweir.replication import positions
-from logweir.replication.greenstack.endpoint import GreenstackService
-from logweir.replication.greenstack.source import GreenstackSource
-from logweir.replication.hub import Hub
-from logweir.replication.iproto.access import guest_grants
-from logweir.replication.iproto.endpoint import IprotoService
-from logweir.replication.iproto.functions import Functions, load_functions
-from logweir.replication.iproto.service import Options, Shared
-from logweir.replication.iproto.source import TarantoolSource
-from logweir.replication.iproto.status import CHECKSUMS_FUNCTION, STATUS_FUNCTION
+from logweir.replication.greenstack.follow.source import GreenstackSource
+from logweir.replication.greenstack.serve.endpoint import GreenstackService
+from logweir.replication.iproto.client.status import CHECKSUMS_FUNCTION, STATUS_FUNCTION
+from logweir.replication.iproto.follow.source import TarantoolSource
+from logweir.replication.iproto.serve.endpoint import IprotoService
+from logweir.replication.iproto.serve.functions import Functions, load_functions
+from logweir.replication.iproto.serve.instance import Instance
 from logweir.replication.link import Link
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
+from logweir.replication.memcached.follow import STALL_SECONDS as TAP_STALL_SECONDS
+from logweir.replication.memcached.follow import TapSource
+from logweir.replication.memcached.serve.endpoint import TapService
+from logweir.replication.memcached.serve.options import read_listen_options
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS, MetricsService
-from logweir.replication.names import Names
-from logweir.replication.places import Places
-from logweir.replication.rights import Choice, Rights, StoreUsers
 from logweir.replication.runner import (
     STALL_SECONDS,
     Runner,
@@ -48,18 +46,21 @@ from logweir.replication.runner import (
     SourceState,
     Timing,
 )
-from logweir.replication.synapse.endpoint import SynapseService
-from logweir.replication.synapse.options import read_options
-from logweir.replication.synapse.shown import Shown
-from logweir.replication.synapse.source import SynapseRedisSource, SynapseSource
-from logweir.replication.tank.endpoint import TankService
-from logweir.replication.tank.shown import ShownTopics
-from logweir.replication.tank.source import TankSource
-from logweir.replication.tank.topics import StoredTopics
-from logweir.replication.tap.endpoint import TapService
-from logweir.replication.tap.options import read_listen_options
-from logweir.replication.tap.source import STALL_SECONDS as TAP_STALL_SECONDS
-from logweir.replication.tap.source import TapSource
+from logweir.replication.service.access import guest_grants
+from logweir.replication.service.names import Names
+from logweir.replication.service.rights import Choice, Rights, StoreUsers
+from logweir.replication.service.shared import Options, Shared
+from logweir.replication.stream import positions
+from logweir.replication.stream.hub import Hub
+from logweir.replication.stream.places import Places
+from logweir.replication.synapse.follow.source import SynapseRedisSource, SynapseSource
+from logweir.replication.synapse.serve.endpoint import SynapseService
+from logweir.replication.synapse.serve.options import read_options
+from logweir.replication.synapse.serve.shown import Shown
+from logweir.replication.tank.follow.source import TankSource
+from logweir.replication.tank.serve.endpoint import TankService
+from logweir.replication.tank.serve.shown import ShownTopics
+from logweir.replication.topic.store import StoredTopics
 from logweir.replication.urls import Url, option_seconds
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
@@ -83,13 +84,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Settings. `guest`: what a user who has not said who he is may do (see
-    `iproto.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
-    every address that is listened on; `replication_timeout_seconds`: see `iproto.service`;
+    `service.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
+    every address that is listened on; `replication_timeout_seconds`: see `service.shared`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
     upstream only what it had when it was asked; `metrics`: where they are served over HTTP, see
     `replication.metricsport`.
 
-    Raises `ConfigError` where two upstreams would fill the same; see `replication.names`.
+    Raises `ConfigError` where two upstreams would fill the same; see `replication.service.names`.
     """
 
     listen: Sequence[Url] = ()
@@ -120,12 +121,11 @@ class Server:
         self.settled = Hub(self._follow_settled, on_gap=self.metrics.stream_gap)
         functions = dict(load_functions(options.functions)) if options.functions else {}
         functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
-        self.iproto = Shared(
+        self.shared = Shared(
             log,
             self.hub,
             self.settled,
             metrics=self.metrics,
-            functions=Functions(functions, log),
             options=Options(
                 guest=guest_grants(options.guest),
                 read_only=options.read_only,
@@ -133,8 +133,9 @@ class Server:
                 retain_max_bytes=options.retain_max_bytes,
             ),
         )
-        self.users = StoreUsers(self.iproto)
-        self.listener = Listener(metrics=self.metrics, users=self.users, logins=self.iproto.logins)
+        self.iproto = Instance(self.shared, Functions(functions, log))
+        self.users = StoreUsers(self.shared)
+        self.listener = Listener(metrics=self.metrics, users=self.users, logins=self.shared.logins)
         self.topics: StoredTopics | None = None
         self.greenstack: list[GreenstackService] = []
         self.runners: list[Runner] = []
@@ -166,7 +167,7 @@ class Server:
 
     def rights(self, link: Link) -> Rights:
         """What the peer of a connection may do."""
-        return Rights(self.iproto, link.user)
+        return Rights(self.shared, link.user)
 
     def tank(self, url: Url) -> TankService:
         """The topics of the store, for one more address. Raises `ConfigError`."""
@@ -199,7 +200,7 @@ class Server:
                 runner = self.runner(url)
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
-            self._tasks.append(asyncio.create_task(self.iproto.retention.run()))
+            self._tasks.append(asyncio.create_task(self.shared.retention.run()))
         except LogweirError:
             await self.stop()
             raise
@@ -236,7 +237,7 @@ class Server:
             tap.close()
         if self.topics is not None:
             await self.topics.close()
-        await self.iproto.retention.close()
+        await self.shared.retention.close()
         self.hub.close()
         self.settled.close()
         self._stop_listening()
@@ -271,17 +272,16 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """What an operator could wonder about, in plain values."""
-        ours = self.log.vclock.without_local().signature
         return {
             **self.log.status(),
             "listen": [str(url) for url in self.urls],
             "connections": len(self.listener.links),
             "guest_may": self.users.guest_may(),
-            "failed_logins": self.iproto.logins.failed_in_all,
-            "slowed_addresses": self.iproto.logins.slowed,
+            "failed_logins": self.shared.logins.failed_in_all,
+            "slowed_addresses": self.shared.logins.slowed,
             "refused_connections": dict(self.listener.refusals),
             "listeners": self.listener.status(),
-            "pinned_bytes": dict(self.iproto.retention.pinned),
+            "pinned_bytes": dict(self.shared.retention.pinned),
             "retain_max_bytes": self.options.retain_max_bytes,
             "sources": [
                 {
@@ -299,16 +299,7 @@ class Server:
             "gaps": [asdict(gap) for gap in positions.gaps(self.log)[-STATUS_GAPS:]],
             "topics": [] if self.topics is None else self.topics.status(),
             "streams": [stream for service in self.tap for stream in service.status()],
-            "replicas": [
-                {
-                    "instance": str(one.instance),
-                    "replica_id": one.replica_id,
-                    "peer": one.peer,
-                    "acknowledged": dict(one.acknowledged),
-                    "lag_rows": max(ours - one.acknowledged.without_local().signature, 0),
-                }
-                for one in self.iproto.followers.values()
-            ],
+            "replicas": self.iproto.status(),
         }
 
 
@@ -324,7 +315,7 @@ def _named(table: Mapping[str, T], url: Url, what: str) -> T:
 def _tap(server: Server, url: Url) -> Service:
     options = read_listen_options(url)
     service = TapService(
-        server.iproto,
+        server.shared,
         url.path[0] if url.path else "",
         options=options.stream,
         encoding=options.encoding,
@@ -338,7 +329,7 @@ def _tap(server: Server, url: Url) -> Service:
 
 def _greenstack(server: Server, url: Url) -> Service:
     service = GreenstackService(
-        server.iproto,
+        server.shared,
         ready=server.caught_up,
         is_ready=lambda: server.is_caught_up,
         plain=url.option("plain") == "1",
@@ -368,14 +359,14 @@ SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
 }
 
 SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
-    "tarantool": lambda server, url: TarantoolSource(server.iproto, url),
+    "tarantool": lambda server, url: TarantoolSource(server.shared, url),
     "tank": lambda server, url: TankSource(url, server.log, names=server.names),
     "synapse": lambda server, url: SynapseSource(url, server.log, once=server.options.once),
     "synapse+redis": lambda server, url: SynapseRedisSource(
         url, server.log, once=server.options.once
     ),
-    "tap": lambda server, url: TapSource(server.iproto, url, once=server.options.once),
-    "greenstack": lambda server, url: GreenstackSource(server.iproto, url),
+    "tap": lambda server, url: TapSource(server.shared, url, once=server.options.once),
+    "greenstack": lambda server, url: GreenstackSource(server.shared, url),
 }
 
 _STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}

@@ -21,12 +21,14 @@ reachable from outside unless it is asked for. Options: `tls=1` (upstreams: spea
 see `--tls-client-ca` of servers), `plain=1` (Greenstack listeners: passwords unencrypted
 from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
 is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
-`topics`, `skip` (Tank: see `logweir.replication.tank.source`),
-`eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see `logweir.replication.tap.source`),
+`topics`, `skip` (Tank: see `logweir.replication.tank.follow.source`),
+`eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see
+`logweir.replication.memcached.follow`),
 for listeners `from` (`logweir.replication.addresses`); `topics` of Tank listeners and `streams` of
-Synapse listeners narrow what is shown (`logweir.replication.rights`); for TAP listeners `form`,
-`value`, `sweep`, `noop`, `sasl` (`logweir.replication.tap.options`; `sweep` also for those of
-Greenstack), and those of Synapse upstreams (`logweir.replication.synapse.source`).
+Synapse listeners narrow what is shown (`logweir.replication.service.rights`); for TAP listeners
+`form`,
+`value`, `sweep`, `noop`, `sasl` (`logweir.replication.memcached.serve.options`; `sweep` also for
+those of Greenstack), and those of Synapse upstreams (`logweir.replication.synapse.follow.source`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from logweir.errors import DecodeError, LogweirError
 from logweir.limits import FRAME_SECONDS
-from logweir.replication.greenstack.codec import (
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     Frame,
     FrameBuffer,
@@ -27,14 +27,14 @@ from logweir.replication.greenstack.codec import (
     encode_answer,
     encode_frame,
 )
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     Hello,
     HelloAnswer,
     decode_sasl_answer,
     encode_bucket,
     encode_sasl,
 )
-from logweir.replication.sasl import Login
+from logweir.replication.service.sasl import Login
 from logweir.replication.session import Outbox
 from logweir.wal.writer import VERSION
 

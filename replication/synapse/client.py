@@ -19,7 +19,8 @@ and renamed. A follower that begins with such a file goes on there; without one,
 are not in it, `start` says whether with what comes ("now") or with all there is ("all").
 
 The address takes the options `dialect`, `server_name`, `http`, `http.<writer>` and `auth_file` of
-`logweir.replication.synapse.source`; missed rows come over the connection in D1, and from `http` in
+`logweir.replication.synapse.follow.source`; missed rows come over the connection in D1, and from
+`http` in
 D2 and D3. What arrives and is not taken yet is bounded by `limits.SYNAPSE_WAITING_BYTES`: above it
 the server is not read.
 """
@@ -38,14 +39,14 @@ from typing import Any, Literal, Self
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import SYNAPSE_WAITING_BYTES
+from logweir.replication.dialer import Closing
 from logweir.replication.link import Link, dial
-from logweir.replication.reconnecting import Closing
 from logweir.replication.runner import Timing
-from logweir.replication.synapse.catchup import Sources
-from logweir.replication.synapse.codec import Dialect, decode_row_value
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.follower import Event, FollowerSession, Greeted
-from logweir.replication.synapse.units import (
+from logweir.replication.synapse.client_session import Event, FollowerSession, Greeted
+from logweir.replication.synapse.follow.catchup import Sources
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire.codec import Dialect, decode_row_value
+from logweir.replication.synapse.wire.units import (
     Change,
     Cursor,
     Fetch,

@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 from logweir.errors import DecodeError
 from logweir.limits import TANK_FRAME_BYTES
 from logweir.replication.session import Outbox
-from logweir.replication.tank.codec import decode_answer, encode_request, publish_results
-from logweir.replication.tank.framing import FrameBuffer
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.wire.codec import decode_answer, encode_request, publish_results
+from logweir.replication.tank.wire.framing import FrameBuffer
+from logweir.replication.tank.wire.messages import (
     Answer,
     Create,
     CreateAnswer,

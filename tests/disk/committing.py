@@ -186,7 +186,7 @@ def served(folder: Path, commit: Commit) -> None:
     """What clients of a server do, and what a follower tells its master."""
     from interop.kvclient import KvClient, store
     from interop.serving import Serving
-    from logweir.replication.iproto.join import join
+    from logweir.replication.iproto.follow.join import join
     from logweir.replication.urls import parse_listen_url
 
     schemes = ("tarantool", "memcached", "tank", "greenstack")
@@ -224,9 +224,9 @@ async def requests(urls: Any, space: int, commit: Commit) -> None:
     from logweir.replication.greenstack.client import Client as Greenstack
     from logweir.replication.greenstack.client import Put
     from logweir.replication.iproto.client import open_client
-    from logweir.replication.tank.bundle import Message, encode_bundle
     from logweir.replication.tank.client import Client as Tank
-    from logweir.replication.tank.messages import PublishPart
+    from logweir.replication.tank.wire.messages import PublishPart
+    from logweir.replication.topic.bundle import Message, encode_bundle
     from logweir.wal.mp import pack
     from logweir.wal.xrow import Key, RowType
 

@@ -15,8 +15,8 @@ import pytest
 
 import logweir
 from interop.gsraw import RawClient, mutation
-from logweir.replication.greenstack.codec import Flag, Frame, Opcode, Status
-from logweir.replication.greenstack.messages import MutationAnswer
+from logweir.replication.greenstack.wire.codec import Flag, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import MutationAnswer
 from logweir.store.log import Log
 
 KILLS = 4

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.replication.iproto.codec import GREETING_BYTES
+from logweir.replication.iproto.wire.codec import GREETING_BYTES
 from logweir.store.log import Log
 
 KILLS = 6

@@ -22,8 +22,8 @@ from interop.kvclient import KvClient, store
 from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication.bucket import Item, pack_item
-from logweir.replication.iproto.join import join
+from logweir.replication.bucket.item import Item, pack_item
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import parse_listen_url, parse_url
 
 pytestmark = [pytest.mark.tarantool, pytest.mark.kill]

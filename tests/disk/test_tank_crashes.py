@@ -14,11 +14,11 @@ import pytest
 from disk.test_failpoints import forked, kill
 
 import logweir
-from logweir.replication.tank.bundle import Message, check_bundle, encode_bundle
-from logweir.replication.tank.messages import PublishResult
-from logweir.replication.tank.partition import Append
-from logweir.replication.tank.topics import StoredTopics
-from logweir.replication.tank.topicspaces import create_topic
+from logweir.replication.tank.wire.messages import PublishResult
+from logweir.replication.topic.bundle import Message, check_bundle, encode_bundle
+from logweir.replication.topic.partition import Append
+from logweir.replication.topic.spaces import create_topic
+from logweir.replication.topic.store import StoredTopics
 from logweir.store.state import layers
 from logweir.wal import failpoint
 

@@ -12,9 +12,8 @@ from support.places import mounted
 
 import logweir
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.tank.bundle import Message, encode_bundle
-from logweir.replication.tank.connection import Connection
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.client.connection import Connection
+from logweir.replication.tank.wire.messages import (
     Create,
     Fetch,
     FetchPart,
@@ -22,6 +21,7 @@ from logweir.replication.tank.messages import (
     PublishPart,
     PublishResult,
 )
+from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.replication.urls import parse_listen_url
 
 DISK_BYTES = 24 * 1024 * 1024

@@ -23,8 +23,8 @@ import logweir
 from interop.kvclient import KvClient, store
 from interop.tapserver import Peer, TapServer
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack
-from logweir.replication.tap.messages import (
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_ack
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Opaque,
     Option,

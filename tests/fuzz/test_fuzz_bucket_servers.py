@@ -20,13 +20,13 @@ from support.broken import broken
 from interop import gsraw
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, encode_frame
-from logweir.replication.greenstack.codec import Opcode as GsOpcode
-from logweir.replication.greenstack.messages import Feature, Hello, Operation, StreamOpen
-from logweir.replication.tap.codec import Opcode, Packet, encode_request
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, encode_frame
+from logweir.replication.greenstack.wire.codec import Opcode as GsOpcode
+from logweir.replication.greenstack.wire.messages import Feature, Hello, Operation, StreamOpen
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Opaque,
     Option,

@@ -12,11 +12,11 @@ import pytest
 from support.gsmodel import CAPTURES, Server, frames, sent, spellings, vectors
 
 from logweir.errors import LogweirError
-from logweir.replication.greenstack import messages
 from logweir.replication.greenstack.client_session import ClientSession
-from logweir.replication.greenstack.codec import Frame, FrameBuffer, Opcode, encode_frame
-from logweir.replication.greenstack.incoming import Incoming
-from logweir.replication.greenstack.messages import Feature, Mark
+from logweir.replication.greenstack.follow.incoming import Incoming
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.greenstack.wire.messages import Feature, Mark
 from logweir.wal.vclock import VClock
 
 SEED = 11211

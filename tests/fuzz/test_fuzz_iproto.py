@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError, RequestError
-from logweir.replication.iproto import auth, codec
 from logweir.replication.iproto.client import ClientSession
-from logweir.replication.iproto.follower import FollowerSession
-from logweir.replication.iproto.requests import Request, decode_request
-from logweir.replication.iproto.runs import take_run
-from logweir.replication.iproto.session import ServerSession
+from logweir.replication.iproto.client_session import FollowerSession
+from logweir.replication.iproto.server_session import ServerSession
+from logweir.replication.iproto.wire import auth, codec
+from logweir.replication.iproto.wire.requests import Request, decode_request
+from logweir.replication.iproto.wire.runs import take_run
 
 UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")
 NOISE = bytes(32)

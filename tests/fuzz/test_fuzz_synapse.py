@@ -14,12 +14,12 @@ import pytest
 from interop.synapsemodel import Peer, captures, wire
 from logweir.errors import LogweirError
 from logweir.replication.synapse.client import TokenFile
-from logweir.replication.synapse.codec import Dialect, parse, text_of
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.follower import RedisSession
-from logweir.replication.synapse.session import ServerSession
-from logweir.replication.synapse.units import Cursor
-from logweir.replication.synapse.updates import HttpSession
+from logweir.replication.synapse.client_session import RedisSession
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.serve.updates import HttpSession
+from logweir.replication.synapse.server_session import ServerSession
+from logweir.replication.synapse.wire.codec import Dialect, parse, text_of
+from logweir.replication.synapse.wire.units import Cursor
 
 SEED = 9092
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "3"))

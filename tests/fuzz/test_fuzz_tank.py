@@ -13,10 +13,10 @@ from support.broken import broken
 
 from interop.tankmodel import Broker, MemoryTopics, captures, frames
 from logweir.errors import DecodeError, LimitExceeded
-from logweir.replication.tank.bundle import check_bundle, decode_bundle
-from logweir.replication.tank.codec import decode_answer, decode_request
-from logweir.replication.tank.framing import FrameBuffer
-from logweir.replication.tank.messages import FetchStatus, PublishResult
+from logweir.replication.tank.wire.codec import decode_answer, decode_request
+from logweir.replication.tank.wire.framing import FrameBuffer
+from logweir.replication.tank.wire.messages import FetchStatus, PublishResult
+from logweir.replication.topic.bundle import check_bundle, decode_bundle
 
 SEED = 11011
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))

@@ -13,10 +13,10 @@ from support.broken import broken
 from support.tapmodel import Server, Users, captures, sent
 
 from logweir.errors import LogweirError
-from logweir.replication.bucket import Item, pack_item, unpack_item
-from logweir.replication.tap.codec import PacketBuffer
-from logweir.replication.tap.consumer import ConsumerSession
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import Item, pack_item, unpack_item
+from logweir.replication.memcached.client_session import ConsumerSession
+from logweir.replication.memcached.wire.codec import PacketBuffer
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Option,
     decode_connect,

@@ -23,20 +23,21 @@ from support.valve import Valve
 import logweir
 from interop.kvclient import KvClient
 from interop.serving import Serving
-from logweir.replication import positions, server
-from logweir.replication.bucket import VbucketState
-from logweir.replication.bucketstore import STATES_SPACE, Buckets
-from logweir.replication.greenstack.codec import FrameBuffer
-from logweir.replication.greenstack.codec import Opcode as GsOpcode
-from logweir.replication.greenstack.messages import decode_ack
-from logweir.replication.synapse.ingest import Intake
-from logweir.replication.synapse.units import Cursor, Unit
+from logweir.replication import server
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.store import STATES_SPACE, Buckets
+from logweir.replication.greenstack.wire.codec import FrameBuffer
+from logweir.replication.greenstack.wire.codec import Opcode as GsOpcode
+from logweir.replication.greenstack.wire.messages import decode_ack
+from logweir.replication.memcached.serve.options import ListenOptions, read_listen_options
+from logweir.replication.memcached.wire.codec import Opcode, Packet, PacketBuffer
+from logweir.replication.memcached.wire.messages import TapMessage, encode_tap
+from logweir.replication.stream import positions
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.wire.units import Cursor, Unit
 from logweir.replication.tank.client import Client
-from logweir.replication.tank.messages import PublishPart, PublishResult
-from logweir.replication.tank.topicspaces import TOPIC_SPACE
-from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer
-from logweir.replication.tap.messages import TapMessage, encode_tap
-from logweir.replication.tap.options import ListenOptions, read_listen_options
+from logweir.replication.tank.wire.messages import PublishPart, PublishResult
+from logweir.replication.topic.spaces import TOPIC_SPACE
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.store import Log
 from logweir.wal.mp import pack, unpack

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from logweir.replication.greenstack.codec import (
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
@@ -16,7 +16,7 @@ from logweir.replication.greenstack.codec import (
     Opcode,
     encode_frame,
 )
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     Document,
     Feature,
     Hello,

@@ -8,8 +8,19 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, encode_ack, encode_request
-from logweir.replication.tap.messages import Connect, TapMessage, decode_tap, encode_connect
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    PacketBuffer,
+    encode_ack,
+    encode_request,
+)
+from logweir.replication.memcached.wire.messages import (
+    Connect,
+    TapMessage,
+    decode_tap,
+    encode_connect,
+)
 
 
 def store(

@@ -6,7 +6,7 @@ import socket
 from types import TracebackType
 from typing import Any, Self
 
-from logweir.replication.iproto import auth, codec
+from logweir.replication.iproto.wire import auth, codec
 from logweir.wal.mp import pack
 
 

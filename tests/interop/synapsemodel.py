@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from logweir.replication.synapse.codec import Dialect, decode_row_value
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.follower import FollowerSession, Greeted
-from logweir.replication.synapse.units import Change, Cursor, Fetch, Unit, Units
+from logweir.replication.synapse.client_session import FollowerSession, Greeted
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire.codec import Dialect, decode_row_value
+from logweir.replication.synapse.wire.units import Change, Cursor, Fetch, Unit, Units
 
 DATA = Path(__file__).parent.parent / "data" / "synapse" / "captures.jsonl"
 

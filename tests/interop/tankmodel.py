@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from logweir.limits import TANK_UNSTORED_BYTES
-from logweir.replication.tank.bundle import encode_varint, make_sparse, read_head
-from logweir.replication.tank.framing import FrameBuffer
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.push import WaitIndex
+from logweir.replication.tank.server_session import Event, ServerSession, Waiting
+from logweir.replication.tank.wire.framing import FrameBuffer
+from logweir.replication.tank.wire.messages import (
     Create,
     CreateError,
     Publish,
@@ -19,9 +20,8 @@ from logweir.replication.tank.messages import (
     ReloadError,
     Request,
 )
-from logweir.replication.tank.partition import Append, Chunk, Extent
-from logweir.replication.tank.session import Event, ServerSession, Waiting
-from logweir.replication.tank.waiting import WaitIndex
+from logweir.replication.topic.bundle import encode_varint, make_sparse, read_head
+from logweir.replication.topic.partition import Append, Chunk, Extent
 
 DATA = Path(__file__).parent.parent / "data" / "tank"
 

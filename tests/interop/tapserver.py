@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from logweir.replication.tap.codec import (
+from logweir.replication.memcached.wire.codec import (
     Opcode,
     Packet,
     PacketBuffer,
@@ -16,7 +16,12 @@ from logweir.replication.tap.codec import (
     encode_answer,
     encode_request,
 )
-from logweir.replication.tap.messages import Connect, TapMessage, decode_connect, encode_tap
+from logweir.replication.memcached.wire.messages import (
+    Connect,
+    TapMessage,
+    decode_connect,
+    encode_tap,
+)
 
 
 class Peer:

@@ -15,19 +15,19 @@ from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_tap_source import mutation, opaque
 from logweir.limits import BACKFILL_CHUNK_ITEMS
-from logweir.replication import positions
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import (
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
 )
-from logweir.replication.greenstack.codec import Opcode as GsOpcode
-from logweir.replication.greenstack.messages import StreamOpen
-from logweir.replication.tap import endpoint
-from logweir.replication.tap.codec import Opcode, Packet
-from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.greenstack.wire.codec import Opcode as GsOpcode
+from logweir.replication.greenstack.wire.messages import StreamOpen
+from logweir.replication.memcached.serve import endpoint
+from logweir.replication.memcached.wire.codec import Opcode, Packet
+from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.stream import positions
 from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.wal.vclock import VClock
 
@@ -229,7 +229,7 @@ def kept(server: Serving, scheme: str) -> list[str]:
 
 def look(server: Serving) -> None:
     """Have the server look after what it keeps, as it does from time to time."""
-    work = server.server.iproto.retention.look()
+    work = server.server.shared.retention.look()
     asyncio.run_coroutine_threadsafe(work, server._loop).result(20)
 
 

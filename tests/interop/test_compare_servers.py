@@ -12,8 +12,8 @@ from support.waiting import until
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_cli import told
-from logweir.replication import users
-from logweir.replication.iproto.access import Privilege
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 
 
 def fill(serving: Serving, count: int = 500) -> None:

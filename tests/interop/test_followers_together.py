@@ -18,12 +18,12 @@ from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.limits import HUB_STEP_BYTES, OUTPUT_HIGH_BYTES
 from logweir.replication.greenstack.client import Client as GreenstackClient
-from logweir.replication.greenstack.incoming import CaughtUp, Rows
-from logweir.replication.hub import Hub
-from logweir.replication.iproto.requests import encode_request
-from logweir.replication.tank.sync import Client as TankClient
-from logweir.replication.tap.codec import Opcode
-from logweir.replication.tap.messages import Connect, Option
+from logweir.replication.greenstack.follow.incoming import CaughtUp, Rows
+from logweir.replication.iproto.wire.requests import encode_request
+from logweir.replication.memcached.wire.codec import Opcode
+from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.stream.hub import Hub
+from logweir.replication.tank.client.sync import Client as TankClient
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack

@@ -12,16 +12,16 @@ import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
 from logweir.recovery.faults import Fault, FaultyFileSystem
-from logweir.replication.bucket import unpack_item
-from logweir.replication.greenstack.codec import Flag, Frame, Opcode, Status
-from logweir.replication.greenstack.messages import (
+from logweir.replication.bucket.item import unpack_item
+from logweir.replication.greenstack.wire.codec import Flag, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import (
     MutationAnswer,
     Operation,
     decode_get_answer,
     encode_remove,
 )
-from logweir.replication.iproto import service
-from logweir.replication.iproto.service import Shared
+from logweir.replication.service import shared as service
+from logweir.replication.service.shared import Shared
 from logweir.replication.urls import parse_listen_url
 from logweir.store.commit.queue import Job
 from logweir.wal.filesystem import OS

@@ -17,10 +17,15 @@ import logweir
 from interop.gsraw import RawClient, mutation, vbucket
 from interop.serving import Serving
 from logweir.errors import PeerRefused, Unreachable
-from logweir.replication import positions, users
-from logweir.replication.bucketstore import Buckets
+from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.client import Client, Put, Remove
-from logweir.replication.greenstack.codec import (
+from logweir.replication.greenstack.follow.incoming import (
+    CaughtUp,
+    Rows,
+    SnapshotBegins,
+    SnapshotEnds,
+)
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     Frame,
     FrameBuffer,
@@ -29,15 +34,16 @@ from logweir.replication.greenstack.codec import (
     encode_answer,
     encode_frame,
 )
-from logweir.replication.greenstack.incoming import CaughtUp, Rows, SnapshotBegins, SnapshotEnds
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     HelloAnswer,
     NoticeCode,
     Operation,
     encode_remove,
 )
-from logweir.replication.iproto.access import Privilege
 from logweir.replication.runner import SourceState, Timing
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
+from logweir.replication.stream import positions
 from logweir.replication.urls import parse_listen_url, parse_url
 
 
@@ -126,7 +132,7 @@ def test_logins(tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch)
         Buckets(log).make("default")
         users.add_user(log, "ada", password="lovelace")
         users.grant(log, "ada", Privilege.READ | Privilege.WRITE, users.Target())
-    monkeypatch.setattr("logweir.replication.sasl.MECHANISMS", (mechanism,))
+    monkeypatch.setattr("logweir.replication.service.sasl.MECHANISMS", (mechanism,))
 
     async def attempt(port: int, password: str) -> None:
         async with Client(f"greenstack://ada:{password}@127.0.0.1:{port}/default") as client:

@@ -14,9 +14,9 @@ import logweir
 from interop.gsraw import RawClient, mutation
 from interop.serving import Serving
 from logweir.errors import Unreachable
-from logweir.replication import positions
-from logweir.replication.greenstack.codec import Flag, Frame
+from logweir.replication.greenstack.wire.codec import Flag, Frame
 from logweir.replication.runner import Timing
+from logweir.replication.stream import positions
 from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store import Log
 

@@ -9,11 +9,11 @@ import pytest
 from interop.gsraw import RawClient, mutation, vbucket
 from interop.test_greenstack_sockets import serve
 from logweir.limits import GREENSTACK_PIPELINE_BYTES, GREENSTACK_TRANSACTION_FRAMES
-from logweir.replication import users
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
-from logweir.replication.greenstack.messages import Hello, encode_bucket, encode_sasl
-from logweir.replication.iproto.access import Privilege
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import Hello, encode_bucket, encode_sasl
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 
 SELECT_B = Frame(Opcode.SELECT_BUCKET, 1, encode_bucket("b"))
 

@@ -15,12 +15,12 @@ import pytest
 import logweir
 from interop.gsraw import RawClient
 from interop.serving import Serving
-from logweir.replication import users
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
-from logweir.replication.greenstack.connection import Connection
-from logweir.replication.iproto.access import Privilege
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.client.connection import Connection
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 from logweir.replication.urls import parse_listen_url, parse_url
 
 DATA = Path(__file__).parents[1] / "data" / "greenstack"
@@ -175,7 +175,7 @@ def test_our_server_answers_as_the_captured_one(name: str, tmp_path: Path) -> No
         RawClient(server.port, hello=False, bucket="") as client,
     ):
         if name.startswith("05"):
-            server.server.iproto.options = with_clock(server, 1_440_000_000.0)  # 2015
+            server.server.shared.options = with_clock(server, 1_440_000_000.0)  # 2015
         requests = iter(frames(name, "c2s"))
         challenge = b""
         for number, one in enumerate(note["frames"]):
@@ -210,7 +210,7 @@ def with_clock(server: Serving, seconds: float) -> Any:
     """The server's options with a clock that stands still."""
     from dataclasses import replace
 
-    return replace(server.server.iproto.options, clock=lambda: seconds)
+    return replace(server.server.shared.options, clock=lambda: seconds)
 
 
 def ours(frame: Frame, note: dict[str, Any], challenge: bytes, cas: dict[int, int]) -> Frame:

@@ -19,9 +19,10 @@ from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
 from interop.test_greenstack_streams import BEGIN, CAUGHT_UP, END, NAME, open_stream, take, tell
 from logweir.recovery.faults.faulty import Fault, FaultyFileSystem
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack import endpoint, messages
-from logweir.replication.greenstack.codec import (
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.serve import endpoint
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
@@ -31,7 +32,7 @@ from logweir.replication.greenstack.codec import (
     encode_answer,
     encode_frame,
 )
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     Document,
     Feature,
     HelloAnswer,

@@ -12,15 +12,15 @@ import pytest
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from logweir.replication.bucket import Item, VbucketState, pack_item
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
-from logweir.replication.greenstack.messages import MarkKind, MutationAnswer, StreamOpen
-from logweir.replication.greenstack.stream import Outgoing
-from logweir.replication.tap.codec import Opcode as Tap
-from logweir.replication.tap.codec import Packet
-from logweir.replication.tap.messages import Connect, Opaque, Option
+from logweir.replication.bucket.item import Item, VbucketState, pack_item
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.push.stream import Outgoing
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import MarkKind, MutationAnswer, StreamOpen
+from logweir.replication.memcached.wire.codec import Opcode as Tap
+from logweir.replication.memcached.wire.codec import Packet
+from logweir.replication.memcached.wire.messages import Connect, Opaque, Option
 from logweir.replication.urls import parse_listen_url
 from logweir.store import open as open_store
 from logweir.store.state import layers

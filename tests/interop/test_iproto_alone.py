@@ -15,8 +15,9 @@ from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.errors import ErrorCode
 from logweir.recovery.faults import Fault, FaultyFileSystem
-from logweir.replication.iproto import codec, service
-from logweir.replication.iproto.service import Shared
+from logweir.replication.iproto.wire import codec
+from logweir.replication.service import shared as service
+from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import CommitQueue
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack

@@ -11,9 +11,9 @@ import pytest
 
 from interop.rawclient import RawClient
 from interop.serving import Serving
-from logweir.replication import users
-from logweir.replication.iproto.access import Privilege
-from logweir.replication.iproto.requests import encode_request
+from logweir.replication.iproto.wire.requests import encode_request
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
 tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication.iproto import codec
-from logweir.replication.iproto.codec import Answer
+from logweir.replication.iproto.wire import codec
+from logweir.replication.iproto.wire.codec import Answer
 from logweir.wal.mp import pack
 
 pytestmark = pytest.mark.tarantool

@@ -16,7 +16,7 @@ from support.waiting import until
 import logweir
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import Url, parse_url
 

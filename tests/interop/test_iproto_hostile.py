@@ -21,12 +21,12 @@ from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.errors import ErrorCode
 from logweir.limits import LOGIN_TRIES, UPSTREAM_WAITING_BYTES
-from logweir.replication import users
-from logweir.replication.iproto import codec
-from logweir.replication.iproto.follower import Rows, Subscribed
-from logweir.replication.iproto.runs import Run
-from logweir.replication.iproto.upstream import connect
+from logweir.replication.iproto.client_session import Rows, Subscribed
+from logweir.replication.iproto.follow.upstream import connect
+from logweir.replication.iproto.wire import codec
+from logweir.replication.iproto.wire.runs import Run
 from logweir.replication.runner import SourceState
+from logweir.replication.service import users
 from logweir.replication.urls import parse_url
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
@@ -200,7 +200,7 @@ def test_garbage_of_a_master_ends_the_connection(
     folder: Path, script: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source waits or stops with a reason; the store goes on."""
-    monkeypatch.setattr("logweir.replication.iproto.follower.SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr("logweir.replication.iproto.client_session.SILENCE_SECONDS", 0.5)
     with followed(folder, script) as (serving, _):
         serving.wait(lambda: bool(serving.server.runners[0].status.last_error))
         assert serving.server.runners[0].status.last_error
@@ -258,7 +258,7 @@ def test_half_open_and_silent_sockets_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A frame that never ends is given up after its time, with the reason in the log."""
-    monkeypatch.setattr("logweir.replication.iproto.session.FRAME_SECONDS", 0.3)
+    monkeypatch.setattr("logweir.replication.iproto.server_session.FRAME_SECONDS", 0.3)
     caplog.set_level("INFO")
     with Serving(tmp_path) as serving, RawClient(serving.port) as client:
         client.send(b"\xce\x00\x10\x00\x00\x82")
@@ -435,7 +435,7 @@ def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error 2, and the connection goes on; one row less is given."""
-    monkeypatch.setattr("logweir.replication.iproto.service.IPROTO_ANSWER_BYTES", 99_951)
+    monkeypatch.setattr("logweir.replication.service.shared.IPROTO_ANSWER_BYTES", 99_951)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         serving.log.append("t", [(i, "x" * 9_990) for i in range(10)])

@@ -10,7 +10,7 @@ import pytest
 
 from interop.realtarantool import RealTarantool
 from logweir.errors import ConfigError, SourceStopped, Unreachable
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import parse_url
 from logweir.wal.vclock import VClock
 

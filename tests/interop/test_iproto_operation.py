@@ -27,8 +27,8 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_cli import CODE, told
 from logweir.errors import ConfigError, RequestError, Unreachable
-from logweir.replication.iproto.join import join
-from logweir.replication.iproto.status import fetch_status
+from logweir.replication.iproto.client.status import fetch_status
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.listener import server_tls
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import Url, parse_url

@@ -12,7 +12,7 @@ import pytest
 from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication.iproto.requests import encode_request
+from logweir.replication.iproto.wire.requests import encode_request
 
 pytestmark = pytest.mark.tarantool
 

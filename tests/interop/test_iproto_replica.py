@@ -10,8 +10,8 @@ from support.waiting import until
 
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication import users
-from logweir.replication.iproto.access import Privilege
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 
 pytestmark = pytest.mark.tarantool
 

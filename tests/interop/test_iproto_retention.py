@@ -11,9 +11,9 @@ import pytest
 import logweir
 from interop.rawclient import RawClient
 from interop.serving import Serving
-from logweir.replication.iproto import codec
-from logweir.replication.iproto.requests import encode_request
-from logweir.replication.iproto.service import follower_name
+from logweir.replication.iproto.serve.instance import follower_name
+from logweir.replication.iproto.wire import codec
+from logweir.replication.iproto.wire.requests import encode_request
 
 INSTANCE = uuid.UUID("aaaaaaaa-0000-4000-8000-000000000001")
 NAME = follower_name(INSTANCE)
@@ -129,13 +129,13 @@ def test_join_by_a_slow_reader_does_not_hold_up_changes(
 ) -> None:
     """Where the state must grow, the join is broken off with error 116, and changes go on."""
     monkeypatch.setattr("logweir.store.state.state.STATE_MAP_START_BYTES", 1024 * 1024)
-    monkeypatch.setattr("logweir.replication.iproto.relay.JOIN_ROOM_BYTES", 1024 * 1024)
+    monkeypatch.setattr("logweir.replication.iproto.push.JOIN_ROOM_BYTES", 1024 * 1024)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         fill(serving)
         for first in range(0, 12000, 400):
             serving.log.append("t", [(first + i, "x" * 2000) for i in range(400)])
         client.send(encode_request(65, 0, {0x24: str(INSTANCE)}))
-        serving.wait(lambda: serving.server.iproto.open_views == 1)
+        serving.wait(lambda: serving.server.shared.open_views == 1)
         done = threading.Event()
 
         def change() -> None:

@@ -21,8 +21,8 @@ from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.errors import ErrorCode, RequestError
-from logweir.replication.iproto.codec import RequestType
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
+from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.urls import Url, parse_url
 from logweir.wal.xrow import RowType
 

@@ -12,7 +12,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_cli import told
 from logweir.errors import ErrorCode, RequestError
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import parse_url
 from logweir.wal.mp import Value
 

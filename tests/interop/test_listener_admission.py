@@ -25,17 +25,17 @@ import logweir
 from interop.serving import Serving
 from logweir.errors import ConfigError, LogweirError, RequestError
 from logweir.limits import LOG_BURST_LINES, LOG_LINE_SECONDS
-from logweir.replication import users
 from logweir.replication.addresses import AddressList
 from logweir.replication.greenstack.client import Client as GreenstackClient
-from logweir.replication.iproto.access import Privilege
 from logweir.replication.iproto.client import open_client
-from logweir.replication.iproto.codec import IprotoKey, RequestType
+from logweir.replication.iproto.wire.codec import IprotoKey, RequestType
 from logweir.replication.listener import exposure, server_tls
 from logweir.replication.logs import SparingLog
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 from logweir.replication.synapse.client import Follower, Rows
 from logweir.replication.tank.client import Client as TankClient
-from logweir.replication.tank.topicspaces import create_topic
+from logweir.replication.topic.spaces import create_topic
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 
 SCHEMES = ("tarantool", "tank", "tap", "memcached", "greenstack", "synapse")

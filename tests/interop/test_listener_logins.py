@@ -17,13 +17,13 @@ from interop.kvclient import KvClient
 from interop.serving import Serving
 from logweir.errors import LogweirError
 from logweir.limits import LOG_BURST_LINES, LOGIN_ADDRESSES, LOGIN_FREE, LOGIN_TRIES
-from logweir.replication import users
 from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.iproto.client import open_client
 from logweir.replication.link import Link
 from logweir.replication.logins import Logins
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.metrics import Metrics
-from logweir.replication.tap.codec import Opcode, Packet, Status
+from logweir.replication.service import users
 from logweir.replication.urls import parse_listen_url, parse_url
 
 WRONG = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ann\0wrong")

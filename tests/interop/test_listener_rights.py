@@ -16,13 +16,12 @@ from support.synapseclient import Client as Follower
 
 from interop.serving import Serving
 from logweir.errors import ConfigError, LogweirError, PeerRefused
-from logweir.replication import users
-from logweir.replication.iproto.access import Privilege
-from logweir.replication.rights import Rights
-from logweir.replication.tank.bundle import Message, encode_bundle
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
+from logweir.replication.service.rights import Rights
 from logweir.replication.tank.client import Client
-from logweir.replication.tank.connection import fetches_of
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.client.connection import fetches_of
+from logweir.replication.tank.wire.messages import (
     CreateError,
     Fetch,
     FetchPart,
@@ -30,6 +29,7 @@ from logweir.replication.tank.messages import (
     PublishPart,
     PublishResult,
 )
+from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.replication.urls import parse_listen_url
 
 READ, WRITE, CREATE = Privilege.READ, Privilege.WRITE, Privilege.CREATE
@@ -344,7 +344,7 @@ def test_missed_rows_over_http_need_the_same_rights(tmp_path: Path) -> None:
 def test_a_user_that_is_not_there_is_nobody(tmp_path: Path) -> None:
     """Rights are asked for by name once, and a dropped user may do nothing."""
     with tank(tmp_path, "all") as serving:
-        shared = serving.server.iproto
+        shared = serving.server.shared
         users.add_user(serving.log, "ann")
         users.grant(serving.log, "ann", READ, users.Target())
         rights = Rights(shared, "ann")

@@ -11,7 +11,7 @@ import pytest
 from interop.realsynapse import RealSynapse, RedisServer, ReferenceFollower, python_of
 from interop.synapsemodel import wire_rows
 from interop.test_pipeline_spools import batch
-from logweir.replication.synapse.codec import Dialect
+from logweir.replication.synapse.wire.codec import Dialect
 
 pytestmark = [pytest.mark.slow, pytest.mark.synapse]
 

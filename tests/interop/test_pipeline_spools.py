@@ -31,9 +31,9 @@ from logweir.errors import (
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.spoolsources import SpoolReader, SpoolStream
 from logweir.pipeline.tail import Tail
-from logweir.replication import positions
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
-from logweir.replication.tap.messages import Option, TapMessage, encode_tap
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.memcached.wire.messages import Option, TapMessage, encode_tap
+from logweir.replication.stream import positions
 from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.wal import failpoint
 from logweir.wal.mp import unpack

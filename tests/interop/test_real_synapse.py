@@ -13,9 +13,9 @@ import logweir
 from interop.realsynapse import RealSynapse, RedisServer, ReferenceFollower, python_of
 from interop.serving import Serving
 from interop.synapsemodel import wire_rows
-from logweir.replication import positions
 from logweir.replication.runner import SourceState
-from logweir.replication.synapse.codec import Dialect
+from logweir.replication.stream import positions
+from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.urls import parse_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.synapse]

@@ -24,13 +24,13 @@ from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import space_ids
 from logweir.pipeline.reading import scan
 from logweir.pipeline.tail import Tail
-from logweir.replication.bucket import BUCKET_FORMAT, Item, pack_item
+from logweir.replication.bucket.item import BUCKET_FORMAT, Item, pack_item
 from logweir.replication.greenstack.client import Client as GreenstackClient
-from logweir.replication.greenstack.incoming import CaughtUp, Rows
-from logweir.replication.iproto.join import join
-from logweir.replication.tank.sync import Client as TankClient
-from logweir.replication.tap.codec import Opcode
-from logweir.replication.tap.messages import Connect, Option
+from logweir.replication.greenstack.follow.incoming import CaughtUp, Rows
+from logweir.replication.iproto.follow.join import join
+from logweir.replication.memcached.wire.codec import Opcode
+from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.tank.client.sync import Client as TankClient
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock

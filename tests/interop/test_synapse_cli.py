@@ -9,8 +9,8 @@ from pathlib import Path
 
 import logweir
 from interop.serving import Serving
-from logweir.replication import positions
-from logweir.replication.recorded import read_folder
+from logweir.replication.stream import positions
+from logweir.replication.stream.recorded import read_folder
 from logweir.replication.urls import parse_listen_url
 from logweir.store import Log
 

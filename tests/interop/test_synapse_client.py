@@ -237,8 +237,8 @@ def test_acknowledged_log_is_kept_until_it_is_given_up(tmp_path: Path) -> None:
 
 def test_gaps_are_in_the_status(tmp_path: Path) -> None:
     """What was lost is told with the source, the places and the reason."""
-    from logweir.replication.synapse.ingest import Intake
-    from logweir.replication.synapse.units import Gap
+    from logweir.replication.synapse.follow.ingest import Intake
+    from logweir.replication.synapse.wire.units import Gap
 
     with listening(tmp_path / "data") as serving:
         Intake(serving.log, "x.test", clock=lambda: 2.0).store(

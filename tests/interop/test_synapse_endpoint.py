@@ -19,10 +19,10 @@ from interop.synapsemodel import Peer, lines_of, wire, wire_rows
 from logweir.limits import HUB_STEP_BYTES, SYNAPSE_OUTPUT_HIGH_BYTES
 from logweir.replication import server as serving
 from logweir.replication.runner import SourceState
-from logweir.replication.synapse.codec import Dialect
-from logweir.replication.synapse.follower import Greeted
-from logweir.replication.synapse.ingest import Intake
-from logweir.replication.synapse.units import Change
+from logweir.replication.synapse.client_session import Greeted
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.wire.codec import Dialect
+from logweir.replication.synapse.wire.units import Change
 from logweir.replication.urls import parse_listen_url, parse_url
 
 

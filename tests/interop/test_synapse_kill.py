@@ -11,7 +11,7 @@ import pytest
 
 import logweir
 from interop.test_synapse_source import Homeserver, http_of, serving
-from logweir.replication import positions
+from logweir.replication.stream import positions
 from logweir.store import Log
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import Key

@@ -13,9 +13,9 @@ import logweir
 from interop.serving import Serving
 from logweir.errors import ConfigError, SourceStopped
 from logweir.replication.runner import SourceState
-from logweir.replication.synapse.codec import encode_row
-from logweir.replication.synapse.ingest import Intake
-from logweir.replication.synapse.units import Cursor, Unit
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.wire.codec import encode_row
+from logweir.replication.synapse.wire.units import Cursor, Unit
 from logweir.replication.urls import parse_listen_url, parse_url
 
 

@@ -13,10 +13,10 @@ import pytest
 
 import logweir
 from interop.synapsehttp import listening
-from logweir.replication import positions
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, SourceState, Timing
-from logweir.replication.synapse.source import SynapseSource
+from logweir.replication.stream import positions
+from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.replication.urls import parse_url
 from logweir.store import Log
 

@@ -15,8 +15,8 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.synapsemodel import wire_rows
 from interop.test_real_synapse import follows, has_all, stored
-from logweir.replication import positions
-from logweir.replication.synapse.codec import Dialect
+from logweir.replication.stream import positions
+from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.tank.client import Client
 from logweir.replication.urls import parse_listen_url, parse_url
 

@@ -16,9 +16,9 @@ import redis
 from interop.realsynapse import RedisServer
 from interop.serving import Serving
 from interop.synapsehttp import listening
-from logweir.replication import positions
 from logweir.replication.runner import SourceState
-from logweir.replication.synapse import catchup
+from logweir.replication.stream import positions
+from logweir.replication.synapse.follow import catchup
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 
 CHANNEL = "logweir.test"

@@ -15,7 +15,7 @@ import pytest
 
 from interop.tankmodel import DATA
 from logweir.errors import LogweirError
-from logweir.replication.tank.sync import Client
+from logweir.replication.tank.client.sync import Client
 
 PROGRAM = [sys.executable, "-c", "from logweir.tools.cli.main import run; run()"]
 

@@ -22,12 +22,12 @@ import pytest
 import logweir
 from interop.serving import Serving
 from logweir.replication.metrics import Metrics
-from logweir.replication.positions import gaps
 from logweir.replication.runner import Runner, SourceState
-from logweir.replication.tank.bundle import decode_bundle
-from logweir.replication.tank.importer import import_folder
-from logweir.replication.tank.source import TankSource
-from logweir.replication.tank.sync import Client
+from logweir.replication.stream.positions import gaps
+from logweir.replication.tank.client.sync import Client
+from logweir.replication.tank.follow.importer import import_folder
+from logweir.replication.tank.follow.source import TankSource
+from logweir.replication.topic.bundle import decode_bundle
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 
 pytestmark = pytest.mark.skipif(

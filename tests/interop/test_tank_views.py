@@ -17,15 +17,15 @@ from interop.serving import Serving
 from interop.test_synapse_source import Following, Homeserver
 from interop.test_synapse_source import serving as upstream
 from logweir.errors import PeerRefused
-from logweir.replication.greenstack.codec import Frame
-from logweir.replication.greenstack.codec import Opcode as GsOpcode
-from logweir.replication.greenstack.messages import encode_remove
+from logweir.replication.greenstack.wire.codec import Frame
+from logweir.replication.greenstack.wire.codec import Opcode as GsOpcode
+from logweir.replication.greenstack.wire.messages import encode_remove
+from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank import client as aio
 from logweir.replication.tank.client import Record
-from logweir.replication.tank.sync import Client
-from logweir.replication.tank.topicspaces import set_config
-from logweir.replication.tap.codec import Opcode, Packet
+from logweir.replication.tank.client.sync import Client
+from logweir.replication.topic.spaces import set_config
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import decode_row

@@ -19,9 +19,9 @@ from support.tapmodel import captures, packets, sent
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import serve, set_state
-from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import Opcode, Packet, encode_ack, encode_request
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_ack, encode_request
+from logweir.replication.memcached.wire.messages import (
     Opaque,
     Option,
     TapMessage,

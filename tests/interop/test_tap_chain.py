@@ -9,7 +9,7 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.replication.tap.codec import Opcode, Packet
+from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.urls import parse_listen_url, parse_url
 
 pytestmark = pytest.mark.tarantool

@@ -14,10 +14,10 @@ from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, FUTURE, applied, data, serve, set_state
 from interop.test_tap_options import opaques
 from interop.test_tap_source import following, keys, status
-from logweir.replication.bucket import VbucketState
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.wire.codec import Opcode, Packet
+from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.runner import SourceState
-from logweir.replication.tap.codec import Opcode, Packet
-from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage
 
 OPTIONS = ACK | Option.CHECKPOINT | Option.LIST_VBUCKETS
 BOTH = (1, 2)

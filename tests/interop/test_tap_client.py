@@ -11,11 +11,11 @@ from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_tap_endpoint import ACK, serve
 from logweir.errors import ConfigError, SourceStopped, Unreachable
-from logweir.replication import users
-from logweir.replication.iproto.access import Privilege
-from logweir.replication.tap.client import TapStream
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
-from logweir.replication.tap.messages import Connect, Option, TapMessage
+from logweir.replication.memcached.client import TapStream
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.memcached.wire.messages import Connect, Option, TapMessage
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 from logweir.replication.urls import parse_listen_url, parse_url
 
 

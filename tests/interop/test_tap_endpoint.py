@@ -15,11 +15,9 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.limits import TAP_BODY_BYTES, TAP_VALUE_BYTES
-from logweir.replication import users
-from logweir.replication.bucket import VbucketState
-from logweir.replication.iproto.auth import verifier
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Opaque,
     Option,
@@ -27,6 +25,8 @@ from logweir.replication.tap.messages import (
     encode_connect,
     encode_tap,
 )
+from logweir.replication.service import users
+from logweir.replication.service.verifiers import verifier
 from logweir.replication.urls import parse_listen_url
 from logweir.wal.failpoint import arm, disarm
 

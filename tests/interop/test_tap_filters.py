@@ -8,9 +8,9 @@ from pathlib import Path
 from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import ACK, data, serve, set_state, take_until
 from interop.test_tap_options import opaques, until
-from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import Opcode, Packet, Status
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Opaque,
     Option,

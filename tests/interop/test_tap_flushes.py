@@ -9,8 +9,8 @@ import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, take_until
-from logweir.replication.tap.codec import Opcode, Packet, Status
-from logweir.replication.tap.messages import (
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Option,
 )

@@ -11,9 +11,16 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
-from logweir.replication.bucket import VbucketState
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, encode_request
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.push.stream import StreamOptions
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    Status,
+    encode_ack,
+    encode_request,
+)
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Opaque,
     Option,
@@ -22,7 +29,6 @@ from logweir.replication.tap.messages import (
     encode_connect,
     encode_tap,
 )
-from logweir.replication.tap.stream import StreamOptions
 
 
 def connect(extras: str, value: str = "") -> bytes:

@@ -8,11 +8,11 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import serve
-from logweir.replication import users
-from logweir.replication.iproto.access import Privilege
-from logweir.replication.iproto.auth import verifier
-from logweir.replication.sasl import MECHANISMS, Login
-from logweir.replication.tap.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
+from logweir.replication.service.sasl import MECHANISMS, Login
+from logweir.replication.service.verifiers import verifier
 
 
 def log_in(client: KvClient, mechanism: str, password: str) -> int:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from logweir.replication.tap.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.urls import parse_listen_url
 
 pytestmark = pytest.mark.skipif(

@@ -19,11 +19,15 @@ from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_
 from interop.test_tap_logins import log_in
 from logweir.errors import ConfigError
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication import users
-from logweir.replication.bucket import Item, VbucketState, pack_item
-from logweir.replication.iproto.access import Privilege
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_ack, encode_answer
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import Item, VbucketState, pack_item
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    Status,
+    encode_ack,
+    encode_answer,
+)
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Opaque,
     Option,
@@ -31,6 +35,8 @@ from logweir.replication.tap.messages import (
     encode_connect,
     encode_tap,
 )
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 from logweir.replication.urls import parse_listen_url
 from logweir.wal.mp import unpack
 

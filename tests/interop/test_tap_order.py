@@ -9,10 +9,10 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.test_tap_endpoint import serve, set_state
-from logweir.replication.bucket import VbucketState
-from logweir.replication.bucketstore import STATES_SPACE, Buckets
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
-from logweir.replication.tap.messages import Connect, Option, decode_tap, encode_connect
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.store import STATES_SPACE, Buckets
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.memcached.wire.messages import Connect, Option, decode_tap, encode_connect
 
 VERSION = Packet(Opcode.VERSION)
 DUMP = encode_connect(Connect(b"n", Option.DUMP))

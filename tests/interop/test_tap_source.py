@@ -19,12 +19,12 @@ from interop.tapserver import Peer, TapServer
 from interop.test_iproto_cli import told
 from interop.test_tap_endpoint import serve, set_state
 from logweir.errors import ConfigError
-from logweir.replication import users
-from logweir.replication.bucket import VbucketState
-from logweir.replication.iproto.access import Privilege
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.memcached.wire.messages import Opaque, Option, TapMessage, decode_tap
 from logweir.replication.runner import SourceState, SourceStatus
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
-from logweir.replication.tap.messages import Opaque, Option, TapMessage, decode_tap
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 from logweir.replication.urls import parse_url
 from logweir.wal.mp import unpack
 

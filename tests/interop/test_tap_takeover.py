@@ -9,15 +9,15 @@ from typing import Any
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_tap_endpoint import ACK, serve, set_state, take_until
-from logweir.replication import users
-from logweir.replication.bucket import VbucketState
-from logweir.replication.iproto.access import Privilege
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Option,
     encode_connect,
 )
+from logweir.replication.service import users
+from logweir.replication.service.access import Privilege
 from logweir.replication.urls import parse_url
 
 

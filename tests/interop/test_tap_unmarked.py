@@ -14,10 +14,10 @@ from interop.test_iproto_cli import told
 from interop.test_tap_source import following, keys, mutation, opaque, status
 from logweir.errors import ConfigError
 from logweir.limits import BACKFILL_CHUNK_ITEMS
-from logweir.replication.bucket import VbucketState
-from logweir.replication.bucketstore import Buckets
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.memcached.wire.messages import Opaque, TapMessage
 from logweir.replication.runner import SourceState
-from logweir.replication.tap.messages import Opaque, TapMessage
 
 
 def engine(*dumps: list[bytes]) -> list[Callable[[Peer], None]]:

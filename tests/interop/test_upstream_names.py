@@ -13,8 +13,8 @@ import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.errors import ConfigError
-from logweir.replication.names import Names
 from logweir.replication.runner import SourceState
+from logweir.replication.service.names import Names
 from logweir.replication.urls import parse_listen_url, parse_url
 
 SCHEMES = ["tap", "greenstack"]

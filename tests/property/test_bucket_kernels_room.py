@@ -13,13 +13,15 @@ import pytest
 
 from interop.gsraw import mutation
 from interop.kvclient import store
-from logweir.replication.bucket import VBUCKETS, Item, pack_item
-from logweir.replication.greenstack import kernel as gs_kernel
-from logweir.replication.greenstack import pushing, pushkernel, runs
-from logweir.replication.greenstack.codec import encode_frame
-from logweir.replication.tap import kernel as tap_kernel
-from logweir.replication.tap import pushkernel as tap_pushkernel
-from logweir.replication.tap.codec import Opcode, Packet, encode_answer, encode_request
+from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
+from logweir.replication.greenstack.push import pushing
+from logweir.replication.greenstack.serve import runs
+from logweir.replication.greenstack.wire import kernel as gs_kernel
+from logweir.replication.greenstack.wire import pushkernel
+from logweir.replication.greenstack.wire.codec import encode_frame
+from logweir.replication.memcached.wire import kernel as tap_kernel
+from logweir.replication.memcached.wire import pushkernel as tap_pushkernel
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_answer, encode_request
 from logweir.store.schema.bulk import interpreted
 
 PLAIN_GS = runs.interpreted_kernel()

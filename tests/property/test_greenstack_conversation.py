@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.greenstack.codec import (
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
@@ -33,7 +33,7 @@ from logweir.replication.greenstack.codec import (
     Status,
     encode_frame,
 )
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     MutationAnswer,
     Operation,
     decode_get_answer,

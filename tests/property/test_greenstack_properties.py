@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import (
+from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lanes, Pending
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
@@ -18,9 +19,8 @@ from logweir.replication.greenstack.codec import (
     Opcode,
     encode_frame,
 )
-from logweir.replication.greenstack.flat import Kind
-from logweir.replication.greenstack.lanes import Batch, BatchKind, Lanes, Pending
-from logweir.replication.greenstack.messages import TABLES, Document, Operation
+from logweir.replication.greenstack.wire.flat import Kind
+from logweir.replication.greenstack.wire.messages import TABLES, Document, Operation
 
 LANES = st.sampled_from([None, b"", b"a", b"b"])
 U32 = st.integers(0, 2**32 - 1)
@@ -72,7 +72,7 @@ def test_any_frames_survive_in_any_portions(frames: list[Frame], sizes: list[int
 def test_garbage_never_raises_anything_else(data: st.DataObject, table: Any) -> None:
     """Random bytes behind a plausible begin."""
     from logweir.errors import DecodeError
-    from logweir.replication.greenstack.flat import read
+    from logweir.replication.greenstack.wire.flat import read
 
     noise = data.draw(st.binary(max_size=80))
     try:

@@ -10,20 +10,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutation import mutate
 
-from logweir.replication.bucket import Item, pack_item, pack_key, tombstone, unpack_item
-from logweir.replication.bucketfeed import transaction_changes
-from logweir.replication.greenstack import messages, pushing
-from logweir.replication.greenstack import pushkernel as kernel
-from logweir.replication.greenstack.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
-from logweir.replication.greenstack.messages import StreamOpen
-from logweir.replication.greenstack.pushing import (
+from logweir.replication.bucket.feed import transaction_changes
+from logweir.replication.bucket.item import Item, pack_item, pack_key, tombstone, unpack_item
+from logweir.replication.greenstack.push import pushing
+from logweir.replication.greenstack.push.pushing import (
     Names,
     PushedHow,
     Pushes,
     interpreted_kernel,
     lsns_of,
 )
-from logweir.replication.greenstack.stream import Outgoing, PushedRow
+from logweir.replication.greenstack.push.stream import Outgoing, PushedRow
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire import pushkernel as kernel
+from logweir.replication.greenstack.wire.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.greenstack.wire.messages import StreamOpen
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_rows

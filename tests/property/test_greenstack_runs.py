@@ -16,10 +16,14 @@ from support.gsmodel import spellings, vectors
 import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.bucket import Item, pack_item
-from logweir.replication.bucketstore import Buckets, GroupItems
-from logweir.replication.greenstack import kernel, runs
-from logweir.replication.greenstack.codec import (
+from logweir.replication.bucket.item import Item, pack_item
+from logweir.replication.bucket.store import Buckets, GroupItems
+from logweir.replication.greenstack.serve import runs
+from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.lanes import Pending
+from logweir.replication.greenstack.serve.statements import execute_alone
+from logweir.replication.greenstack.wire import kernel
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     Frame,
     FrameBuffer,
@@ -28,11 +32,8 @@ from logweir.replication.greenstack.codec import (
     encode_answer,
     encode_frame,
 )
-from logweir.replication.greenstack.commands import Executor
-from logweir.replication.greenstack.lanes import Pending
-from logweir.replication.greenstack.messages import Document, MutationAnswer, decode_mutation
-from logweir.replication.greenstack.statements import execute_alone
-from logweir.replication.tap.codec import PacketBuffer
+from logweir.replication.greenstack.wire.messages import Document, MutationAnswer, decode_mutation
+from logweir.replication.memcached.wire.codec import PacketBuffer
 from logweir.replication.urls import parse_listen_url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication import bucketchange as change
-from logweir.replication.bucket import Item, pack_item, pack_key, unpack_item
-from logweir.replication.bucketchange import ItemComputer, PlainItemComputer
-from logweir.replication.bucketstore import Bucket, Buckets
+from logweir.replication.bucket import change
+from logweir.replication.bucket.change import ItemComputer, PlainItemComputer
+from logweir.replication.bucket.item import Item, pack_item, pack_key, unpack_item
+from logweir.replication.bucket.store import Bucket, Buckets
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.engine.computing import HALTED, KEPT, MADE, UNMET

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from logweir.errors import ChainGap, PositionUnavailable
-from logweir.replication import hub as hub_module
-from logweir.replication.hub import Hub, Reader, Window
-from logweir.replication.places import Places
+from logweir.replication.stream import hub as hub_module
+from logweir.replication.stream.hub import Hub, Reader, Window
+from logweir.replication.stream.places import Places
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower

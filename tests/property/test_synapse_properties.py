@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interop.synapsemodel import Peer
-from logweir.replication.synapse import kernel
-from logweir.replication.synapse.catchup import Page
-from logweir.replication.synapse.codec import (
+from logweir.replication.synapse.follow.catchup import Page
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire import kernel
+from logweir.replication.synapse.wire.codec import (
     Dialect,
     Position,
     Rdata,
@@ -21,9 +22,8 @@ from logweir.replication.synapse.codec import (
     parse,
     row_text,
 )
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.rows import render
-from logweir.replication.synapse.units import Cursor
+from logweir.replication.synapse.wire.rows import render
+from logweir.replication.synapse.wire.units import Cursor
 
 TOKENS = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters=" \n\r"), min_size=1, max_size=8)

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from interop.tankmodel import Broker, MemoryTopics, frames
 from logweir.errors import DecodeError, LimitExceeded
-from logweir.replication.tank.bundle import (
+from logweir.replication.tank.wire.codec import decode_answer, encode_request
+from logweir.replication.tank.wire.messages import (
+    Fetch,
+    FetchAnswer,
+    FetchPart,
+    Publish,
+    PublishPart,
+)
+from logweir.replication.topic.bundle import (
     NUMBER_MAX,
     Message,
     check_bundle,
@@ -18,14 +26,6 @@ from logweir.replication.tank.bundle import (
     make_sparse,
     read_head,
     read_varint,
-)
-from logweir.replication.tank.codec import decode_answer, encode_request
-from logweir.replication.tank.messages import (
-    Fetch,
-    FetchAnswer,
-    FetchPart,
-    Publish,
-    PublishPart,
 )
 
 U64 = st.integers(0, 2**64 - 1)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from support.kernels import PLAIN_TANK
 
 from logweir.errors import DecodeError
-from logweir.replication.tank import kernel
-from logweir.replication.tank.bundle import (
+from logweir.replication.tank.wire.codec import decode_request, encode_published, encode_request
+from logweir.replication.tank.wire.messages import Publish, PublishPart, PublishResult
+from logweir.replication.topic import kernel
+from logweir.replication.topic.bundle import (
     NUMBER_MAX,
     BundleHead,
     Message,
@@ -21,11 +23,9 @@ from logweir.replication.tank.bundle import (
     encode_bundle,
     encode_varint,
 )
-from logweir.replication.tank.codec import decode_request, encode_published, encode_request
-from logweir.replication.tank.messages import Publish, PublishPart, PublishResult
-from logweir.replication.tank.partition import Append
-from logweir.replication.tank.publishing import Outcome
-from logweir.replication.tank.topicspaces import Placed, bundle_tuple, place_bundle
+from logweir.replication.topic.partition import Append
+from logweir.replication.topic.publishing import Outcome
+from logweir.replication.topic.spaces import Placed, bundle_tuple, place_bundle
 from logweir.store.schema.values import LargeTuple
 
 VIEWED = 100

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from support.tapmodel import MemoryBucket, packets
 
 import logweir
-from logweir.replication.bucket import Item, VbucketState, pack_item, unpack_item
-from logweir.replication.sasl import MECHANISMS, Authentication, Credentials, Login
-from logweir.replication.session import Outbox
-from logweir.replication.spacefeed import ENCODINGS, SpaceFeed
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
-from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.consumer import ConsumerSession
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
+from logweir.replication.bucket.spacefeed import ENCODINGS, SpaceFeed
+from logweir.replication.memcached.client_session import ConsumerSession
+from logweir.replication.memcached.push.stream import Producer, StreamOptions
+from logweir.replication.memcached.serve.commands import Executor
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Option,
     TapMessage,
@@ -29,8 +28,9 @@ from logweir.replication.tap.messages import (
     encode_connect,
     encode_tap,
 )
-from logweir.replication.tap.stream import Producer, StreamOptions
-from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
+from logweir.replication.service.sasl import MECHANISMS, Authentication, Credentials, Login
+from logweir.replication.service.verifiers import ScramVerifier, cram_verifier, scram_verifier
+from logweir.replication.session import Outbox
 from logweir.wal.mp import pack, unpack
 from logweir.wal.render import from_json
 

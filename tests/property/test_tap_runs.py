@@ -16,18 +16,25 @@ from support.tapcommands import Model
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import Item, ItemStore, VbucketState, pack_item, unpack_item
-from logweir.replication.bucketfeed import Puts
-from logweir.replication.bucketstore import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucket.feed import Puts
+from logweir.replication.bucket.item import Item, ItemStore, VbucketState, pack_item, unpack_item
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.memcached.push.stream import Producer, StreamOptions, mutation_of
+from logweir.replication.memcached.serve import runs
+from logweir.replication.memcached.serve.commands import READS, Executor
+from logweir.replication.memcached.serve.endpoint import execute_one
+from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, execute_all, packets_of
+from logweir.replication.memcached.wire import kernel, pushkernel
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    PacketBuffer,
+    Status,
+    encode_request,
+)
+from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, encode_tap
+from logweir.replication.memcached.wire.mutations import encode_mutations, touched_vbuckets
 from logweir.replication.session import Outbox
-from logweir.replication.tap import kernel, pushkernel, runs
-from logweir.replication.tap.codec import Opcode, Packet, PacketBuffer, Status, encode_request
-from logweir.replication.tap.commands import READS, Executor
-from logweir.replication.tap.endpoint import execute_one
-from logweir.replication.tap.messages import Connect, Opaque, Option, encode_tap
-from logweir.replication.tap.mutations import encode_mutations, touched_vbuckets
-from logweir.replication.tap.runs import RequestRun, RunBuffer, execute_all, packets_of
-from logweir.replication.tap.stream import Producer, StreamOptions, mutation_of
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.log import Log

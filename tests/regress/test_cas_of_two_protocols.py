@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from logweir.replication.bucketstore import Buckets
+from logweir.replication.bucket.store import Buckets
 from logweir.store import open as open_store
 
 

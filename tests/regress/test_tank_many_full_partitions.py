@@ -7,9 +7,9 @@ from pathlib import Path
 
 import logweir
 from logweir.limits import TRANSACTION_BYTES
-from logweir.replication.tank.bundle import Message, encode_bundle
-from logweir.replication.tank.follow import ReceivedBundle
-from logweir.replication.tank.ingest import Batch, Intake
+from logweir.replication.tank.follow.cursor import ReceivedBundle
+from logweir.replication.tank.follow.ingest import Batch, Intake
+from logweir.replication.topic.bundle import Message, encode_bundle
 
 
 def test_round_larger_than_a_transaction_is_taken(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.publish import Target, publish
 from logweir.recovery import examine, repair, restore
 from logweir.recovery.faults import SimFileSystem
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
 from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, make_folders
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock

@@ -8,7 +8,7 @@ import pytest
 
 from logweir.recovery.faults import SimFileSystem
 from logweir.replication.synapse.client import TokenFile
-from logweir.replication.synapse.units import Cursor
+from logweir.replication.synapse.wire.units import Cursor
 
 
 @pytest.mark.parametrize("seed", range(30))

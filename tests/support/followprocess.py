@@ -186,7 +186,7 @@ def _main(
     import logweir
     from logweir.errors import SourceStopped
     from logweir.replication import server as serving
-    from logweir.replication.iproto.join import join
+    from logweir.replication.iproto.follow.join import join
     from logweir.replication.urls import parse_url
 
     speaking = threading.Lock()
@@ -270,9 +270,9 @@ def _hold_syncs(gate: _Gate) -> None:
 
 def _hold_stores(gate: _Gate) -> None:
     """The gate `store`: before anything that came is stored. The event loop goes on meanwhile."""
-    from logweir.replication.iproto.service import Shared
-    from logweir.replication.synapse.ingest import Intake as SynapseIntake
-    from logweir.replication.tank.ingest import Intake as TankIntake
+    from logweir.replication.service.shared import Shared
+    from logweir.replication.synapse.follow.ingest import Intake as SynapseIntake
+    from logweir.replication.tank.follow.ingest import Intake as TankIntake
 
     run = Shared.run
 

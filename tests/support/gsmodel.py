@@ -9,12 +9,12 @@ from typing import Any
 
 from support.tapmodel import NOW, MemoryBucket, Users
 
-from logweir.replication.greenstack.codec import Frame, FrameBuffer, Opcode, encode_frame
-from logweir.replication.greenstack.commands import Executor
-from logweir.replication.greenstack.lanes import Pending
-from logweir.replication.greenstack.messages import Feature, Hello
-from logweir.replication.greenstack.runs import MutationRun
-from logweir.replication.greenstack.session import Event, ServerSession, Settings
+from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.lanes import Pending
+from logweir.replication.greenstack.serve.runs import MutationRun
+from logweir.replication.greenstack.server_session import Event, ServerSession, Settings
+from logweir.replication.greenstack.wire.codec import Frame, FrameBuffer, Opcode, encode_frame
+from logweir.replication.greenstack.wire.messages import Feature, Hello
 
 DATA = Path(__file__).parent.parent / "data" / "greenstack"
 CAPTURES = sorted(path.name.removesuffix(".c2s.bin") for path in DATA.glob("*.c2s.bin"))

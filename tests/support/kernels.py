@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from logweir.replication.iproto import codec
+from logweir.replication.iproto.wire import codec
 
 
 def interpreted(name: str, source: Path) -> ModuleType:

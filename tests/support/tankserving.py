@@ -13,13 +13,13 @@ import logweir
 from interop.tankmodel import DATA
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
-from logweir.replication.names import Names
 from logweir.replication.runner import Runner, Timing
-from logweir.replication.tank.bundle import Message, encode_bundle
-from logweir.replication.tank.endpoint import TankService, TopicStore
-from logweir.replication.tank.source import TankSource
-from logweir.replication.tank.topics import StoredTopics
-from logweir.replication.tank.topicspaces import topics_of
+from logweir.replication.service.names import Names
+from logweir.replication.tank.follow.source import TankSource
+from logweir.replication.tank.serve.endpoint import TankService, TopicStore
+from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.topic.spaces import topics_of
+from logweir.replication.topic.store import StoredTopics
 from logweir.replication.urls import Url, parse_listen_url, parse_url
 
 

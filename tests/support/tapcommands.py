@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import NO_HOPS_MADE, Item, absolute_expiry
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer
-from logweir.replication.tap.commands import Executor, Failed, item_answer, plain_opcode
+from logweir.replication.bucket.item import NO_HOPS_MADE, Item, absolute_expiry
+from logweir.replication.memcached.serve.commands import Executor, Failed, item_answer, plain_opcode
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 
 _NO_CREATE: Final = 0xFFFFFFFF
 _SET: Final = struct.Struct(">II")

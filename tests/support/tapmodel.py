@@ -11,15 +11,20 @@ from typing import Any
 
 from support.tapcommands import Model
 
-from logweir.replication.bucket import Item, VbucketState, unpack_item
-from logweir.replication.bucketstore import Buckets, GroupItems, ViewItems
-from logweir.replication.sasl import Credentials
-from logweir.replication.tap.codec import Packet, PacketBuffer
-from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.endpoint import execute_one
-from logweir.replication.tap.runs import execute_all, packets_of
-from logweir.replication.tap.session import Commands, Connected, ServerSession, Settings
-from logweir.replication.verifiers import ScramVerifier, cram_verifier, scram_verifier
+from logweir.replication.bucket.item import Item, VbucketState, unpack_item
+from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
+from logweir.replication.memcached.serve.commands import Executor
+from logweir.replication.memcached.serve.endpoint import execute_one
+from logweir.replication.memcached.serve.runs import execute_all, packets_of
+from logweir.replication.memcached.server_session import (
+    Commands,
+    Connected,
+    ServerSession,
+    Settings,
+)
+from logweir.replication.memcached.wire.codec import Packet, PacketBuffer
+from logweir.replication.service.sasl import Credentials
+from logweir.replication.service.verifiers import ScramVerifier, cram_verifier, scram_verifier
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.log import Log

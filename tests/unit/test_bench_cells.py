@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from logweir.errors import ConfigError, RemoteProtocolError
-from logweir.replication.iproto.codec import RequestType
+from logweir.replication.iproto.wire.codec import RequestType
 from logweir.tools.bench import report
 from logweir.tools.bench.cells import Cell, Figure, chosen, measure, worst_of
 from logweir.tools.bench.requests import (

@@ -12,9 +12,9 @@ from support.loops import run, until
 
 import logweir
 from logweir.limits import TAP_SWEEP_SECONDS
-from logweir.replication.bucket import Item
-from logweir.replication.bucketstore import Bucket, Buckets
-from logweir.replication.bucketsweep import Sweeper
+from logweir.replication.bucket.item import Item
+from logweir.replication.bucket.store import Bucket, Buckets
+from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store.log import Log
@@ -65,7 +65,7 @@ def test_a_walk_comes_when_the_next_item_expires(tmp_path: Path) -> None:
         clock = Clock()
         with logweir.open(tmp_path / "s") as log:
             server = Server(log, ServerOptions())
-            shared = server.iproto
+            shared = server.shared
             shared.options = replace(shared.options, clock=clock)
             buckets = Buckets(log, clock)
             bucket = buckets.make("b")
@@ -101,7 +101,7 @@ def test_what_expires_leaves_the_copy_of_a_follower(tmp_path: Path, scheme: str)
         listen = parse_listen_url(f"{scheme}://127.0.0.1:0?sweep=0.05")
         with logweir.open(tmp_path / "a") as log, logweir.open(tmp_path / "b") as copy:
             server = Server(log, ServerOptions(listen=[listen], guest="all"))
-            server.iproto.options = replace(server.iproto.options, clock=clock)
+            server.shared.options = replace(server.shared.options, clock=clock)
             bucket = Buckets(log, clock).make("b")
             put(log, bucket, b"old", NOW + 1000)
             put(log, bucket, b"new", NOW + 2000)

@@ -10,9 +10,8 @@ import pytest
 
 import logweir
 from logweir.errors import Unreachable
-from logweir.replication import positions
-from logweir.replication.bucket import Item
-from logweir.replication.greenstack.incoming import (
+from logweir.replication.bucket.item import Item
+from logweir.replication.greenstack.follow.incoming import (
     Alive,
     CaughtUp,
     Change,
@@ -22,9 +21,10 @@ from logweir.replication.greenstack.incoming import (
     SnapshotEnds,
     Step,
 )
-from logweir.replication.greenstack.source import GreenstackSource, _Following
+from logweir.replication.greenstack.follow.source import GreenstackSource, _Following
 from logweir.replication.runner import SourceState
 from logweir.replication.server import Server, ServerOptions
+from logweir.replication.stream import positions
 from logweir.replication.urls import parse_url
 from logweir.wal.vclock import VClock
 
@@ -80,7 +80,7 @@ def told_of(folder: Path, opened_at: int, *steps: Step) -> list[object]:
         server = Server(log, ServerOptions())
         await server.start()
         try:
-            source = GreenstackSource(server.iproto, parse_url("greenstack://h/b"))
+            source = GreenstackSource(server.shared, parse_url("greenstack://h/b"))
             bucket = source._buckets.make("b")
             positions.make_spaces(log)
             stream = Steps(VClock({1: opened_at}), *steps)

@@ -6,7 +6,7 @@ import pytest
 from support.gsmodel import CAPTURES, malformed, sent, spellings, vectors
 
 from logweir.errors import DecodeError, LimitExceeded, LogweirError
-from logweir.replication.greenstack.codec import (
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,

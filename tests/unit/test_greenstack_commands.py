@@ -12,12 +12,12 @@ from support.gsmodel import Server
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_ID_BYTES, TAP_VALUE_BYTES
-from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import Frame, Opcode, Status
-from logweir.replication.greenstack.commands import document_of, expiration_seconds
-from logweir.replication.greenstack.messages import Document, MutationAnswer, Operation
-from logweir.replication.greenstack.patch import PatchFailed, patch
+from logweir.replication.bucket.item import Item, VbucketState
+from logweir.replication.greenstack.serve.commands import document_of, expiration_seconds
+from logweir.replication.greenstack.serve.patch import PatchFailed, patch
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import Document, MutationAnswer, Operation
 
 VBUCKET = {7: b"\0\0"}
 

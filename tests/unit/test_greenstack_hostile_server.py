@@ -6,9 +6,9 @@ import pytest
 
 from logweir.errors import DecodeError
 from logweir.replication.greenstack.client_session import ClientSession
-from logweir.replication.greenstack.codec import Frame, Opcode, encode_answer
-from logweir.replication.greenstack.incoming import Incoming, SnapshotBegins, SnapshotEnds
-from logweir.replication.greenstack.messages import Mark, MarkKind, encode_sasl_answer
+from logweir.replication.greenstack.follow.incoming import Incoming, SnapshotBegins, SnapshotEnds
+from logweir.replication.greenstack.wire.codec import Frame, Opcode, encode_answer
+from logweir.replication.greenstack.wire.messages import Mark, MarkKind, encode_sasl_answer
 from logweir.wal.vclock import VClock
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from logweir.limits import GREENSTACK_TRANSACTION_BYTES, GREENSTACK_TRANSACTION_FRAMES
-from logweir.replication.greenstack.codec import Flag, FlexKey, Frame, Opcode, Status
-from logweir.replication.greenstack.lanes import Batch, Lanes, Pending
+from logweir.replication.greenstack.serve.lanes import Batch, Lanes, Pending
+from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 
 MEBIBYTE = bytes(1024 * 1024)
 

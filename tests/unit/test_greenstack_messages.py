@@ -14,10 +14,10 @@ from flatbuffers.table import Table as Oracle
 from support.gsmodel import malformed, spellings, vectors
 
 from logweir.errors import DecodeError, LogweirError
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import Opcode, decode_frames
-from logweir.replication.greenstack.flat import Kind, Slot, Table, read, write
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import Opcode, decode_frames
+from logweir.replication.greenstack.wire.flat import Kind, Slot, Table, read, write
+from logweir.replication.greenstack.wire.messages import (
     TABLES,
     Document,
     Hello,

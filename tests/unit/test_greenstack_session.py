@@ -9,9 +9,11 @@ import hmac
 import pytest
 from support.gsmodel import Server, frames, malformed
 
-from logweir.replication.bucket import Item
-from logweir.replication.greenstack import messages
-from logweir.replication.greenstack.codec import (
+from logweir.replication.bucket.item import Item
+from logweir.replication.greenstack.push.stream import PushedRow
+from logweir.replication.greenstack.server_session import Authenticated, Failed, Starved
+from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
@@ -19,7 +21,7 @@ from logweir.replication.greenstack.codec import (
     Status,
     encode_frame,
 )
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     Document,
     Feature,
     Hello,
@@ -29,8 +31,6 @@ from logweir.replication.greenstack.messages import (
     Operation,
     StreamOpen,
 )
-from logweir.replication.greenstack.session import Authenticated, Failed, Starved
-from logweir.replication.greenstack.stream import PushedRow
 from logweir.wal.vclock import VClock
 
 

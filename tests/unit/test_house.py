@@ -36,8 +36,8 @@ LONG_FILES = {
     "store/schema/decode.py",
     "store/state/state.py",
     # Their loops call one another as C functions, which a compiler sees only within one file.
-    "replication/synapse/kernel.py",
-    "replication/synapse/linekernel.py",
+    "replication/synapse/wire/kernel.py",
+    "replication/synapse/wire/linekernel.py",
     "wal/kernel.py",
 }
 """May be longer than `FILE_LINES`, up to 800."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.replication.iproto.access import (
+from logweir.replication.service.access import (
     Access,
     Directory,
     Privilege,

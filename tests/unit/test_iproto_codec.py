@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError
-from logweir.replication.iproto import auth, codec
-from logweir.replication.iproto.codec import (
+from logweir.replication.iproto.wire import auth, codec
+from logweir.replication.iproto.wire.codec import (
     Ballot,
     BrokenStream,
     RequestType,
@@ -23,7 +23,8 @@ from logweir.replication.iproto.codec import (
     decode_greeting,
     encode_greeting,
 )
-from logweir.replication.iproto.requests import Request, decode_request, encode_request
+from logweir.replication.iproto.wire.requests import Request, decode_request, encode_request
+from logweir.replication.service.verifiers import verifier
 from logweir.wal.vclock import VClock
 
 UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")
@@ -136,9 +137,9 @@ def test_auth_vector_of_a_real_server() -> None:
     noise = base64.b64decode("hkZxZt2/opJ7NHy1CY+gVjXfaa43cx9c4tHSchvDF8U=")
     proof = auth.scramble("opensesame", noise[:20])
     assert proof.hex() == "f131ae752c9a104240c4d8777b31aa7c05d7cc98"
-    assert auth.verifier("opensesame") == "zQhK9mPUPsUa2iw2m5R4395BUz8="
-    assert auth.check(auth.verifier("opensesame"), noise[:20], proof)
-    assert not auth.check(auth.verifier("opensesame2"), noise[:20], proof)
+    assert verifier("opensesame") == "zQhK9mPUPsUa2iw2m5R4395BUz8="
+    assert auth.check(verifier("opensesame"), noise[:20], proof)
+    assert not auth.check(verifier("opensesame2"), noise[:20], proof)
     assert not auth.check("no base64!", noise[:20], proof)
     frame = body_of(
         "ce0000002c 82 0007 0101 82 23a3766563 2192 a9636861702d73686131"

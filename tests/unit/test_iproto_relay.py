@@ -15,10 +15,10 @@ from support.kernels import PLAIN_IPROTO
 
 from logweir.errors import CorruptBlock, DecodeError, LimitExceeded
 from logweir.limits import HUB_STEP_BYTES
-from logweir.replication.hub import Hub, Reader
-from logweir.replication.iproto import kernel
-from logweir.replication.iproto.packets import Packets
-from logweir.replication.iproto.relay import next_packets
+from logweir.replication.iproto.push import next_packets
+from logweir.replication.iproto.wire import kernel
+from logweir.replication.iproto.wire.packets import Packets
+from logweir.replication.stream.hub import Hub, Reader
 from logweir.wal import kernel as rows
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage

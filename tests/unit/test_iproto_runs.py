@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.kernels import PLAIN_IPROTO
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.replication.iproto import codec, kernel, runs
-from logweir.replication.iproto.codec import Splitter
-from logweir.replication.iproto.requests import Request, decode_request, encode_request
+from logweir.replication.iproto.wire import codec, kernel, runs
+from logweir.replication.iproto.wire.codec import Splitter
+from logweir.replication.iproto.wire.requests import Request, decode_request, encode_request
 from logweir.store.engine import executing
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.reference import request_of

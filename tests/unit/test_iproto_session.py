@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from logweir.errors import LocalProtocolError
 from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
-from logweir.replication.iproto import codec, follower
-from logweir.replication.iproto.codec import encode_ack
-from logweir.replication.iproto.follower import FollowerSession
-from logweir.replication.iproto.requests import Request, encode_request
-from logweir.replication.iproto.runs import Run
-from logweir.replication.iproto.session import Ack, ServerSession, State
+from logweir.replication.iproto import client_session as follower
+from logweir.replication.iproto.client_session import FollowerSession
+from logweir.replication.iproto.server_session import Ack, ServerSession, State
+from logweir.replication.iproto.wire import codec
+from logweir.replication.iproto.wire.codec import encode_ack
+from logweir.replication.iproto.wire.requests import Request, encode_request
+from logweir.replication.iproto.wire.runs import Run
 from logweir.store.engine.reference import request_of
 from logweir.wal.vclock import VClock
 

@@ -11,8 +11,8 @@ import pytest
 
 from logweir import limits
 from logweir.errors import ChainGap, PositionUnavailable, WriteFailed
-from logweir.replication import hub as hub_module
-from logweir.replication.hub import Hub, Window
+from logweir.replication.stream import hub as hub_module
+from logweir.replication.stream.hub import Hub, Window
 from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block

@@ -8,7 +8,7 @@ import pytest
 
 import logweir
 from logweir.limits import PLACE_STEP_BYTES
-from logweir.replication.places import Place, Places
+from logweir.replication.stream.places import Place, Places
 from logweir.wal.follow import Follower
 from logweir.wal.vclock import VClock
 

@@ -12,7 +12,7 @@ import pytest
 import logweir
 from logweir.errors import WalError
 from logweir.replication.metrics import Metrics
-from logweir.replication.retention import Retention
+from logweir.replication.stream.retention import Retention
 from logweir.wal.failpoint import arm, disarm
 
 PLACE = "followers.before_rename"

@@ -13,12 +13,13 @@ from unit.test_synapse_kernel import PLAIN_LINES
 
 import logweir
 from logweir.limits import SYNAPSE_LINE_BYTES
-from logweir.replication.synapse import linekernel, rows, streams
-from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.ingest import Intake
-from logweir.replication.synapse.rows import render
-from logweir.replication.synapse.streams import Delivery, Streams
-from logweir.replication.synapse.units import Cursor, Unit
+from logweir.replication.synapse import push as streams
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.push import Delivery, Streams
+from logweir.replication.synapse.wire import linekernel, rows
+from logweir.replication.synapse.wire.codec import Dialect, encode_row
+from logweir.replication.synapse.wire.rows import render
+from logweir.replication.synapse.wire.units import Cursor, Unit
 from logweir.store import Log
 from logweir.wal.follow import Follower
 from logweir.wal.mp import pack

@@ -8,7 +8,7 @@ import pytest
 
 from interop.synapsemodel import captures, wire
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
-from logweir.replication.synapse.codec import (
+from logweir.replication.synapse.wire.codec import (
     Dialect,
     ErrorText,
     FederationAck,

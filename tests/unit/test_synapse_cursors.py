@@ -7,9 +7,9 @@ import pytest
 from interop.synapsemodel import Stored
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import SYNAPSE_ANEW_TOKENS
-from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.units import Ask, Change, Cursor, Fetch, Gap, Moved, Unit
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire.codec import Dialect, encode_row
+from logweir.replication.synapse.wire.units import Ask, Change, Cursor, Fetch, Gap, Moved, Unit
 
 MASTER = "master"
 

@@ -8,11 +8,11 @@ import pytest
 
 from interop.synapsemodel import Peer, captures, lines_of, wire, wire_rows
 from logweir import limits
-from logweir.replication.synapse.catchup import Page
-from logweir.replication.synapse.codec import Dialect, decode_row_value, encode_row
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.follower import RedisSession
-from logweir.replication.synapse.units import Cursor, Fetch, Gap
+from logweir.replication.synapse.client_session import RedisSession
+from logweir.replication.synapse.follow.catchup import Page
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire.codec import Dialect, decode_row_value, encode_row
+from logweir.replication.synapse.wire.units import Cursor, Fetch, Gap
 
 LIVE = {"D1/live": Dialect.D1, "D2/live": Dialect.D2, "D3/live": Dialect.D3}
 

@@ -11,12 +11,12 @@ import pytest
 import logweir
 from interop.synapsemodel import lines_of, wire, wire_rows
 from logweir.errors import SourceStopped
-from logweir.replication import positions
-from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.follower import FollowerSession, Greeted
-from logweir.replication.synapse.ingest import Intake
-from logweir.replication.synapse.units import Change, Cursor, Gap, Unit
+from logweir.replication.stream import positions
+from logweir.replication.synapse.client_session import FollowerSession, Greeted
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.wire.codec import Dialect, encode_row
+from logweir.replication.synapse.wire.units import Change, Cursor, Gap, Unit
 from logweir.store import Log
 
 

@@ -13,9 +13,9 @@ import pytest
 from interop.synapsemodel import Peer, lines_of
 from logweir.errors import DecodeError
 from logweir.limits import SYNAPSE_LINE_BYTES
-from logweir.replication.synapse import kernel, linekernel, rows
-from logweir.replication.synapse.codec import Dialect, decode_row_value, encode_row, row_text
-from logweir.replication.synapse.rows import Lines, Reader, Run, Writer, pack_tuples, render
+from logweir.replication.synapse.wire import kernel, linekernel, rows
+from logweir.replication.synapse.wire.codec import Dialect, decode_row_value, encode_row, row_text
+from logweir.replication.synapse.wire.rows import Lines, Reader, Run, Writer, pack_tuples, render
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import pack, unpack

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from interop.synapsemodel import Peer, captures, lines_of, wire, wire_rows
-from logweir.replication.synapse.catchup import Page
-from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.cursors import Tracker
-from logweir.replication.synapse.units import Cursor, Fetch
+from logweir.replication.synapse.follow.catchup import Page
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire.codec import Dialect, encode_row
+from logweir.replication.synapse.wire.units import Cursor, Fetch
 
 
 def catch_ups() -> list[tuple[str, int, list[str]]]:

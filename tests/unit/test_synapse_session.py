@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from interop.synapsemodel import captures, wire
-from logweir.replication.synapse.codec import Dialect, Rdata
-from logweir.replication.synapse.session import Acknowledged, PeerUp, ServerSession, Subscribe
+from logweir.replication.synapse.server_session import (
+    Acknowledged,
+    PeerUp,
+    ServerSession,
+    Subscribe,
+)
+from logweir.replication.synapse.wire.codec import Dialect, Rdata
 
 
 def session(dialect: Dialect = Dialect.D1) -> ServerSession:

@@ -13,14 +13,14 @@ import logweir
 from logweir import limits
 from logweir.errors import ConfigError
 from logweir.replication.httpsession import HttpSession, Request
-from logweir.replication.hub import Hub
-from logweir.replication.synapse.codec import Dialect, encode_row
-from logweir.replication.synapse.ingest import Intake
-from logweir.replication.synapse.options import read_options
-from logweir.replication.synapse.shown import Shown
-from logweir.replication.synapse.streams import Streams
-from logweir.replication.synapse.units import Change, Cursor, Moved, Unit
-from logweir.replication.synapse.updates import UpdatesService
+from logweir.replication.stream.hub import Hub
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.push import Streams
+from logweir.replication.synapse.serve.options import read_options
+from logweir.replication.synapse.serve.shown import Shown
+from logweir.replication.synapse.serve.updates import UpdatesService
+from logweir.replication.synapse.wire.codec import Dialect, encode_row
+from logweir.replication.synapse.wire.units import Change, Cursor, Moved, Unit
 from logweir.replication.urls import parse_listen_url
 from logweir.store import Log
 from logweir.wal.follow import Follower

@@ -9,9 +9,12 @@ import pytest
 
 from interop.tankmodel import DATA, captures, frames
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
-from logweir.replication.tank import bundle as bundles
-from logweir.replication.tank import kernel
-from logweir.replication.tank.bundle import (
+from logweir.replication.tank.follow.folder import read_folder
+from logweir.replication.tank.wire.codec import decode_request
+from logweir.replication.tank.wire.messages import Publish
+from logweir.replication.topic import bundle as bundles
+from logweir.replication.topic import kernel
+from logweir.replication.topic.bundle import (
     NUMBER_MAX,
     BundleHead,
     Message,
@@ -25,9 +28,6 @@ from logweir.replication.tank.bundle import (
     read_varint,
     split_chunk,
 )
-from logweir.replication.tank.codec import decode_request
-from logweir.replication.tank.folder import read_folder
-from logweir.replication.tank.messages import Publish
 from logweir.wal.mp import pack
 
 TIME = 1795206128984

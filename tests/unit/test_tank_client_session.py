@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from interop.tankmodel import captures, frames
-from logweir.replication.tank.bundle import decode_chunk
 from logweir.replication.tank.client_session import Answered, ClientSession
-from logweir.replication.tank.codec import PING, decode_request, encode_request
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.wire.codec import PING, decode_request, encode_request
+from logweir.replication.tank.wire.messages import (
     Fetch,
     FetchAnswer,
     FetchPart,
@@ -18,6 +17,7 @@ from logweir.replication.tank.messages import (
     PublishResult,
     Status,
 )
+from logweir.replication.topic.bundle import decode_chunk
 
 CAPTURES = captures()
 ANSWERED = sorted(name for name in CAPTURES if not name.endswith("-closes"))

@@ -10,8 +10,8 @@ import pytest
 from interop.tankmodel import captures, frames
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
-from logweir.replication.tank import codec, framing, kernel
-from logweir.replication.tank.codec import (
+from logweir.replication.tank.wire import codec, framing
+from logweir.replication.tank.wire.codec import (
     PING,
     decode_answer,
     decode_request,
@@ -20,8 +20,8 @@ from logweir.replication.tank.codec import (
     encode_request,
     publish_results,
 )
-from logweir.replication.tank.framing import FrameBuffer
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.wire.framing import FrameBuffer
+from logweir.replication.tank.wire.messages import (
     Create,
     CreateAnswer,
     CreateError,
@@ -49,6 +49,7 @@ from logweir.replication.tank.messages import (
     Topology,
     TopologyAnswer,
 )
+from logweir.replication.topic import kernel
 
 ONE = bytes.fromhex("040058a59ffaa10100000a68656c6c6f2074616e6b")
 REQUESTS: dict[str, Request] = {

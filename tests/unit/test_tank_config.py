@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logweir.errors import ConfigError
-from logweir.replication.tank.config import TopicConfig, parse_config
+from logweir.replication.topic.config import TopicConfig, parse_config
 
 
 def test_nothing_set_keeps_everything() -> None:

@@ -23,11 +23,10 @@ from logweir.errors import (
 from logweir.limits import OUTPUT_HIGH_BYTES, TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
-from logweir.replication.tank.bundle import Message, encode_bundle, split_chunk
 from logweir.replication.tank.client import Client
-from logweir.replication.tank.codec import PING, decode_answer, encode_request
-from logweir.replication.tank.endpoint import TankService
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.serve.endpoint import TankService
+from logweir.replication.tank.wire.codec import PING, decode_answer, encode_request
+from logweir.replication.tank.wire.messages import (
     Fetch,
     FetchAnswer,
     FetchPart,
@@ -36,6 +35,7 @@ from logweir.replication.tank.messages import (
     PublishResult,
     Status,
 )
+from logweir.replication.topic.bundle import Message, encode_bundle, split_chunk
 from logweir.replication.urls import Url, parse_listen_url
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from interop.tankmodel import DATA
 from logweir.errors import CorruptFile
-from logweir.replication.tank.bundle import Message, decode_bundle, encode_bundle, encode_varint
-from logweir.replication.tank.folder import FolderProblem, PartitionFolder, read_folder
+from logweir.replication.tank.follow.folder import FolderProblem, PartitionFolder, read_folder
+from logweir.replication.topic.bundle import Message, decode_bundle, encode_bundle, encode_varint
 
 FOLDER = DATA / "data"
 

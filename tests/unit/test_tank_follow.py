@@ -6,9 +6,9 @@ import pytest
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FETCH_BYTES
-from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
-from logweir.replication.tank.follow import Cursor, Reading
-from logweir.replication.tank.messages import FetchedPart, FetchPart, FetchStatus
+from logweir.replication.tank.follow.cursor import Cursor, Reading
+from logweir.replication.tank.wire.messages import FetchedPart, FetchPart, FetchStatus
+from logweir.replication.topic.bundle import Message, encode_bundle, encode_varint
 
 F = FetchStatus
 

@@ -15,10 +15,8 @@ import logweir
 from logweir.errors import RequestError
 from logweir.limits import TANK_BUNDLE_BYTES, TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.tank import publishing
-from logweir.replication.tank.bundle import Message, encode_bundle
-from logweir.replication.tank.connection import Connection
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.client.connection import Connection
+from logweir.replication.tank.wire.messages import (
     Create,
     Fetch,
     FetchPart,
@@ -27,6 +25,8 @@ from logweir.replication.tank.messages import (
     PublishPart,
     PublishResult,
 )
+from logweir.replication.topic import publishing
+from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.replication.urls import parse_listen_url
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group

@@ -12,18 +12,18 @@ from support.tankserving import contents, following, listening, ordinary
 import logweir
 from interop.tankmodel import MemoryStore
 from logweir.errors import ConfigError
-from logweir.replication.names import Names
-from logweir.replication.positions import gaps
 from logweir.replication.runner import SourceState
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.tank.bundle import Message, encode_bundle, encode_varint
+from logweir.replication.service.names import Names
+from logweir.replication.stream.positions import gaps
 from logweir.replication.tank.client import Client
-from logweir.replication.tank.codec import encode_request
-from logweir.replication.tank.connection import fetches_of
-from logweir.replication.tank.importer import import_folder
-from logweir.replication.tank.messages import FetchPart, PublishPart
-from logweir.replication.tank.retention import retain
-from logweir.replication.tank.topicspaces import create_topic, set_config, topics_of
+from logweir.replication.tank.client.connection import fetches_of
+from logweir.replication.tank.follow.importer import import_folder
+from logweir.replication.tank.wire.codec import encode_request
+from logweir.replication.tank.wire.messages import FetchPart, PublishPart
+from logweir.replication.topic.bundle import Message, encode_bundle, encode_varint
+from logweir.replication.topic.spaces import create_topic, set_config, topics_of
+from logweir.replication.topic.trimming import retain
 from logweir.replication.urls import parse_listen_url, parse_url
 
 ODD = b"\x06" + ordinary(b"a")[1:]

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from interop.tankmodel import DATA, Broker, MemoryTopics, captures, frames
-from logweir.replication.tank.bundle import decode_chunk, read_head, split_chunk
-from logweir.replication.tank.codec import (
+from logweir.replication.tank.follow.folder import read_folder
+from logweir.replication.tank.wire.codec import (
     decode_answer,
     decode_request,
     encode_request,
     publish_results,
 )
-from logweir.replication.tank.folder import read_folder
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.wire.messages import (
     FROM_END,
     Create,
     CreateAnswer,
@@ -44,6 +43,7 @@ from logweir.replication.tank.messages import (
     StatusAnswer,
     TopicsAnswer,
 )
+from logweir.replication.topic.bundle import decode_chunk, read_head, split_chunk
 
 CAPTURES = captures()
 CLOSES = sorted(name for name in CAPTURES if name.endswith("-closes"))

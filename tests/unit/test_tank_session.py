@@ -12,16 +12,10 @@ from logweir.limits import (
     TANK_WAIT_MS,
     TANK_WAITING_FETCHES,
 )
-from logweir.replication.tank.bundle import (
-    NUMBER_MAX,
-    Message,
-    decode_chunk,
-    encode_bundle,
-    read_head,
-    split_chunk,
-)
-from logweir.replication.tank.codec import PING, decode_answer, encode_request, publish_results
-from logweir.replication.tank.messages import (
+from logweir.replication.tank.push import WaitIndex
+from logweir.replication.tank.server_session import InputBudget, ServerSession
+from logweir.replication.tank.wire.codec import PING, decode_answer, encode_request, publish_results
+from logweir.replication.tank.wire.messages import (
     FROM_END,
     Create,
     CreateAnswer,
@@ -41,8 +35,14 @@ from logweir.replication.tank.messages import (
     Status,
     StatusAnswer,
 )
-from logweir.replication.tank.session import InputBudget, ServerSession
-from logweir.replication.tank.waiting import WaitIndex
+from logweir.replication.topic.bundle import (
+    NUMBER_MAX,
+    Message,
+    decode_chunk,
+    encode_bundle,
+    read_head,
+    split_chunk,
+)
 
 R = PublishResult
 F = FetchStatus

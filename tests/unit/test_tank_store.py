@@ -16,9 +16,22 @@ from support.tankserving import FOLDER, contents, ordinary, served, somebody_wai
 import logweir
 from logweir.errors import ConfigError, PeerRefused, SourceStopped
 from logweir.limits import TANK_UNSTORED_HERE_BYTES
-from logweir.replication.positions import gaps
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.tank.bundle import (
+from logweir.replication.stream.positions import gaps
+from logweir.replication.tank.client import Client
+from logweir.replication.tank.follow.cursor import ReceivedBundle
+from logweir.replication.tank.follow.folder import read_folder
+from logweir.replication.tank.follow.importer import import_folder
+from logweir.replication.tank.follow.ingest import Batch, Intake
+from logweir.replication.tank.wire.codec import encode_published, encode_request
+from logweir.replication.tank.wire.messages import (
+    Fetch,
+    FetchPart,
+    Publish,
+    PublishPart,
+    PublishResult,
+)
+from logweir.replication.topic.bundle import (
     Message,
     decode_bundle,
     decode_chunk,
@@ -27,21 +40,14 @@ from logweir.replication.tank.bundle import (
     make_sparse,
     split_chunk,
 )
-from logweir.replication.tank.client import Client
-from logweir.replication.tank.codec import encode_published, encode_request
-from logweir.replication.tank.folder import read_folder
-from logweir.replication.tank.follow import ReceivedBundle
-from logweir.replication.tank.importer import import_folder
-from logweir.replication.tank.ingest import Batch, Intake
-from logweir.replication.tank.messages import Fetch, FetchPart, Publish, PublishPart, PublishResult
-from logweir.replication.tank.retention import compact, retain
-from logweir.replication.tank.topicspaces import (
+from logweir.replication.topic.spaces import (
     TOPIC_SPACE,
     create_topic,
     delete_topic,
     set_config,
     topics_of,
 )
+from logweir.replication.topic.trimming import compact, retain
 from logweir.replication.urls import Url, parse_listen_url
 from logweir.wal.mp import pack
 from logweir.wal.xrow import decode_row

@@ -15,7 +15,7 @@ from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client import Client
-from logweir.replication.tank.source import TankSource
+from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.urls import parse_listen_url, parse_url
 
 TLS = Path(__file__).parents[1] / "data" / "tls"

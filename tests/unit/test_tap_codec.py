@@ -9,7 +9,7 @@ from support.tapmodel import packets, vectors
 
 from logweir.errors import DecodeError, LimitExceeded, LogweirError, RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
-from logweir.replication.tap.codec import (
+from logweir.replication.memcached.wire.codec import (
     Opcode,
     Packet,
     PacketBuffer,
@@ -18,7 +18,7 @@ from logweir.replication.tap.codec import (
     encode_answer,
     encode_request,
 )
-from logweir.replication.tap.messages import (
+from logweir.replication.memcached.wire.messages import (
     NO_OPTIONS,
     Connect,
     Opaque,

@@ -13,10 +13,10 @@ from support.tapmodel import NOW, StoreServer, packets, sent
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import Item, VbucketState
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_request
-from logweir.replication.tap.messages import Opaque, TapMessage, encode_tap
-from logweir.replication.tap.pending import Pending
+from logweir.replication.bucket.item import Item, VbucketState
+from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
+from logweir.replication.memcached.wire.messages import Opaque, TapMessage, encode_tap
 
 # Not compared: what is not the same everywhere. Behind the unknown VERBOSITY with a body,
 # memcached 1.6.18 does not answer until more comes, and the client had gone.

@@ -7,12 +7,22 @@ from support.tapmodel import MemoryBucket, Server, Users, captures, packets, sen
 
 from logweir.errors import RemoteProtocolError
 from logweir.limits import TAP_BODY_BYTES
-from logweir.replication.bucket import VbucketState
-from logweir.replication.sasl import MECHANISMS, Login
-from logweir.replication.tap.codec import Opcode, Packet, Status, encode_answer, encode_request
-from logweir.replication.tap.commands import Executor
-from logweir.replication.tap.consumer import Alive, ConsumerSession, Refused, StreamEvent
-from logweir.replication.tap.messages import (
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.client_session import (
+    Alive,
+    ConsumerSession,
+    Refused,
+    StreamEvent,
+)
+from logweir.replication.memcached.serve.commands import Executor
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    Status,
+    encode_answer,
+    encode_request,
+)
+from logweir.replication.memcached.wire.messages import (
     Connect,
     Option,
     TapMessage,
@@ -20,6 +30,7 @@ from logweir.replication.tap.messages import (
     encode_connect,
     encode_tap,
 )
+from logweir.replication.service.sasl import MECHANISMS, Login
 
 CONNECT = Connect(b"n", Option.SUPPORT_ACK)
 STREAMS = sorted(

@@ -8,9 +8,9 @@ import pytest
 
 import logweir
 from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
+from logweir.replication.memcached.push.names import STREAMS_SPACE, NamedStreams
 from logweir.replication.metrics import Metrics
-from logweir.replication.retention import Retention
-from logweir.replication.tap.names import STREAMS_SPACE, NamedStreams
+from logweir.replication.stream.retention import Retention
 
 
 class Clock:

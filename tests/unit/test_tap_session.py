@@ -11,16 +11,8 @@ import pytest
 from support.tapmodel import Server, Users, packets, sent
 
 from logweir.limits import FRAME_SECONDS
-from logweir.replication.tap.codec import (
-    Opcode,
-    Packet,
-    Status,
-    encode_ack,
-    encode_answer,
-    encode_request,
-)
-from logweir.replication.tap.messages import Connect, Option, encode_connect
-from logweir.replication.tap.session import (
+from logweir.replication.memcached.push.stream import StreamOptions
+from logweir.replication.memcached.server_session import (
     Authenticated,
     Commands,
     Connected,
@@ -28,7 +20,15 @@ from logweir.replication.tap.session import (
     ServerSession,
     Settings,
 )
-from logweir.replication.tap.stream import StreamOptions
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    Status,
+    encode_ack,
+    encode_answer,
+    encode_request,
+)
+from logweir.replication.memcached.wire.messages import Connect, Option, encode_connect
 
 
 def test_answers_keep_the_order_of_requests() -> None:

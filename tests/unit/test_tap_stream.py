@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 from support.tapmodel import packets
 
+from logweir.replication.memcached.push.stream import Producer, StreamOptions
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.messages import (
+    Connect,
+    Opaque,
+    Option,
+    TapMessage,
+    decode_tap,
+)
 from logweir.replication.session import Outbox
-from logweir.replication.tap.codec import Opcode, Packet, Status
-from logweir.replication.tap.messages import Connect, Opaque, Option, TapMessage, decode_tap
-from logweir.replication.tap.stream import Producer, StreamOptions
 
 ACK = Option.SUPPORT_ACK
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logweir
-from logweir.replication import users
-from logweir.replication.iproto.auth import verifier
-from logweir.replication.verifiers import (
+from logweir.replication.service import users
+from logweir.replication.service.verifiers import (
     CRAM,
     SCRAM_HASHES,
     cram_digest,
@@ -21,6 +20,7 @@ from logweir.replication.verifiers import (
     find_cram,
     find_scram,
     scram_verifier,
+    verifier,
 )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import Unreachable
-from logweir.replication.bucketstore import Buckets
+from logweir.replication.bucket.store import Buckets
 from logweir.store import open as open_store
 from logweir.tools.bench.cells import RATE, TIME, Cell, Figure, measure
 from logweir.tools.bench.load import Exchanged, LoadProcess

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import Unreachable
-from logweir.replication.iproto.codec import (
+from logweir.replication.iproto.wire.codec import (
     GREETING_BYTES,
     IprotoKey,
     RequestType,
@@ -36,7 +36,7 @@ from logweir.replication.iproto.codec import (
     encode_ack,
     frame,
 )
-from logweir.replication.iproto.requests import encode_request
+from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.server import raise_file_limit
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
@@ -188,7 +188,7 @@ def _spread(name: str, values_ms: list[float]) -> dict[str, float]:
 
 def _vclock(port: int) -> VClock:
     """The server's position, as VOTE tells it."""
-    from logweir.replication.iproto.codec import decode_answer, decode_ballot
+    from logweir.replication.iproto.wire.codec import decode_answer, decode_ballot
 
     with _connect(port) as link:
         link.sendall(encode_request(RequestType.VOTE, 1))

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import Unreachable
-from logweir.replication.bucketstore import Buckets
-from logweir.replication.greenstack.codec import (
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
@@ -34,7 +34,7 @@ from logweir.replication.greenstack.codec import (
     Opcode,
     encode_frame,
 )
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire.messages import (
     Document,
     Feature,
     Hello,
@@ -42,8 +42,8 @@ from logweir.replication.greenstack.messages import (
     encode_ack,
     encode_bucket,
 )
-from logweir.replication.iproto.codec import GREETING_BYTES, RequestType, frame
-from logweir.replication.iproto.requests import encode_request
+from logweir.replication.iproto.wire.codec import GREETING_BYTES, RequestType, frame
+from logweir.replication.iproto.wire.requests import encode_request
 from logweir.store import open as open_store
 from logweir.tools.bench.append import BENCH_FORMAT
 from logweir.tools.bench.harness import Case, Result, compare

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from logweir.errors import LogweirError, RemoteProtocolError, Unreachable
-from logweir.replication.iproto.codec import GREETING_BYTES, IprotoKey, RequestType
-from logweir.replication.iproto.requests import encode_request
+from logweir.replication.iproto.wire.codec import GREETING_BYTES, IprotoKey, RequestType
+from logweir.replication.iproto.wire.requests import encode_request
 from logweir.tools.bench.requests import (
     PROTOCOLS,
     Protocol,

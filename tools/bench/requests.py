@@ -19,16 +19,16 @@ from random import Random
 from typing import Any, Final
 
 from logweir.errors import RemoteProtocolError
-from logweir.replication.greenstack import codec as greenstack
-from logweir.replication.greenstack.messages import (
+from logweir.replication.greenstack.wire import codec as greenstack
+from logweir.replication.greenstack.wire.messages import (
     Document,
     Hello,
     decode_get_answer,
     encode_bucket,
     encode_get,
 )
-from logweir.replication.iproto.codec import GREETING_BYTES, IprotoKey, RequestType
-from logweir.replication.tap import codec as tap
+from logweir.replication.iproto.wire.codec import GREETING_BYTES, IprotoKey, RequestType
+from logweir.replication.memcached.wire import codec as tap
 from logweir.wal.mp import packer
 
 __all__ = [

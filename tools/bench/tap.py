@@ -27,8 +27,8 @@ from random import Random
 from typing import Any, Final, cast
 
 from logweir.errors import ConfigError
-from logweir.replication.tap.codec import Opcode, Packet, encode_request
-from logweir.replication.tap.messages import Connect, Option, encode_connect
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
+from logweir.replication.memcached.wire.messages import Connect, Option, encode_connect
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.servers import Server, logweir_server, memcached_server, version_of
 

@@ -12,7 +12,7 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import Url, parse_url
 from logweir.store.recover.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 import logweir
-from logweir.replication import positions
-from logweir.replication.recorded import read_folder
+from logweir.replication.stream import positions
+from logweir.replication.stream.recorded import read_folder
 from logweir.tools.cli.common import FolderArgument, existing, utc_text
 from logweir.tools.cli.output import Output
 

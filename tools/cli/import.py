@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 import logweir
-from logweir.replication.tank.importer import ImportedPartition, import_folder
+from logweir.replication.tank.follow.importer import ImportedPartition, import_folder
 from logweir.tools.cli.common import existing
 from logweir.tools.cli.output import Output
 

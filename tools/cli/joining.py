@@ -8,7 +8,7 @@ from pathlib import Path
 
 from logweir.errors import Unreachable
 from logweir.replication import server as serving
-from logweir.replication.iproto.join import join
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory

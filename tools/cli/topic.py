@@ -11,7 +11,7 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.tank.client import Client
-from logweir.replication.tank.topicspaces import (
+from logweir.replication.topic.spaces import (
     create_topic,
     delete_topic,
     last_bundle,

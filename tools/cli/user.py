@@ -11,9 +11,9 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
-from logweir.replication import users
-from logweir.replication.iproto.access import Grant, Privilege, User
-from logweir.replication.iproto.auth import verifier
+from logweir.replication.service import users
+from logweir.replication.service.access import Grant, Privilege, User
+from logweir.replication.service.verifiers import verifier
 from logweir.tools.cli.output import Output
 
 Action = Literal["list", "add", "passwd", "drop", "grant", "revoke"]

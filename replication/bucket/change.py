@@ -1,0 +1,188 @@
+"""What becomes of an item that a command is about: one definition for all protocols of buckets.
+
+A change is a REPLACE whose tuple the engine's computer makes (`store.engine.computing`): its own
+tuple is the item as the command gives it, with the command's CAS as a condition (0: none); FIELD
+one of the kinds below, VALUE a counter's step. What is expired, or of another vbucket, is not
+there.
+
+==========  ====================================================  ==================================
+kind        makes                                                 unless
+==========  ====================================================  ==================================
+LOOK        nothing; the old tuple is the answer                  01 it is not there
+SET         the given item                                        01 not there, with a CAS
+ADD         the given item                                        01 as SET; 02 it is there, no CAS
+REPLACE     the given item                                        01 it is not there
+BURY        the tombstone of what is there, with the given TTL;   01 it is not there
+            who asks puts a DELETE behind it
+APPEND      the value behind, PREPEND: before what is there       05 not there; 03 too long
+INCREMENT   the number that its text says, VALUE more, as text    06 it is no number; 01 not there,
+DECREMENT   of the old length at least, modulo 2^64; less VALUE,  with NO_CREATE. Without it the
+            0 at least                                            given item is made
+TOUCH       the old item and its CAS, with the given expiry       01 it is not there
+TAKE        the given item and its CAS, also where there is an    nothing is changed where there is
+            expired one                                           the same, whatever its TTL
+==========  ====================================================  ==================================
+
+Another CAS than the condition's, where the item is there: 02; LOOK, TOUCH and TAKE have none. With
+TAKEN a BURY has the given CAS for its tombstone, and also an expired item is there. All else that
+is made gets a new CAS and the TTL of what was written here. Halted, with the tuple that is in the
+way: an expired item, which is to be removed, and what is to be put where one of another vbucket is.
+
+CODE holds 0 or the number above, which is memcached's; A the item's CAS; B the counter's number.
+Source: memcached 1.6.18, observed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket.item import (
+    NO_HOPS_MADE,
+    Item,
+    pack_item,
+    tombstone,
+    unpack_item,
+)
+from logweir.store.engine.computing import HALTED, KEPT, MADE, UNMET, Computed, Computer
+
+__all__ = [
+    "ADD",
+    "APPEND",
+    "BAD_NUMBER",
+    "BURY",
+    "DECREMENT",
+    "EXISTS",
+    "INCREMENT",
+    "LOOK",
+    "MISSING",
+    "NOT_STORED",
+    "NO_CREATE",
+    "PREPEND",
+    "REPLACE",
+    "SET",
+    "TAKE",
+    "TAKEN",
+    "TOO_BIG",
+    "TOUCH",
+    "ItemComputer",
+    "PlainItemComputer",
+]
+
+LOOK, SET, ADD, REPLACE, BURY, APPEND, PREPEND, INCREMENT, DECREMENT, TOUCH, TAKE = range(1, 12)
+NO_CREATE: Final = 0x100
+TAKEN: Final = 0x200
+
+MISSING: Final = 1
+EXISTS: Final = 2
+TOO_BIG: Final = 3
+NOT_STORED: Final = 5
+BAD_NUMBER: Final = 6
+
+_KINDS: Final = 0xFF
+_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)")
+_DIGITS: Final = 25
+_U64_END: Final = 1 << 64
+
+
+class PlainItemComputer(Computer):
+    """Computes in Python. `now`: Unix seconds; `cas`: the next one."""
+
+    def __init__(self, now: int, cas: int) -> None:
+        super().__init__()
+        self.now = now
+        self.cas = cas
+
+    def refer(self, how: int, number: int, given: bytes, old: bytes | None) -> Computed:
+        """See `store.engine.computing`."""
+        kind = how & _KINDS
+        new = unpack_item(given)
+        found = None if old is None else unpack_item(old)
+        there = found if found is not None and found.vbucket == new.vbucket else None
+        if kind == TAKE:
+            if found is not None and replace(found, ttl=new.ttl) == new:
+                return KEPT, None, (0, found.cas, 0)
+            made, code, told = new, 0, 0
+        else:
+            if there is not None and not how & TAKEN and there.is_expired(self.now):
+                self.obstacle = old
+                return HALTED, None, (0, 0, 0)
+            code = _verdict(kind, how, new.cas, there)
+            if code:
+                return UNMET, None, (code, 0, 0)
+            if kind == LOOK:
+                assert there is not None
+                return KEPT, None, (0, there.cas, 0)
+            made, code, told = _combined(kind, number, new, there)
+            if kind == BURY and not how & TAKEN:
+                made = replace(made, cas=0)
+        if code:
+            return UNMET, None, (code, 0, 0)
+        if found is not None and there is None:
+            self.obstacle = old
+            return HALTED, None, (0, 0, 0)
+        if not made.cas:
+            made = replace(made, cas=self.next_cas(0 if there is None else there.cas))
+        return MADE, pack_item(made), (0, made.cas, told)
+
+    def next_cas(self, old: int) -> int:
+        """A new one, and not `old`."""
+        given = self.cas + (self.cas == old)
+        self.cas = given + 1
+        return given
+
+
+def _verdict(kind: int, how: int, cas: int, old: Item | None) -> int:
+    """Why a change is not made, as far as that can be told without its value; 0: it may be."""
+    if old is None:
+        if kind in (APPEND, PREPEND):
+            return NOT_STORED
+        if kind in (SET, ADD):
+            return MISSING if cas else 0
+        if kind in (INCREMENT, DECREMENT):
+            return MISSING if how & NO_CREATE else 0
+        return MISSING
+    if cas and kind not in (LOOK, TOUCH) and not how & TAKEN:
+        return 0 if cas == old.cas else EXISTS
+    return EXISTS if kind == ADD else 0
+
+
+def _combined(kind: int, number: int, new: Item, old: Item | None) -> tuple[Item, int, int]:
+    """What a change makes of both, a new CAS apart; why it cannot; the counter's number."""
+    fresh = replace(new, cas=0, ttl=NO_HOPS_MADE)
+    if kind in (INCREMENT, DECREMENT):
+        if old is None:
+            return fresh, 0, int(new.value)
+        match = _NUMBER.match(old.value)
+        if match is None or len(match[1]) > _DIGITS or (count := int(match[1])) >= _U64_END:
+            return fresh, BAD_NUMBER, 0
+        count = (count + number) % _U64_END if kind == INCREMENT else max(count - number, 0)
+        text = (b"%d" % count).ljust(len(old.value))
+        return replace(old, value=text, cas=0, ttl=NO_HOPS_MADE), 0, count
+    if old is None or kind in (SET, ADD, REPLACE):
+        return fresh, 0, 0
+    if kind == BURY:
+        return tombstone(old, new.cas, new.ttl), 0, 0
+    if kind == TOUCH:
+        return replace(old, expiry=new.expiry, ttl=NO_HOPS_MADE), 0, 0
+    value = old.value + new.value if kind == APPEND else new.value + old.value
+    code = TOO_BIG if len(value) > TAP_VALUE_BYTES else 0
+    return replace(old, value=value, cas=0, ttl=NO_HOPS_MADE), code, 0
+
+
+if TYPE_CHECKING:
+    ItemComputer = PlainItemComputer
+else:
+    try:
+        from logweir.replication.bucket.itemkernel import ItemComputer as _Compiled
+    except ImportError:
+        ItemComputer = PlainItemComputer
+    else:
+
+        class ItemComputer(_Compiled):
+            """The compiled one, which asks the plain one about odd tuples."""
+
+            refer = PlainItemComputer.refer
+            next_cas = PlainItemComputer.next_cas

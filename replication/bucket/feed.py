@@ -1,0 +1,353 @@
+"""What followers of a bucket are given: what it holds now, then every change, each once.
+
+`Changes` reads the changes of a bucket out of the log's windows, once for all followers at the same
+place. `Backfill` reads what is there in chunks, each in its own short read view, so that a slow
+follower pins nothing: a chunk has the position of its view, and a change of the log that is not
+behind the position of the chunk in which its key falls was seen already (`was_seen`). Once the log
+was followed from `start` to `end`, what was given is exactly the bucket as it was at `end`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDOWS_BYTES
+from logweir.replication.bucket.item import VBUCKETS, Item, VbucketState, unpack_item
+from logweir.replication.bucket.store import Bucket, ViewItems
+from logweir.replication.stream.hub import Window
+from logweir.store.log import Log
+from logweir.store.schema.definition import SystemSpace
+from logweir.store.view import ReadView
+from logweir.wal.columns import RowColumns
+from logweir.wal.mp import unpack
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import FLAG_COMMIT, RowType
+
+__all__ = [
+    "Backfill",
+    "BucketFeed",
+    "Change",
+    "Changes",
+    "Chunks",
+    "Feed",
+    "Puts",
+    "resolve",
+    "transaction_changes",
+]
+
+_KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
+_PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a bucket. `item`: as it is now; of a removal its tombstone; None: the whole
+    bucket was emptied. `partial`: only its key is known, the change was made by operations.
+
+    `position`: the log's behind the whole transaction, on its last change; `signature`: of the row;
+    `timestamp`: Unix seconds; `origin`, `lsn`: replica id and lsn of the row.
+    """
+
+    item: Item | None
+    is_removal: bool
+    position: VClock | None
+    signature: int
+    timestamp: float
+    partial: bool = False
+    origin: int = 0
+    lsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """What a window puts into one bucket: `tuples`, in order, each by a transaction of its own.
+    `start`: the log's position before the window; `origins`, `lsns`: of the tuples' rows."""
+
+    tuples: list[bytes]
+    start: VClock
+    origins: array[int]
+    lsns: array[int]
+
+    def places(self, numbers: Sequence[int]) -> Callable[[int], VClock]:
+        """The log's positions behind the tuples of these numbers, which rise: what is returned is
+        called with a place in `numbers`, and keeps little more than that takes."""
+        origin, start = self.origins[0], self.start
+        if self.origins.count(origin) == len(self.origins):
+            lsns = array("Q", (self.lsns[number] for number in numbers))
+            return lambda at: start.with_lsn(origin, lsns[at])
+        reached, found, begin = dict(start), [], 0
+        for number in numbers:
+            for row in range(begin, number + 1):
+                reached[self.origins[row]] = self.lsns[row]
+            begin = number + 1
+            found.append(VClock(reached))
+        return found.__getitem__
+
+
+class Changes:
+    """The changes of buckets in windows of the log."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
+        self._puts: OrderedDict[tuple[int, int], tuple[Window, Puts | None]] = OrderedDict()
+
+    def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
+        """The changes of one bucket in a window, in order."""
+        key = (id(window), bucket.space_id)
+        known = self._known.get(key)
+        if known is not None and known[0] is window:
+            return known[1]
+        made = tuple(_changes(window, bucket.space_id))
+        self._known[key] = (window, made)
+        while len(self._known) > _KEPT_WINDOWS:
+            self._known.popitem(last=False)
+        return made
+
+    def puts_of(self, window: Window, bucket: Bucket) -> Puts | None:
+        """What a window puts into one bucket; None where it does anything else to it."""
+        key = (id(window), bucket.space_id)
+        known = self._puts.get(key)
+        if known is not None and known[0] is window:
+            return known[1]
+        made = _puts(window, bucket.space_id)
+        self._puts[key] = (window, made)
+        while len(self._puts) > _KEPT_WINDOWS:
+            self._puts.popitem(last=False)
+        return made
+
+
+def _puts(window: Window, space_id: int) -> Puts | None:
+    found: list[bytes] = []
+    origins, lsns = array("Q"), array("Q")
+    for block in window.blocks:
+        columns = block.columns
+        rows = zip(
+            columns.type, columns.replica_id, columns.lsn, columns.tsn, columns.flags,
+            columns.space_id, strict=True,
+        )  # fmt: skip
+        for row, (kind, replica_id, lsn, tsn, flags, space) in enumerate(rows):
+            if space == space_id:
+                data = columns.tuple_bytes(row)
+                if kind not in _PUTS or tsn != lsn or not flags & FLAG_COMMIT or data is None:
+                    return None
+                found.append(data)
+                origins.append(replica_id)
+                lsns.append(lsn)
+            elif space == SystemSpace.TRUNCATE:
+                return None
+    return Puts(found, window.start, origins, lsns)
+
+
+def _changes(window: Window, space_id: int) -> Iterator[Change]:
+    reached = dict(window.start)
+    for block in window.blocks:
+        columns = block.columns
+        for first, last in columns.transactions():
+            yield from transaction_changes(columns, first, last, reached, space_id)
+
+
+def transaction_changes(
+    columns: RowColumns, first: int, last: int, reached: dict[int, int], space_id: int
+) -> list[Change]:
+    """What the transaction of rows first … last - 1 does to the bucket of a space. `reached`: the
+    lsns that were had before it by replica id, raised by it."""
+    spaces, replicas, lsns = columns.space_id, columns.replica_id, columns.lsn
+    found: list[Change] = []
+    for row in range(first, last):
+        reached[replicas[row]] = lsns[row]
+        if spaces[row] == space_id or spaces[row] == SystemSpace.TRUNCATE:
+            _take(found, columns, row, space_id, sum(reached.values()))
+    if found:
+        found[-1] = replace(found[-1], position=VClock(reached))
+    return found
+
+
+def _take(
+    found: list[Change], columns: RowColumns, row: int, space_id: int, signature: int
+) -> None:
+    """Append what a row does to the bucket. `found`: what its transaction has done before."""
+    kind = columns.type[row]
+    timestamp = columns.timestamp[row]
+    place = (columns.replica_id[row], columns.lsn[row])
+    if columns.space_id[row] != space_id:
+        data = columns.tuple_bytes(row)
+        if data is not None and unpack(data)[0] == space_id:
+            found.append(Change(None, True, None, signature, timestamp, False, *place))
+    elif kind == RowType.DELETE:
+        (key,) = unpack(columns.key_bytes(row) or b"\x90")
+        item = Item(key)
+        if found and found[-1].item is not None and found[-1].item.key == key:
+            item = found.pop().item or item  # its tombstone
+        found.append(Change(item, True, None, signature, timestamp, False, *place))
+    elif kind in _PUTS:
+        data = columns.tuple_bytes(row)
+        assert data is not None
+        found.append(Change(unpack_item(data), False, None, signature, timestamp, False, *place))
+    elif kind == RowType.UPDATE:
+        (key,) = unpack(columns.key_bytes(row) or b"\x90")
+        found.append(Change(Item(key), False, None, signature, timestamp, True, *place))
+    elif kind == RowType.UPSERT:
+        item = unpack_item(columns.tuple_bytes(row) or b"\x90")
+        found.append(Change(item, False, None, signature, timestamp, True, *place))
+
+
+class Backfill:
+    """What a bucket holds, in chunks. `vbuckets`: those wanted; `clock`: Unix seconds.
+
+    `start`: the position from which the log has to be followed; `end`: up to which, None before
+    the last chunk was read.
+    """
+
+    def __init__(
+        self, log: Log, bucket: Bucket, vbuckets: Sequence[int], clock: Callable[[], float]
+    ) -> None:
+        self._log = log
+        self._bucket = bucket
+        self._wanted = frozenset(vbuckets)
+        self._clock = clock
+        self._after: bytes | None = None
+        self._chunk_ends: list[bytes] = []
+        self._chunk_signatures: list[int] = []
+        self.start = log.applied
+        self.end: VClock | None = None
+
+    @property
+    def wanted(self) -> bytes:
+        """One byte for each vbucket, 1 for those wanted; others are none of a client's."""
+        table = bytearray(VBUCKETS)
+        for vbucket in self._wanted:
+            if vbucket < VBUCKETS:
+                table[vbucket] = 1
+        return bytes(table)
+
+    def take(self) -> list[Item]:
+        """The next items; [] may come in between. `end` is set with the last ones."""
+        now = self._clock()
+        items = map(unpack_item, self.take_tuples())
+        return [item for item in items if item.vbucket in self._wanted and not item.is_expired(now)]
+
+    def take_tuples(self) -> list[bytes]:
+        """As `take`, but tuples, those of other vbuckets and those that are expired included."""
+        with self._log.read_view() as view:
+            found, is_whole = ViewItems(self._bucket, view, self._clock()).by_key(
+                self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES
+            )
+            vclock = view.vclock
+        self._chunk_signatures.append(vclock.signature)
+        if is_whole:
+            self.end = vclock
+        else:
+            self._after = unpack_item(found[-1]).key
+            self._chunk_ends.append(self._after)
+        return found
+
+    def was_seen(self, change: Change) -> bool:
+        """Whether a change of the log is in what was given already."""
+        item = change.item
+        if item is None:
+            return change.signature <= self._chunk_signatures[0]
+        place = bisect_left(self._chunk_ends, item.key)
+        return change.signature <= self._chunk_signatures[place]
+
+
+class Chunks(Protocol):
+    """What there is, in chunks; see `Backfill`."""
+
+    start: VClock
+    end: VClock | None
+
+    def take(self) -> list[Item]:
+        """The next items."""
+        ...
+
+    def was_seen(self, change: Change) -> bool:
+        """Whether a change of the log is in what was given already."""
+        ...
+
+
+def resolve(
+    log: Log, changes: Sequence[Change], find: Callable[[Change, ReadView], Item | None]
+) -> tuple[Sequence[Change], VClock | None]:
+    """See `Feed.resolved`. `find`: looks up what stands under the key of a change."""
+    if not any(change.partial for change in changes):
+        return changes, None
+    found: list[Change] = []
+    with log.read_view() as view:
+        for change in changes:
+            item = find(change, view) if change.partial else change.item
+            if item is not None or not change.partial:
+                found.append(replace(change, item=item, partial=False))
+        return found, view.vclock
+
+
+class Feed(Protocol):
+    """What a stream is fed with: a bucket, or another space in the shape of one. `name`: under
+    which its streams are known."""
+
+    name: str
+    space_id: int
+
+    def states(self) -> dict[int, VbucketState]:
+        """The vbuckets that are here."""
+        ...
+
+    def changes(self, window: Window) -> Sequence[Change]:
+        """The changes in a window of the log, in order."""
+        ...
+
+    def puts(self, window: Window) -> Puts | None:
+        """The items that a window puts, if it does nothing else; None: it does, or it is not
+        known."""
+        ...
+
+    def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
+        """The same changes with what stands now under the keys of those of which only that is
+        known, all of one view, and its position; None where nothing had to be looked up. What is
+        gone is left out: its removal follows."""
+        ...
+
+    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Chunks:
+        """What there is of these vbuckets. `clock`: Unix seconds."""
+        ...
+
+
+class BucketFeed:
+    """A bucket as what a stream is fed with. `known`: the changes that its streams share."""
+
+    def __init__(self, log: Log, bucket: Bucket, known: Changes) -> None:
+        self.name = bucket.name
+        self.space_id = bucket.space_id
+        self._log = log
+        self._bucket = bucket
+        self._known = known
+
+    def states(self) -> dict[int, VbucketState]:
+        """See `Feed`."""
+        with self._log.read_view() as view:
+            return ViewItems(self._bucket, view, 0.0).states()
+
+    def changes(self, window: Window) -> Sequence[Change]:
+        """See `Feed`."""
+        return self._known.of(window, self._bucket)
+
+    def puts(self, window: Window) -> Puts | None:
+        """See `Feed`."""
+        return self._known.puts_of(window, self._bucket)
+
+    def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
+        """See `Feed`."""
+
+        def find(change: Change, view: ReadView) -> Item | None:
+            assert change.item is not None
+            return ViewItems(self._bucket, view, 0.0).find(change.item.key)
+
+        return resolve(self._log, changes, find)
+
+    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Backfill:
+        """See `Feed`."""
+        return Backfill(self._log, self._bucket, vbuckets, clock)

@@ -1,0 +1,308 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3
+"""What becomes of items, compiled: see `replication.bucket.change`, which does the same in Python.
+
+Tuples that are not written as `replication.bucket.item.pack_item` writes them are that one's. Nothing
+here believes a length: tuples are read by `bucket.kernel.read_item`, which checks them, and written
+into room that was asked for before.
+"""
+
+from libc.string cimport memcpy, memset
+
+cimport logweir.replication.bucket.kernel as bucket
+cimport logweir.wal.kernel as rows
+from logweir.store.engine.conditionkernel cimport HALTED, KEPT, UNMET, Computer
+from logweir.store.schema.packkernel cimport DONE, REFER, Room, Source, Target, u64
+
+from logweir.limits import TAP_VALUE_BYTES
+
+cdef enum:
+    LOOK = 1
+    SET = 2
+    ADD = 3
+    REPLACE = 4
+    BURY = 5
+    APPEND = 6
+    PREPEND = 7
+    INCREMENT = 8
+    DECREMENT = 9
+    TOUCH = 10
+    TAKE = 11
+    KINDS = 0xFF
+    NO_CREATE = 0x100
+    TAKEN = 0x200
+
+    MISSING = 1
+    EXISTS = 2
+    TOO_BIG = 3
+    NOT_STORED = 5
+    BAD_NUMBER = 6
+
+    # As bucketkernel has the fields of an item.
+    VBUCKET = 0
+    EXPIRY = 2
+    CAS = 3
+    KEY_AT = 5
+    HEAD_END = 7
+    VALUE_AT = 8
+    VALUE_END = 9
+    FLAGS_AT = 10
+    FLAGS_END = 11
+    TAIL_AT = 12
+    META_END = 14
+    TTL = 15
+    FIELDS = 18
+
+    NO_HOPS_MADE = 255
+    DIGITS = 25
+    DIGITS_ROOM = 20
+    ROOM = 64  # for headers and numbers beside copied parts
+
+cdef u64 VALUE_MAX = TAP_VALUE_BYTES
+
+
+cdef class ItemComputer(Computer):
+    """See the module's text. `now`: Unix seconds; `cas`: the next one."""
+
+    cdef public u64 now
+    cdef public u64 cas
+
+    def __init__(self, u64 now, u64 cas):
+        self.now, self.cas = now, cas
+
+    cdef int compute(
+        self, u64 how, u64 number, Source given, Py_ssize_t given_size, Source old,
+        Py_ssize_t old_size, Room made, u64* told
+    ) except -1:
+        cdef u64[FIELDS] new
+        cdef u64[FIELDS] there
+        cdef u64 kind = how & KINDS, code, cas = 0
+        cdef bint is_there = False
+        if not bucket.read_item(given, 0, given_size, new):
+            return REFER
+        if old != NULL:
+            if not bucket.read_item(old, 0, old_size, there):
+                return REFER
+            is_there = there[VBUCKET] == new[VBUCKET]
+        if kind == TAKE:
+            cas = new[CAS]
+            if is_there and is_same(given, new, old, there):
+                told[0], told[1], told[2] = 0, there[CAS], 0
+                return KEPT
+            if old != NULL and not is_there:
+                return self.halt(old, old_size)
+            if not cas:
+                cas = self.next_after(there[CAS] if is_there else 0, is_there)
+            put_given(given, given_size, new, cas, new[TTL], made)
+            told[0], told[1], told[2] = 0, cas, 0
+            return DONE
+        if is_there and not how & TAKEN and 0 < there[EXPIRY] <= self.now:
+            return self.halt(old, old_size)
+        code = verdict(kind, how, new[CAS], is_there, there[CAS] if is_there else 0)
+        if code == 0 and kind == LOOK:
+            told[0], told[1], told[2] = 0, there[CAS], 0
+            return KEPT
+        if code == 0 and is_there and (kind == APPEND or kind == PREPEND) and (
+            there[VALUE_END] - there[VALUE_AT] + new[VALUE_END] - new[VALUE_AT] > VALUE_MAX
+        ):
+            code = TOO_BIG
+        if code == 0 and (kind == INCREMENT or kind == DECREMENT):
+            if not is_there:
+                if not read_number(given, new[VALUE_AT], new[VALUE_END], &number):
+                    return REFER
+            elif not counted(kind, old, there, &number):
+                code = BAD_NUMBER
+        if code:
+            told[0], told[1], told[2] = code, 0, 0
+            return UNMET
+        if old != NULL and not is_there:
+            return self.halt(old, old_size)
+        if kind == TOUCH:
+            cas = there[CAS]
+        elif kind == BURY and how & TAKEN:
+            cas = new[CAS]
+        if not cas:
+            cas = self.next_after(there[CAS] if is_there else 0, is_there)
+        if not is_there or kind <= REPLACE:
+            put_given(given, given_size, new, cas, NO_HOPS_MADE, made)
+        else:
+            put_changed(kind, number, given, new, old, old_size, there, cas, made)
+        told[0], told[1], told[2] = 0, cas, 0
+        if kind == INCREMENT or kind == DECREMENT:
+            told[2] = number
+        return DONE
+
+    cdef int halt(self, Source old, Py_ssize_t old_size) except -1:
+        self.obstacle = (<char*>old)[:old_size]
+        return HALTED
+
+    cdef u64 next_after(self, u64 old, bint is_there) noexcept:
+        """A new CAS, and not `old`."""
+        cdef u64 given = self.cas
+        if given == old:
+            given += 1
+        self.cas = given + 1
+        return given
+
+
+cdef u64 verdict(u64 kind, u64 how, u64 cas, bint is_there, u64 old) noexcept:
+    """As `bucket.change._verdict`."""
+    if not is_there:
+        if kind == APPEND or kind == PREPEND:
+            return NOT_STORED
+        if kind == SET or kind == ADD:
+            return MISSING if cas else 0
+        if kind == INCREMENT or kind == DECREMENT:
+            return MISSING if how & NO_CREATE else 0
+        return MISSING
+    if cas and kind != LOOK and kind != TOUCH and not how & TAKEN:
+        return 0 if cas == old else EXISTS
+    return EXISTS if kind == ADD else 0
+
+
+cdef bint is_blank(unsigned char one) noexcept:
+    return one == 0x20 or 0x09 <= one <= 0x0D
+
+
+cdef bint read_number(Source data, u64 at, u64 end, u64* number) noexcept:
+    """The number as which a value begins. False: it begins with none below 2^64."""
+    cdef u64 value = 0, digit, first
+    while at < end and is_blank(data[at]):
+        at += 1
+    if at < end and data[at] == 0x2B:
+        at += 1
+    first = at
+    while at < end and 0x30 <= data[at] <= 0x39:
+        digit = data[at] - 0x30
+        if value > (<u64>-1 - digit) // 10:
+            return False
+        value = value * 10 + digit
+        at += 1
+    if at == first or at - first > DIGITS:
+        return False
+    if at < end and not is_blank(data[at]) and data[at] != 0:
+        return False
+    number[0] = value
+    return True
+
+
+cdef bint counted(u64 kind, Source old, u64* there, u64* number) noexcept:
+    """The number of an item, so much more or less. False: it has none."""
+    cdef u64 before
+    if not read_number(old, there[VALUE_AT], there[VALUE_END], &before):
+        return False
+    if kind == INCREMENT:
+        number[0] = before + number[0]  # modulo 2^64
+    else:
+        number[0] = before - number[0] if before > number[0] else 0
+    return True
+
+
+cdef bint is_same(Source given, u64* new, Source old, u64* there) noexcept:
+    """Whether two tuples of items differ in nothing but their TTL."""
+    cdef u64 size = new[META_END] - 1, i
+    if there[META_END] - 1 != size:
+        return False
+    for i in range(1, size + 1):
+        if given[i] != old[i]:
+            return False
+    return True
+
+
+cdef Py_ssize_t put_part(Source data, u64 start, u64 stop, Target out, Py_ssize_t at) noexcept:
+    """Copy a part of a tuple."""
+    memcpy(out + at, data + start, stop - start)
+    return at + <Py_ssize_t>(stop - start)
+
+
+cdef Py_ssize_t put_end(
+    Source data, u64* fields, u64 cas, u64 ttl, Target out, Py_ssize_t at
+) noexcept:
+    """Write the CAS, what stands behind that of a tuple, and the TTL."""
+    at = rows.put_uint(out, at, cas)
+    at = put_part(data, fields[TAIL_AT], fields[META_END], out, at)
+    return at if ttl == NO_HOPS_MADE else rows.put_uint(out, at, ttl)
+
+
+cdef int put_given(
+    Source given, Py_ssize_t size, u64* new, u64 cas, u64 ttl, Room made
+) except -1:
+    """Write the given tuple with another CAS and TTL."""
+    cdef Py_ssize_t at
+    made.need(size + ROOM)
+    made.data[0] = 0x9A if ttl == NO_HOPS_MADE else 0x9B
+    at = put_part(
+        given, 1, bucket.uint_stop(given, new[FLAGS_END], size), made.data, 1)
+    made.size = put_end(given, new, cas, ttl, made.data, at)
+    return 0
+
+
+cdef int put_changed(
+    u64 kind, u64 number, Source given, u64* new, Source old, Py_ssize_t old_size, u64* there,
+    u64 cas, Room made
+) except -1:
+    """Write what a change makes of the tuple that is there."""
+    cdef u64 before = there[VALUE_END] - there[VALUE_AT], more = new[VALUE_END] - new[VALUE_AT]
+    cdef u64 ttl = new[TTL] if kind == BURY else NO_HOPS_MADE
+    cdef Py_ssize_t at
+    cdef Target out
+    made.need(old_size + more + ROOM)
+    out = made.data
+    out[0] = 0x9A if ttl == NO_HOPS_MADE else 0x9B
+    if kind == TOUCH:
+        at = put_part(old, 1, there[FLAGS_END], out, 1)
+        at = rows.put_uint(out, at, new[EXPIRY])
+        made.size = put_end(old, there, cas, ttl, out, at)
+        return 0
+    at = put_part(old, 1, there[HEAD_END], out, 1)
+    if kind == BURY:
+        at = put_size(0, out, at)
+        at = put_part(old, there[FLAGS_AT], there[FLAGS_END], out, at)
+        out[at] = 0
+        made.size = put_end(old, there, cas, ttl, out, at + 1)
+        return 0
+    if kind == APPEND:
+        at = put_size(before + more, out, at)
+        at = put_part(old, there[VALUE_AT], there[VALUE_END], out, at)
+        at = put_part(given, new[VALUE_AT], new[VALUE_END], out, at)
+    elif kind == PREPEND:
+        at = put_size(before + more, out, at)
+        at = put_part(given, new[VALUE_AT], new[VALUE_END], out, at)
+        at = put_part(old, there[VALUE_AT], there[VALUE_END], out, at)
+    else:
+        at = put_text(number, before, out, at)
+    at = put_part(
+        old, there[FLAGS_AT], bucket.uint_stop(old, there[FLAGS_END], old_size), out, at)
+    made.size = put_end(old, there, cas, ttl, out, at)
+    return 0
+
+
+cdef Py_ssize_t put_size(u64 size, Target out, Py_ssize_t at) noexcept:
+    """Write the head of a bin in its shortest form."""
+    if size <= 0xFF:
+        out[at], out[at + 1] = 0xC4, <unsigned char>size
+        return at + 2
+    if size <= 0xFFFF:
+        out[at] = 0xC5
+        return bucket.put2(out, at + 1, size)
+    out[at] = 0xC6
+    return bucket.put4(out, at + 1, size)
+
+
+cdef Py_ssize_t put_text(u64 number, u64 least, Target out, Py_ssize_t at) noexcept:
+    """Write a number as text, with blanks behind it up to `least` bytes."""
+    cdef unsigned char[DIGITS_ROOM] digits
+    cdef Py_ssize_t count = 0, i
+    cdef u64 size
+    while True:
+        digits[count] = 0x30 + <unsigned char>(number % 10)
+        number //= 10
+        count += 1
+        if number == 0:
+            break
+    size = max(<u64>count, least)
+    at = put_size(size, out, at)
+    for i in range(count):
+        out[at + i] = digits[count - 1 - i]
+    memset(out + at + count, 0x20, size - count)
+    return at + <Py_ssize_t>size

@@ -1,0 +1,336 @@
+"""A client for Greenstack servers: documents, transactions, buckets, and change streams.
+
+::
+
+    async with Client("greenstack://ada:secret@127.0.0.1:11210/orders") as client:
+        answer = await client.set(b"order:1", b'{"qty": 3}', datatype=1)
+        document = await client.get(b"order:1")
+        await client.transaction([Put(b"a", b"1"), Put(b"b", b"2"), Remove(b"c")])
+        async with client.follow(b"my-feed", snapshot=True) as changes:
+            async for step in changes:
+                ...
+
+Calls may be made at a time; those of one `lane` are done in order, others as they come. A change
+whose connection broke may or may not have happened: the caller gets `Unreachable` and decides (a
+CAS makes that safe). REMOVE, transactions' removals and `follow` need logweir at the other end, and
+say so: `PeerRefused`. What a server answers otherwise is `PeerRefused`, too, with its status in
+`result`; a document that is not there is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Self
+
+from logweir.errors import ConfigError, PeerRefused
+from logweir.limits import CONNECT_SECONDS
+from logweir.replication.dialer import Reconnecting
+from logweir.replication.greenstack.client.connection import Connection, Notice, Stream, status_of
+from logweir.replication.greenstack.follow.incoming import Ended, Step
+from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import (
+    Document,
+    Feature,
+    MutationAnswer,
+    Operation,
+    StreamOpen,
+    decode_buckets,
+    decode_get_answer,
+    encode_bucket,
+    encode_create,
+    encode_delete,
+    encode_get,
+    encode_remove,
+)
+from logweir.replication.urls import Url
+from logweir.wal.vclock import VClock
+
+__all__ = ["Client", "Put", "Remove", "Steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """One change by MUTATION. `operation`: see `messages.Operation`; the rest as `Document`."""
+
+    id: bytes
+    value: bytes = b""
+    operation: Operation = Operation.SET
+    cas: int = 0
+    flags: int = 0
+    expiration: str = ""
+    datatype: int = 0
+    compression: int = 0
+    vbucket: int = 0
+
+    def frame(self, flex: dict[int, bytes]) -> Frame:
+        """The request."""
+        document = Document(
+            self.id,
+            self.value,
+            self.flags,
+            self.expiration,
+            self.compression,
+            self.datatype,
+            self.cas,
+        )
+        entries = {**flex, FlexKey.VBUCKET: self.vbucket.to_bytes(2, "big")}
+        return Frame(Opcode.MUTATION, payload=document.encode(self.operation), flex=entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """One removal."""
+
+    id: bytes
+    cas: int = 0
+    vbucket: int = 0
+
+    def frame(self, flex: dict[int, bytes]) -> Frame:
+        """The request."""
+        entries = {**flex, FlexKey.VBUCKET: self.vbucket.to_bytes(2, "big")}
+        return Frame(Opcode.REMOVE, payload=encode_remove(self.id, self.cas), flex=entries)
+
+
+class Steps:
+    """A change stream, step by step (`incoming`); each is acknowledged when the next is asked for.
+
+    Ends when the server has ended the stream with Success (`follow=False`); another end is raised
+    as `PeerRefused`.
+    """
+
+    def __init__(self, stream: Stream, url: str) -> None:
+        self.instance = stream.instance
+        self._stream = stream
+        self._url = url
+        self._last: Step | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Step:
+        if self._last is not None:
+            self._stream.acknowledge(self._last)
+        step = await self._stream.step()
+        self._last = step
+        if isinstance(step, Ended):
+            self._last = None
+            if step.status == Status.SUCCESS:
+                raise StopAsyncIteration
+            text = f"{self._url}: the server ended the stream: {step.reason}"
+            raise PeerRefused(text, result=status_of(step.status))
+        return step
+
+
+class Client(Reconnecting[Connection]):
+    """One server. Connects when it is first needed, and again when the connection was lost.
+
+    `on_notice`: called with code and text of what the server tells.
+    """
+
+    def __init__(
+        self,
+        url: str | Url,
+        *,
+        on_notice: Notice | None = None,
+        features: tuple[int, ...] = tuple(Feature),
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
+        super().__init__(url)
+        if self.url.scheme != "greenstack":
+            raise ConfigError("url", f"{self.url} is no address of a Greenstack server")
+        self._on_notice = on_notice
+        self._features = features
+        self._connect_seconds = connect_seconds
+
+    async def _connect(self) -> Connection:
+        return await Connection.open(
+            self.url,
+            features=self._features,
+            on_notice=self._on_notice,
+            timeout_seconds=self._connect_seconds,
+        )
+
+    # --- documents --------------------------------------------------------------------------------
+
+    async def get(
+        self, key: bytes, *, vbucket: int = 0, lane: bytes | None = None
+    ) -> Document | None:
+        """The document; None: there is none."""
+        flex = {**_lane(lane), FlexKey.VBUCKET.value: vbucket.to_bytes(2, "big")}
+        request = Frame(Opcode.GET, payload=encode_get(key), flex=flex)
+        answer = await (await self.connection()).ask(request)
+        if answer.status == Status.NOT_FOUND:
+            return None
+        self._check(answer, f"document {key!r}")
+        return decode_get_answer(answer.payload)
+
+    async def put(
+        self, change: Put | Remove, *, lane: bytes | None = None, priority: int | None = None
+    ) -> MutationAnswer:
+        """Make one change; returns when it is durable."""
+        flex = _lane(lane)
+        if priority is not None:
+            flex[FlexKey.PRIORITY] = bytes((priority,))
+        connection = await self.connection()
+        self._check_feature(connection, change)
+        answer = await connection.ask(change.frame(flex))
+        self._check(answer, f"document {change.id!r}")
+        return MutationAnswer.decode(answer.payload)
+
+    async def set(
+        self,
+        key: bytes,
+        value: bytes,
+        *,
+        cas: int = 0,
+        flags: int = 0,
+        expiration: str = "",
+        datatype: int = 0,
+        vbucket: int = 0,
+    ) -> MutationAnswer:
+        """Store a document; with a CAS only if it still has that."""
+        return await self.put(
+            Put(
+                key,
+                value,
+                cas=cas,
+                flags=flags,
+                expiration=expiration,
+                datatype=datatype,
+                vbucket=vbucket,
+            )
+        )
+
+    async def remove(self, key: bytes, *, cas: int = 0, vbucket: int = 0) -> MutationAnswer:
+        """Remove a document."""
+        return await self.put(Remove(key, cas, vbucket))
+
+    async def set_all(
+        self, changes: Sequence[Put | Remove], *, lane: bytes | None = None
+    ) -> Sequence[PeerRefused | None]:
+        """Make many changes, each for itself, in order, with one answer at the end.
+
+        They are sent as quiet requests; returns, of each, the refusal, or None if it succeeded.
+        """
+        connection = await self.connection()
+        frames = []
+        for change in changes:
+            self._check_feature(connection, change)
+            frame = change.frame(_lane(lane))
+            frames.append(replace(frame, flags=Flag.QUIET))
+        futures = await connection.send(*frames, Frame(Opcode.NOOP, flex=_lane(lane)))
+        await futures[-1]
+        return [
+            None if answer is None else self._refusal(answer, f"document {change.id!r}")
+            for change, answer in zip(changes, await asyncio.gather(*futures[:-1]), strict=True)
+        ]
+
+    async def transaction(
+        self, changes: Sequence[Put | Remove], *, lane: bytes | None = None
+    ) -> Sequence[MutationAnswer]:
+        """Make all changes together, or none. Raises `PeerRefused` for the one that failed."""
+        connection = await self.connection()
+        frames = []
+        for number, change in enumerate(changes):
+            self._check_feature(connection, change)
+            frame = change.frame(_lane(lane))
+            is_last = number == len(changes) - 1
+            frames.append(frame if is_last else replace(frame, flags=Flag.MORE))
+        if not frames:
+            return ()
+        answers = await asyncio.gather(*await connection.send(*frames))
+        refusals = [
+            self._refusal(answer, f"document {change.id!r}")
+            for change, answer in zip(changes, answers, strict=True)
+            if answer is not None
+        ]
+        found = [one for one in refusals if one is not None]
+        found.sort(key=lambda one: one.result == Status.INVALID_STATE)
+        if found:
+            raise found[0]
+        return [MutationAnswer.decode(answer.payload) for answer in answers if answer is not None]
+
+    # --- buckets ----------------------------------------------------------------------------------
+
+    async def buckets(self) -> Sequence[str]:
+        """The buckets that may be used."""
+        answer = await (await self.connection()).ask(Frame(Opcode.LIST_BUCKETS))
+        self._check(answer, "the list of buckets")
+        return decode_buckets(answer.payload)
+
+    async def select(self, bucket: str, *, lane: bytes | None = None) -> None:
+        """Use another bucket, on this connection and in that lane."""
+        request = Frame(Opcode.SELECT_BUCKET, payload=encode_bucket(bucket), flex=_lane(lane))
+        self._check(await (await self.connection()).ask(request), f"bucket {bucket!r}")
+
+    async def create_bucket(self, name: str) -> None:
+        """Make a bucket."""
+        request = Frame(Opcode.CREATE_BUCKET, payload=encode_create(name))
+        self._check(await (await self.connection()).ask(request), f"bucket {name!r}")
+
+    async def delete_bucket(self, name: str) -> None:
+        """Remove a bucket with its documents."""
+        request = Frame(Opcode.DELETE_BUCKET, payload=encode_delete(name))
+        self._check(await (await self.connection()).ask(request), f"bucket {name!r}")
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def follow(
+        self,
+        name: bytes,
+        *,
+        start: VClock | None = None,
+        snapshot: bool = False,
+        buckets: Sequence[str] = (),
+        window_bytes: int = 1024 * 1024,
+        follow: bool = True,
+        heartbeat_seconds: int = 10,
+    ) -> AsyncIterator[Steps]:
+        """A change stream under a name that this connection does not use.
+
+        `start`: a position of an earlier step of the same server; `buckets`: all unless named.
+        Raises `PeerRefused`, with Rollback or PositionGone where only a snapshot helps.
+        """
+        asked = StreamOpen(
+            VClock() if start is None else start,
+            snapshot,
+            tuple(buckets),
+            window_bytes,
+            follow,
+            heartbeat_seconds,
+        )
+        stream = await (await self.connection()).stream(name, asked)
+        try:
+            yield Steps(stream, str(self.url))
+        finally:
+            stream.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check(self, answer: Frame, what: str) -> None:
+        refusal = self._refusal(answer, what)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self, answer: Frame, what: str) -> PeerRefused | None:
+        if answer.status == Status.SUCCESS:
+            return None
+        status = status_of(answer.status)
+        name = status.name.lower().replace("_", " ")
+        return PeerRefused(f"{self.url}: {what}: {name} ({answer.status:#06x})", result=status)
+
+    def _check_feature(self, connection: Connection, change: Put | Remove) -> None:
+        if isinstance(change, Remove) and Feature.REMOVE not in connection.features:
+            raise PeerRefused(
+                f"{self.url}: {connection.agent} has no REMOVE, which is logweir's extension",
+                result=Status.NOT_IMPLEMENTED,
+                hint="set the document with an expiration in the past",
+            )
+
+
+def _lane(lane: bytes | None) -> dict[int, bytes]:
+    return {} if lane is None else {FlexKey.LANE.value: lane}

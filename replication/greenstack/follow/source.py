@@ -1,0 +1,284 @@
+"""Following another logweir by Greenstack: a change stream of one bucket, applied here.
+
+The first time, or when the server no longer has what comes behind our position (or is another
+instance than it was), a snapshot is taken: documents are stored as they come and their keys noted
+(8 bytes each); at its end what was not among them is removed here, and the position is kept in the
+same transaction. A snapshot that breaks off removes nothing and is taken anew.
+
+From then on what comes in one step is applied as one transaction together with the position behind
+it (`logweir_position`: stream "greenstack", the bucket's name, a map from origin id to lsn and the
+server's UUID), and acknowledged when that is durable: each change is taken once. A document that is
+here already as it comes makes no row, so two servers may follow one another. CAS, flags, datatype
+and expiration stay as they came. The source has caught up when nothing was left, and at the latest
+when all is here that the server had when the stream was opened.
+
+A server without the extension, and one that is no Greenstack server, is told as what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from logweir.errors import PeerRefused, SourceStopped, Unreachable
+from logweir.limits import UPSTREAM_STEP_BYTES
+from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
+from logweir.replication.greenstack.client.connection import Connection, Stream, status_of
+from logweir.replication.greenstack.follow.incoming import (
+    Alive,
+    CaughtUp,
+    Change,
+    Ended,
+    Rows,
+    SnapshotBegins,
+    SnapshotEnds,
+    Step,
+)
+from logweir.replication.greenstack.wire.codec import Status
+from logweir.replication.greenstack.wire.messages import Feature, StreamOpen
+from logweir.replication.logs import get_logger
+from logweir.replication.memcached.follow import SeenKeys
+from logweir.replication.runner import Progress, SourceState
+from logweir.replication.service.names import local_name
+from logweir.replication.service.shared import Shared
+from logweir.replication.stream import positions
+from logweir.replication.urls import Url
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.wal.vclock import VClock
+
+__all__ = ["GreenstackSource"]
+
+_log = get_logger("logweir.replication.greenstack")
+
+_STREAM: Final = "greenstack"
+_INSTANCE: Final = "instance"
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_NOTE_ROWS: Final = 1000
+_ANEW: Final = frozenset((Status.ROLLBACK, Status.POSITION_GONE))
+
+
+class GreenstackSource:
+    """One server, for a `Runner`. `shared`: our own server's state."""
+
+    def __init__(self, shared: Shared, url: Url) -> None:
+        self._shared = shared
+        self._url = url
+        self._theirs = url.path[0] if url.path else DEFAULT_BUCKET
+        self._local = local_name(url.option("name"), self._theirs)
+        self._buckets = Buckets(shared.log, shared.options.clock)
+        self.name = f"logweir-{shared.log.instance}".encode()
+
+    @property
+    def url(self) -> str:
+        """See `Source`."""
+        return str(self._url)
+
+    async def attempt(self, progress: Progress) -> None:
+        """See `Source`."""
+        bucket = self._buckets.fill(self._local)
+        positions.make_spaces(self._shared.log)
+        connection = await Connection.open(self._url, features=(Feature.CHANGE_STREAM,))
+        progress.alive()
+        try:
+            if Feature.CHANGE_STREAM not in connection.features:
+                raise SourceStopped(
+                    f"{self.url}: {connection.agent or 'the server'} does not offer change "
+                    "streams, which are logweir's extension of Greenstack",
+                    hint="Greenstack itself has none: a Couchbase server can be followed by TAP",
+                )
+            stream = await self._open(connection)
+            await _Following(self, bucket, stream, progress).run()
+        finally:
+            connection.close("the follower is done")
+
+    async def _open(self, connection: Connection) -> Stream:
+        name = self._theirs
+        position, instance = self.tokens(self._local)
+        if instance:
+            asked = StreamOpen(position, buckets=(name,), window_bytes=_WINDOW_BYTES)
+            try:
+                stream = await connection.stream(self.name, asked)
+            except PeerRefused as error:
+                if error.result not in _ANEW:
+                    raise
+                _log.warning("greenstack.position_lost", url=self.url, reason=str(error))
+            else:
+                if stream.instance == instance:
+                    return stream
+                _log.warning("greenstack.other_instance", url=self.url, instance=stream.instance)
+                stream.close()
+        _log.info("greenstack.full_copy", url=self.url, bucket=name)
+        asked = StreamOpen(snapshot=True, buckets=(name,), window_bytes=_WINDOW_BYTES)
+        return await connection.stream(self.name, asked)
+
+    def tokens(self, bucket: str) -> tuple[VClock, str]:
+        """Position and UUID of the server's instance; "": there is no position yet."""
+        found = dict(positions.position(self._shared.log, self.url, _STREAM, bucket) or {})
+        instance = str(found.pop(_INSTANCE, ""))
+        return VClock({int(origin): int(lsn) for origin, lsn in found.items()}), instance
+
+    async def apply(
+        self, bucket: Bucket, work: Callable[[GroupItems, Group], None], size: int
+    ) -> None:
+        """Do `work` as one transaction; returns when it is durable."""
+        now = self._shared.options.clock
+
+        def apply(group: Group) -> None:
+            items = GroupItems(bucket, group, now())
+            items.divides = False
+            work(items, group)
+
+        await self._shared.run(Job(apply, size))
+
+    def note(self, group: Group, bucket: Bucket, position: VClock, instance: str) -> None:
+        """Keep a position, in the open transaction."""
+        tokens: dict[str, object] = {str(origin): lsn for origin, lsn in position.items()}
+        tokens[_INSTANCE] = instance
+        time_ms = int(self._shared.options.clock() * 1000)
+        positions.put_position(group, self.url, _STREAM, bucket.name, tokens, time_ms)
+
+    def lag_seconds(self, timestamp: float) -> float:
+        """How long ago something happened at the server, by our clock."""
+        return max(self._shared.options.clock() - timestamp, 0.0)
+
+
+class _Following:
+    """One stream: steps in, acknowledgements out."""
+
+    def __init__(
+        self, source: GreenstackSource, bucket: Bucket, stream: Stream, progress: Progress
+    ) -> None:
+        self._source = source
+        self._bucket = bucket
+        self._stream = stream
+        self._progress = progress
+        self._seen: SeenKeys | None = None  # inside a snapshot
+        self._follows = False
+        self._noted = source.tokens(bucket.name)[0]
+
+    async def run(self) -> None:
+        """Until the stream or the connection ends, which raises."""
+        self._progress.state(SourceState.SYNCING)
+        while True:
+            step = await self._stream.step()
+            self._progress.alive()
+            match step:
+                case Rows():
+                    await self._rows(step)
+                case SnapshotBegins():
+                    self._seen = SeenKeys(self._source.name[:64])
+                case SnapshotEnds():
+                    await self._snapshot_ends(step.position)
+                case CaughtUp() | Alive():
+                    await self._reach(step.position)
+                    self._follow(isinstance(step, CaughtUp), step.position)
+                case Ended():
+                    raise self._ended(step)
+
+    def _ended(self, step: Ended) -> Unreachable:
+        status = status_of(step.status)
+        text = f"the server ended the stream: {step.reason} ({status.name.lower()})"
+        return Unreachable(self._source.url, text, hint="see the server's log")
+
+    async def _rows(self, first: Rows) -> None:
+        """Apply a step and what has come behind it."""
+        steps: list[Step] = [first]
+        changes = list(first.changes)
+        position, size = first.position, first.size_bytes
+        while self._stream.waiting and size < UPSTREAM_STEP_BYTES:
+            following = self._stream.peek()
+            if not isinstance(following, Rows):
+                break
+            steps.append(await self._stream.step())
+            changes += following.changes
+            position, size = following.position, size + following.size_bytes
+        await self._apply(changes, position, size)
+        self._stream.acknowledge(*steps)
+        lag = self._source.lag_seconds(changes[-1].timestamp) if position is not None else None
+        self._progress.applied(len(changes), _place(position), lag)
+        self._follow(False, position)
+
+    def _follow(self, nothing_left: bool, position: VClock | None) -> None:
+        """Tell it once everything is here that the server had when it was asked."""
+        if self._follows or self._seen is not None or position is None:
+            return
+        if nothing_left or position.covers(self._stream.opened_at):
+            self._follows = True
+            self._progress.state(SourceState.FOLLOWING)
+
+    async def _apply(self, changes: Sequence[Change], position: VClock | None, size: int) -> None:
+        seen = self._seen
+
+        def work(items: GroupItems, group: Group) -> None:
+            for change in changes:
+                _apply(items, change)
+                if position is None:
+                    group.divide()
+            if position is not None:
+                self._source.note(group, self._bucket, position, self._stream.instance)
+
+        if seen is not None:
+            for change in changes:
+                if change.item is not None and not change.is_removal:
+                    seen.add(change.item.key)
+        await self._source.apply(self._bucket, work, size)
+        if position is not None:
+            self._noted = position
+
+    async def _snapshot_ends(self, position: VClock) -> None:
+        """Remove what the server does not have, and keep the position."""
+        seen, self._seen = self._seen, None
+        assert seen is not None
+
+        def work(items: GroupItems, group: Group) -> None:
+            for vbucket in items.states():
+                for item in items.of_vbucket(vbucket):
+                    if item.key not in seen:
+                        items.remove(item.key, vbucket)
+                        group.divide()
+            self._source.note(group, self._bucket, position, self._stream.instance)
+
+        await self._source.apply(self._bucket, work, UPSTREAM_STEP_BYTES)
+        self._noted = position
+        self._progress.applied(0, _place(position), None)
+        self._follow(False, position)
+
+    async def _reach(self, position: VClock) -> None:
+        """Everything up to here was taken; rows of other buckets are behind us. Kept now and then:
+        where two follow one another each note would be news to the other."""
+        if self._seen is not None or position.signature < self._noted.signature + _NOTE_ROWS:
+            return
+        _, instance = self._source.tokens(self._bucket.name)
+        if not instance:
+            return
+
+        def work(items: GroupItems, group: Group) -> None:
+            del items
+            self._source.note(group, self._bucket, position, self._stream.instance)
+
+        await self._source.apply(self._bucket, work, 256)
+        self._noted = position
+
+
+def _place(position: VClock | None) -> str:
+    if position is None:
+        return "snapshot"
+    return " ".join(f"{origin}:{lsn}" for origin, lsn in sorted(position.items()))
+
+
+def _apply(items: GroupItems, change: Change) -> None:
+    """Make one change, unless it is made already."""
+    item = change.item
+    if item is None:
+        items.flush()
+        return
+    if change.is_removal:
+        items.remove(item.key, item.vbucket, cas=item.cas)
+        return
+    if items.find(item.key) == item:
+        return
+    if items.state(item.vbucket) is None:
+        items.set_state(item.vbucket, VbucketState.ACTIVE)
+    items.put(item)

@@ -1,0 +1,189 @@
+"""Rows of the log, and tuples of a bucket, as the frames of a change stream, many at a time.
+
+The bytes are those that `stream.Outgoing.row` makes of the same changes one by one. What is odd
+(`pushkernel`) is left to that. `Names` says of which buckets a stream is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import ModuleType
+from typing import Final
+
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.replication.greenstack.serve import runs
+from logweir.replication.greenstack.wire import pushkernel
+from logweir.replication.greenstack.wire.codec import FlexKey
+from logweir.replication.iproto.wire import kernel as iproto_kernel
+from logweir.store.schema.bulk import interpreted
+
+__all__ = [
+    "Names",
+    "Pushed",
+    "PushedHow",
+    "Pushes",
+    "interpreted_kernel",
+    "lsns_of",
+    "push_documents",
+]
+
+
+def interpreted_kernel() -> ModuleType:
+    """The kernel as plain Python, and the others that it calls."""
+    return interpreted(pushkernel)
+
+
+_is_mixed: Final = not pushkernel.COMPILED and (runs.ANY_COMPILED or iproto_kernel.COMPILED)
+kernel: Final = interpreted_kernel() if _is_mixed else pushkernel
+_ROOM_BYTES: Final = 2 * 1024 * 1024
+_rooms: Final[list[bytearray]] = []
+"""Buffers to be used again: memory that is new costs more than what is done in it."""
+
+
+class PushedHow(IntEnum):
+    """Why no more was written: all is done; there was no room or credit; what is next is odd."""
+
+    DONE = kernel.DONE
+    STOPPED = kernel.STOPPED
+    ODD = kernel.ODD
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Frames. `at`: the byte of the block, or the number of the tuple, that is next; `count`: how
+    many frames."""
+
+    data: bytes
+    at: int
+    count: int
+    how: PushedHow
+
+
+class Names:
+    """The buckets of a stream. `buckets`: name by the id of its space."""
+
+    __slots__ = ("bounds", "entries", "spaces")
+
+    def __init__(self, buckets: Mapping[int, str]) -> None:
+        self.spaces = array("Q", sorted(buckets))
+        self.bounds = array("Q", (0,))
+        entries = bytearray()
+        for space_id in self.spaces:
+            entries += entry(FlexKey.BUCKET, buckets[space_id].encode())
+            self.bounds.append(len(entries))
+        self.entries = bytes(entries)
+
+
+def entry(key: FlexKey, value: bytes) -> bytes:
+    """One flex entry."""
+    return key.to_bytes(2, "big") + len(value).to_bytes(2, "big") + value
+
+
+def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
+    """The lsns of a vclock's items by replica id."""
+    lsns = array("Q", bytes(8 * VCLOCK_COMPONENTS))
+    for replica_id, lsn in reached:
+        lsns[replica_id] = lsn
+    return lsns
+
+
+class Pushes:
+    """The rows of several blocks as frames, one block's behind the other's.
+
+    `lsns`: what was had already, by replica id, raised by what is taken, for `take_from`; `front`:
+    the flex entries before that of the vbucket; `opaque`: of the first frame. No transaction is
+    begun once `limit_bytes` are written. A `wal.reader.Taker`.
+    """
+
+    counts_all: Final = False
+
+    def __init__(
+        self, lsns: array[int], names: Names, front: bytes, opaque: int, limit_bytes: int
+    ) -> None:
+        self.lsns = lsns
+        self._begun = lsns[:]
+        self._names = names
+        self._front = front
+        self._limit_bytes = limit_bytes
+        self._numbers = array("Q", (0, 0, opaque, 0))
+        self._out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+        self.written_bytes = 0
+        """How many bytes of frames there are."""
+
+    def begin(self, lsns: array[int]) -> None:
+        """See `wal.reader.Taker`."""
+        self.lsns[:] = lsns
+        self._begun = lsns[:]
+
+    def last_lsns(self) -> dict[int, int]:
+        """The highest lsn of each replica id in what was taken, of rows that were not had."""
+        both = enumerate(zip(self.lsns, self._begun, strict=True))
+        return {replica_id: lsn for replica_id, (lsn, had) in both if lsn > had}
+
+    def add(self, data: bytes) -> bool:
+        """Take the rows of a block, all or, if it cannot, none: see `wal.reader.Taker`."""
+        lsns, numbers = self.lsns[:], self._numbers[:]
+        numbers[kernel.AT] = 0
+        if not data or self._run(data, lsns, numbers) != kernel.DONE:
+            return False
+        self.lsns[:], self._numbers = lsns, numbers
+        self.written_bytes = numbers[kernel.BYTES]
+        return True
+
+    def take_from(self, data: bytes, at: int) -> Pushed:
+        """Take the rows of a block from byte `at` on, which begins a transaction, as long as there
+        is room. Returns all that was taken; nothing can be added any more."""
+        self._numbers[kernel.AT] = at
+        how = self._run(data, self.lsns, self._numbers)
+        return _taken(self._out, self._numbers, how)
+
+    def take(self) -> Pushed:
+        """All that was taken. Nothing can be added any more."""
+        return _taken(self._out, self._numbers, kernel.DONE)
+
+    def _run(self, data: bytes, lsns: array[int], numbers: array[int]) -> int:
+        names = self._names
+        how: int = kernel.pushes(
+            data,
+            lsns,
+            names.spaces,
+            names.bounds,
+            names.entries,
+            self._front,
+            self._limit_bytes,
+            numbers,
+            self._out,
+        )
+        return how
+
+
+def push_documents(
+    tuples: list[bytes],
+    first: int,
+    name: str,
+    *,
+    wanted: bytes,
+    now: float,
+    front: bytes,
+    opaque: int,
+    limit_bytes: int,
+) -> Pushed:
+    """The tuples of a bucket from number `first` on, as documents of a snapshot.
+
+    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
+    expired at `now`, in Unix seconds; the rest as of `Pushes`.
+    """
+    numbers = array("Q", (first, 0, opaque, 0))
+    out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
+    named = entry(FlexKey.BUCKET, name.encode())
+    how = kernel.documents(tuples, wanted, int(now), named, front, limit_bytes, numbers, out)
+    return _taken(out, numbers, how)
+
+
+def _taken(out: bytearray, numbers: array[int], how: int) -> Pushed:
+    data = bytes(memoryview(out)[: numbers[kernel.BYTES]])
+    _rooms.append(out)
+    return Pushed(data, numbers[kernel.AT], numbers[kernel.FRAMES], PushedHow(how))

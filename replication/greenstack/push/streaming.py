@@ -1,0 +1,364 @@
+"""Driving one change stream: what exists if that is asked for, then what changes.
+
+==============  ====================================================================================
+asked           given
+==============  ====================================================================================
+no snapshot     every change behind the position; 0402 Rollback where our log does not have it,
+                0c00 PositionGone where it has no more what comes behind it
+snapshot        mark 1, what exists, mark 2 with the position for which it stands; then changes
+follow = false  mark 3 once nothing is left, then STREAM_CLOSE with Success
+==============  ====================================================================================
+
+The snapshot is read in short views, and what changes meanwhile is given with it: at mark 2 the
+client holds exactly what the buckets held at that mark's position. The position of mark 1 is an
+earlier one. Emptying a bucket meanwhile makes the snapshot begin anew, with another mark 1.
+
+Changes come in the order of our log, transaction by transaction. A removal's tombstone is not a row
+of its own. A change made by operations (UPDATE by another protocol) is given as the document that
+stands there now. Rows of other buckets count, too: the marks tell. Streams over all buckets take in
+new ones as they are made. A stream ends when a bucket that it names is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from logweir.errors import LogweirError, PositionUnavailable
+from logweir.replication.bucket.feed import Backfill, Change, transaction_changes
+from logweir.replication.bucket.item import VbucketState, unpack_item
+from logweir.replication.bucket.store import Bucket, ViewItems
+from logweir.replication.greenstack.push.pushing import Names, PushedHow, lsns_of
+from logweir.replication.greenstack.push.stream import STEP_BYTES, Outgoing, PushedRow
+from logweir.replication.greenstack.wire.codec import Status
+from logweir.replication.greenstack.wire.messages import MarkKind, StreamOpen
+from logweir.replication.stream.hub import Reader, Window
+from logweir.wal.columns import RowColumns
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.replication.greenstack.serve.endpoint import Conversation
+
+__all__ = ["Streaming", "transactions"]
+
+_STEP_ROWS: Final = 256
+
+Transaction = Sequence[tuple[Bucket, Change]]
+
+
+def transactions(changes: Sequence[tuple[Bucket, Sequence[Change]]]) -> Iterator[Transaction]:
+    """The changes of several buckets in one window, as the log's transactions in its order."""
+    found: dict[int, list[tuple[Bucket, Change]]] = {}
+    for bucket, of_bucket in changes:
+        part: list[tuple[Bucket, Change]] = []
+        for change in of_bucket:
+            part.append((bucket, change))
+            if change.position is not None:
+                found.setdefault(change.position.signature, []).extend(part)
+                part = []
+    several = len(changes) > 1
+    for signature in sorted(found) if several else found:
+        rows = found[signature]
+        if several and len(rows) > 1:
+            rows.sort(key=lambda row: row[1].signature)
+        yield rows
+
+
+@dataclass(slots=True)
+class _Ended(Exception):
+    """The stream is over."""
+
+    status: int
+    reason: str
+
+
+class Streaming:
+    """One stream of one connection. `outgoing`: its frames."""
+
+    def __init__(self, conversation: Conversation, outgoing: Outgoing, asked: StreamOpen) -> None:
+        self.outgoing = outgoing
+        self.asked = asked
+        self.task: asyncio.Task[None] | None = None
+        self._conversation = conversation
+        self._service = conversation.service
+        self._log = conversation.service.shared.log
+        self._link = conversation.link
+        self._room = asyncio.Event()
+        self._ending: _Ended | None = None
+        self._reader: Reader | None = None
+        self._pin = ""
+        self._known: dict[str, Bucket] = {}
+        self._caught_up = False
+
+    # --- what the conversation tells --------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be room now."""
+        self._room.set()
+
+    def end(self, status: int, reason: str) -> None:
+        """The stream is to end, and its client to be told."""
+        self._ending = self._ending or _Ended(status, reason)
+        self._room.set()
+        if self.task is not None:
+            self.task.cancel()
+
+    def close(self) -> None:
+        """The stream is gone; nothing is said."""
+        if self.task is not None:
+            self.task.cancel()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._unpin()
+
+    # --- the stream -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From the first frame to the last."""
+        try:
+            await self._run()
+        except PositionUnavailable as error:
+            self._say_closed(Status.POSITION_GONE, str(error))
+        except LogweirError as error:
+            self._say_closed(Status.INTERNAL_ERROR, str(error))
+        except _Ended as ended:
+            self._say_closed(ended.status, ended.reason)
+        except asyncio.CancelledError:
+            if self._ending is None:
+                raise
+            self._say_closed(self._ending.status, self._ending.reason)
+        self._conversation.stream_over(self.outgoing.name)
+        self._link.flush()
+
+    def _say_closed(self, status: int, reason: str) -> None:
+        self.outgoing.close(status, reason)
+
+    async def _run(self) -> None:
+        if self.asked.snapshot:
+            while await self._snapshot():
+                pass
+        else:
+            await self._read_from(self.asked.start)
+            self.outgoing.position = self.asked.start
+        await self._follow()
+
+    async def _read_from(self, position: VClock) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        start = position.with_lsn(0, self._log.applied.lsn(0))
+        self._reader = self._service.shared.settled.reader(start, step_bytes=STEP_BYTES)
+        if not self._log.knows_settled(start):
+            await self._reader.skip_aside()
+
+    def _buckets(self) -> Sequence[Bucket]:
+        """The buckets of this stream. A named one that is gone ends it."""
+        if not self.asked.buckets:
+            return self._conversation.readable()
+        found = []
+        for name in self.asked.buckets:
+            bucket = self._service.buckets.find(name)
+            known = self._known.get(name)
+            if bucket is None or (known is not None and known.space_id != bucket.space_id):
+                raise _Ended(Status.NO_BUCKET, f"bucket {name!r} was removed")
+            if not self._conversation.may_read(bucket):
+                raise _Ended(Status.NO_ACCESS, f"bucket {name!r} may no longer be read")
+            self._known[name] = bucket
+            found.append(bucket)
+        return found
+
+    # --- what exists ------------------------------------------------------------------------------
+
+    async def _snapshot(self) -> bool:
+        """Give what exists. Returns whether it has to begin anew: a bucket was emptied."""
+        start = self._log.applied
+        self._mark(MarkKind.SNAPSHOT_BEGINS, start.without_local())
+        await self._read_from(start)
+        self._pin = self._pin or f"greenstack:{id(self):x}"
+        self._log.retain(self._pin, start)
+        fills: dict[int, Backfill] = {}
+        end = start
+        for bucket in self._buckets():
+            fill = Backfill(self._log, bucket, self._vbuckets(bucket), self._service.now)
+            fills[bucket.space_id] = fill
+            while fill.end is None:
+                await self._put_tuples(bucket, fill.take_tuples(), fill.wanted)
+            end = end.merge(fill.end)
+        assert self._reader is not None
+        while not self._reader.vclock.covers(end):
+            window = self._reader.take()
+            if window is None:
+                await self._reader.wait()
+                continue
+            for bucket, change in _flat(transactions(self._changes(window))):
+                fill = fills.get(bucket.space_id)  # type: ignore[assignment]
+                if fill is not None and fill.was_seen(change):
+                    continue
+                if change.item is None:
+                    self._unpin()
+                    return True
+                row = self._row(bucket, change)
+                if row is not None:
+                    await self._put(PushedRow(row.bucket, row.item, row.is_removal), has_more=False)
+        self._unpin()
+        self._mark(MarkKind.SNAPSHOT_ENDS, self._reader.vclock.without_local())
+        return False
+
+    async def _put_tuples(self, bucket: Bucket, tuples: list[bytes], wanted: bytes) -> None:
+        """Give tuples of a bucket. `wanted`: one byte for each vbucket, 0: it is left out."""
+        clock, row = self._service.now(), 0
+        while row < len(tuples):
+            await self._takes()
+            pushed = self.outgoing.put_documents(
+                tuples, row, bucket.name, wanted, clock, self._link.time()
+            )
+            row = pushed.at
+            if pushed.how == PushedHow.ODD and self.outgoing.has_room:
+                item = unpack_item(tuples[row])
+                row += 1
+                is_wanted = item.vbucket >= len(wanted) or wanted[item.vbucket]
+                if is_wanted and not item.is_expired(clock):
+                    await self._put(PushedRow(bucket.name, item), has_more=False)
+            await self._pause()
+
+    def _vbuckets(self, bucket: Bucket) -> Sequence[int]:
+        with self._log.read_view() as view:
+            states = ViewItems(bucket, view, self._service.now()).states()
+        return [number for number, state in states.items() if state != VbucketState.DEAD]
+
+    def _unpin(self) -> None:
+        if self._pin:
+            self._log.release(self._pin)
+            self._pin = ""
+
+    # --- what changes -----------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        reader = self._reader
+        assert reader is not None
+        while True:
+            if await self._put_ahead(reader):
+                continue
+            window = reader.take()
+            if window is not None:
+                await self._put_window(window)
+                self.outgoing.position = reader.vclock.without_local()
+                continue
+            if not self._caught_up:
+                self._caught_up = True
+                self._mark(MarkKind.CAUGHT_UP, reader.vclock.without_local())
+            self._link.flush()
+            if not self.asked.follow:
+                raise _Ended(Status.SUCCESS, "nothing is left")
+            self._buckets()
+            await reader.wait()
+
+    def _changes(self, window: Window) -> Sequence[tuple[Bucket, Sequence[Change]]]:
+        known = self._service.changes
+        return [(bucket, known.of(window, bucket)) for bucket in self._buckets()]
+
+    async def _put_ahead(self, reader: Reader) -> bool:
+        """Give whole blocks as far as the log was read already. False, and nothing given, where
+        they have to be taken as a window."""
+        if not reader.is_ahead:
+            return False
+        await self._takes()
+        names = _names(self._buckets())
+        if not self.outgoing.put_packed(reader.pack, names, self._link.time()):
+            return False
+        self.outgoing.position = reader.vclock.without_local()
+        await self._pause()
+        return True
+
+    async def _put_window(self, window: Window) -> None:
+        buckets = self._buckets()
+        names = _names(buckets)
+        lsns = lsns_of(window.start.items())
+        for block in window.blocks:
+            columns, at = block.columns, 0
+            while at < len(columns.data):
+                await self._takes()
+                pushed = self.outgoing.put_rows(columns.data, at, lsns, names, self._link.time())
+                at = pushed.at
+                if pushed.how == PushedHow.ODD and self.outgoing.has_room:
+                    at = await self._put_odd(columns, at, lsns, buckets)
+                reached = {origin: lsn for origin, lsn in enumerate(lsns) if origin and lsn}
+                self.outgoing.position = VClock(reached)
+                await self._pause()
+
+    async def _put_odd(
+        self, columns: RowColumns, at: int, lsns: array[int], buckets: Sequence[Bucket]
+    ) -> int:
+        """Give the transaction that begins at byte `at` of a block. Returns where it ends."""
+        first = bisect_left(columns.row_offset, at)
+        last = next(end for end in columns.transaction_ends() if end > first)
+        rows: list[tuple[int, PushedRow | None]] = []
+        for bucket in buckets:
+            reached = dict(enumerate(lsns))
+            for change in transaction_changes(columns, first, last, reached, bucket.space_id):
+                rows.append((change.signature, self._row(bucket, change)))
+        rows.sort(key=lambda one: one[0])
+        kept = [row for _, row in rows if row is not None]
+        for i, row in enumerate(kept):
+            await self._put(row, has_more=i < len(kept) - 1)
+        for replica_id, lsn in zip(
+            columns.replica_id[first:last], columns.lsn[first:last], strict=True
+        ):
+            lsns[replica_id] = lsn
+        return int(columns.end_offset[last - 1])
+
+    def _row(self, bucket: Bucket, change: Change) -> PushedRow | None:
+        """A change as a row; None: it is followed by its removal."""
+        item = change.item
+        if change.partial and item is not None:
+            with self._log.read_view() as view:
+                item = ViewItems(bucket, view, 0.0).find(item.key)
+            if item is None:
+                return None
+        return PushedRow(
+            bucket.name, item, change.is_removal, change.lsn, change.origin, change.timestamp
+        )
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def _mark(self, kind: MarkKind, position: VClock) -> None:
+        self.outgoing.mark(kind, position, self._link.time(), self._conversation.session.time_us())
+
+    async def _put(self, row: PushedRow, *, has_more: bool) -> None:
+        if not row.lsn:
+            await self._takes()
+        self.outgoing.row(row, self._link.time(), has_more=has_more)
+        if not self.outgoing.rows % _STEP_ROWS:
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Let the loop turn; a transaction once begun does not wait for credit."""
+        self._link.flush()
+        if self._link.is_open and not self._link.writable:
+            await self._link.drained()
+        await asyncio.sleep(0)
+
+    async def _takes(self) -> None:
+        """Wait until the client takes another transaction."""
+        while not self.outgoing.has_room or not self._link.writable:
+            self._link.flush()
+            self._room.clear()
+            if not self._link.is_open:
+                await self._link.gone  # which cancels us
+            elif not self._link.writable:
+                await self._link.drained()
+            else:
+                await self._room.wait()
+
+
+def _names(buckets: Sequence[Bucket]) -> Names:
+    return Names({bucket.space_id: bucket.name for bucket in buckets})
+
+
+def _flat(found: Iterator[Transaction]) -> Iterator[tuple[Bucket, Change]]:
+    for transaction in found:
+        yield from transaction

@@ -1,0 +1,103 @@
+"""Buckets as Greenstack clients see them: who may use which, making and removing them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Final
+
+from logweir.errors import LogweirError, RequestError
+from logweir.replication.bucket.item import DEFAULT_BUCKET
+from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets
+from logweir.replication.greenstack.serve.lanes import Pending
+from logweir.replication.greenstack.wire.codec import Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import decode_create, decode_delete
+from logweir.replication.service.access import ALL_BITS, GUEST_ID, Privilege
+from logweir.replication.service.shared import Shared
+from logweir.store import Log
+
+__all__ = ["Definitions"]
+
+_BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_\-.%]{1,100}", re.ASCII)
+_TYPES: Final = range(3)
+
+
+class Definitions:
+    """The buckets of one store, and the grants of its users."""
+
+    def __init__(self, shared: Shared, buckets: Buckets) -> None:
+        self._shared = shared
+        self._buckets = buckets
+
+    def may(self, user_id: int, bucket: Bucket, wanted: Privilege) -> bool:
+        """Whether a user has a privilege on a bucket."""
+        shared = self._shared
+        space = shared.log.schema.get(bucket.space_id)
+        if space is None:
+            return False
+        try:
+            access = shared.access(user_id)
+            is_guest = user_id == GUEST_ID and access.universe != ALL_BITS
+            if is_guest and bucket.name != DEFAULT_BUCKET:
+                return False
+            access.check(wanted, "space", space.id, space.owner, space.name)
+        except RequestError:
+            return False
+        return True
+
+    def visible(self, user_id: int) -> list[str]:
+        """The names of the buckets that a user may read or write."""
+        wanted = (Privilege.READ, Privilege.WRITE)
+        return sorted(
+            bucket.name
+            for bucket in self._buckets.all()
+            if any(self.may(user_id, bucket, one) for one in wanted)
+        )
+
+    async def define(self, pending: Pending, read_only: Status) -> Status:
+        """Make or remove a bucket. `read_only`: what is said on a read-only server."""
+        assert isinstance(pending.frame, Frame)
+        makes = pending.frame.opcode == Opcode.CREATE_BUCKET
+        try:
+            payload = pending.frame.payload
+            name = decode_create(payload)[0] if makes else decode_delete(payload)[0]
+        except LogweirError:
+            return Status.INVALID_ARGUMENTS
+        if makes and not (_BUCKET_NAME.fullmatch(name) and decode_create(payload)[2] in _TYPES):
+            return Status.INVALID_ARGUMENTS
+        found = self._buckets.find(name)
+        if not self._may_define(pending.user_id, found, makes=makes):
+            return Status.NO_ACCESS
+        if self._shared.options.read_only:
+            return read_only
+        log = self._shared.log
+        if makes:
+            if log.schema.get(name) is not None:
+                return Status.ALREADY_EXISTS
+            await asyncio.to_thread(self._buckets.make, name)
+        else:
+            if found is None:
+                return Status.NOT_FOUND
+            await asyncio.to_thread(_drop, self._shared.log, found)
+        return Status.SUCCESS
+
+    def _may_define(self, user_id: int, found: Bucket | None, *, makes: bool) -> bool:
+        shared = self._shared
+        wanted = Privilege.CREATE if makes else Privilege.DROP
+        space = None if found is None else shared.log.schema.get(found.space_id)
+        owner = -1 if space is None or makes else space.owner
+        try:
+            shared.access(user_id).check(
+                wanted, "space", -1 if space is None else space.id, owner, ""
+            )
+        except RequestError:
+            return False
+        return True
+
+
+def _drop(log: Log, bucket: Bucket) -> None:
+    """Remove a bucket and what is kept of its vbuckets."""
+    with log.transaction() as tx:
+        for row in tx.select(STATES_SPACE, [bucket.name], iterator="EQ"):
+            tx.delete(STATES_SPACE, (row[0], row[1]))
+        tx.drop_space(bucket.space_id)

@@ -1,0 +1,559 @@
+"""Serving Greenstack clients: sessions, lanes, connections and buckets together.
+
+A batch of a lane's requests is one job of the commit queue, in which each is a transaction of its
+own, or all together where `more` binds them; it is answered once durable. A batch of GETs behind
+nothing unfinished in its lane is answered at once, from a view of what is durable.
+
+Nobody may do more than the grants of the user say: SASL makes one out of guest. A guest can select
+no bucket but `default`, unless guests may do everything. On a read-only server changes get
+NoAccess, or ReadOnly where the client has asked for one of our features.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from logweir.errors import ConfigError, LogweirError, RequestError
+from logweir.limits import (
+    GREENSTACK_PIPELINE_BYTES,
+    GREENSTACK_STREAM_NAME_BYTES,
+    GREENSTACK_STREAMS,
+    TAP_SWEEP_SECONDS,
+)
+from logweir.replication.bucket.feed import Changes
+from logweir.replication.bucket.item import DEFAULT_BUCKET
+from logweir.replication.bucket.store import (
+    Bucket,
+    Buckets,
+    GroupItems,
+    ViewItems,
+)
+from logweir.replication.bucket.sweep import Sweeper, removal
+from logweir.replication.greenstack.push.streaming import Streaming
+from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.definitions import Definitions
+from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lanes, Pending
+from logweir.replication.greenstack.serve.runs import MutationRun, execute_run
+from logweir.replication.greenstack.serve.statements import (
+    Answer,
+    answer_one,
+    execute_alone,
+    execute_together,
+)
+from logweir.replication.greenstack.server_session import (
+    Acknowledged,
+    Authenticated,
+    Closed,
+    Event,
+    Failed,
+    Greeted,
+    LoginFailed,
+    ServerSession,
+    Settings,
+    Starved,
+)
+from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.messages import (
+    Feature,
+    NoticeCode,
+    StreamOpen,
+    decode_bucket,
+    encode_buckets,
+    encode_opened,
+)
+from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
+from logweir.replication.service.access import Privilege
+from logweir.replication.service.credentials import StoreCredentials
+from logweir.replication.service.shared import Shared
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import VERSION
+
+__all__ = ["Conversation", "GreenstackService"]
+
+_log = get_logger("logweir.replication.greenstack")
+
+
+RunAnswer = tuple[bytes, int]
+"""The answers to a run, and how many have failed."""
+
+
+class GreenstackService:
+    """Buckets of one store, served. `ready`: returns once everything that this server follows was
+    caught up with; None: at once; `sweep_seconds`: see `logweir.replication.bucket.sweep`."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        ready: Callable[[], Awaitable[None]] | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
+        plain: bool = False,
+        sweep_seconds: float = TAP_SWEEP_SECONDS,
+    ) -> None:
+        self.shared = shared
+        self.buckets = Buckets(shared.log, shared.options.clock)
+        self.buckets.make(DEFAULT_BUCKET)
+        self.definitions = Definitions(shared, self.buckets)
+        self.changes = Changes()
+        self.credentials = StoreCredentials(shared)
+        self.uuid = int.from_bytes(shared.log.instance.bytes[:8], "big")
+        self.conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
+        self.ready = ready
+        self.is_ready = is_ready
+        self.plain = plain
+        self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
+        self._schema = shared.log.schema
+        self._names = self._bucket_names()
+        self._loop = asyncio.get_running_loop()
+        self._forget = shared.log.on_commit(lambda vclock: self._committed())
+
+    def begin(self, link: Link) -> Conversation:
+        """See `logweir.replication.listener.Service`."""
+        return Conversation(self, link)
+
+    def refusal(self, reason: str) -> bytes:
+        """See `logweir.replication.listener.Service`: who has said nothing is told nothing."""
+        del reason
+        return b""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.shared.options.clock()
+
+    def close(self) -> None:
+        """The server stops: tell everybody who wants to know."""
+        self._forget()
+        self.sweeper.close()
+        for conversation in tuple(self.conversations):
+            conversation.shutting_down()
+
+    def _bucket_names(self) -> dict[str, int]:
+        return {bucket.name: bucket.space_id for bucket in self.buckets.all()}
+
+    def _committed(self) -> None:
+        """In the committing thread."""
+        if self.shared.log.schema is not self._schema:
+            self._loop.call_soon_threadsafe(self._definitions_changed)
+
+    def _definitions_changed(self) -> None:
+        schema = self.shared.log.schema
+        if schema is self._schema:
+            return
+        self._schema = schema
+        before, self._names = self._names, self._bucket_names()
+        gone = sorted(name for name, number in before.items() if self._names.get(name) != number)
+        made = sorted(name for name, number in self._names.items() if before.get(name) != number)
+        for conversation in tuple(self.conversations):
+            conversation.buckets_changed(gone, made)
+
+
+def _report(job: Job) -> None:
+    if job.error is not None:
+        _log.warning("greenstack.change_failed", error=str(job.error))
+
+
+def _is_loopback(peer: str) -> bool:
+    return peer.startswith(("127.", "::1:"))
+
+
+class Conversation:
+    """One connection."""
+
+    def __init__(self, service: GreenstackService, link: Link) -> None:
+        self.service = service
+        self.link = link
+        settings = Settings(
+            credentials=service.credentials,
+            random=os.urandom,
+            clock=service.now,
+            version=VERSION,
+            plain=service.plain or link.is_encrypted or _is_loopback(link.peer),
+        )
+        self.session = ServerSession(settings, link.time())
+        self.user_id = service.shared.user_id(link.user)
+        self.lanes: Lanes[str] = Lanes("")
+        self.streams: dict[bytes, Streaming] = {}
+        self._unanswered_bytes = 0
+        self._held = False
+        self._is_put_off = False
+        service.conversations.add(self)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        now = self.service.now()
+        for event in events:
+            match event:
+                case Pending():
+                    self._put(replace(event, user_id=self.user_id, received_at=now))
+                case Acknowledged():
+                    self._acknowledge(event)
+                case Greeted():
+                    self._greet(event)
+                case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
+                    self.session.end("too many failed logins from there")
+                case Authenticated():
+                    self.user_id = self.service.shared.user(event.user).id
+                case Closed():
+                    if event.stream in self.streams:
+                        self.streams[event.stream].close()
+                        self.stream_over(event.stream)
+                case Failed():
+                    reason = f"the client refused a row with status {event.status:#06x}"
+                    self._end_stream(event.stream, Status.INVALID_STATE, reason)
+                case Starved():
+                    self._end_stream(event.stream, Status.TOO_BUSY, "no credit came for too long")
+        if self.session.is_inside_frame and self.lanes.are_several:
+            self._pump_later()
+        else:
+            self._pump()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        del reason
+        for stream in self.streams.values():
+            stream.close()
+        self.streams.clear()
+        self.service.conversations.discard(self)
+
+    def shutting_down(self) -> None:
+        """The server stops."""
+        self.session.notice(NoticeCode.SHUTTING_DOWN, "the server stops")
+        self.link.flush()
+
+    def buckets_changed(self, gone: Sequence[str], made: Sequence[str]) -> None:
+        """Buckets were removed or made, or other definitions have changed."""
+        for name in gone:
+            self.session.notice(NoticeCode.BUCKET_REMOVED, name)
+            for lane in self.lanes:
+                if lane.selected == name and name not in made:
+                    lane.selected = ""
+        for stream in tuple(self.streams.values()):
+            if set(gone) & set(stream.asked.buckets):
+                stream.end(Status.NO_BUCKET, "a bucket of this stream was removed")
+        self.session.notice(NoticeCode.CONFIGURATION_CHANGED, ", ".join(made))
+        self.link.flush()
+
+    def _greet(self, event: Greeted) -> None:
+        _log.info("greenstack.hello", peer=self.link.peer, agent=event.agent, version=event.version)
+        if not self.session.has(Feature.NOTICES):
+            return
+        if self.service.is_ready():
+            self._say_ready()
+        else:
+            self.link.spawn(self._warm_up())
+
+    def _say_ready(self) -> None:
+        self._pump()
+        self.session.notice(NoticeCode.READY, "ready")
+
+    async def _warm_up(self) -> None:
+        self.session.notice(NoticeCode.WARMING_UP, "upstreams are being caught up with")
+        self.link.flush()
+        if self.service.ready is not None:
+            await self.service.ready()
+        self._say_ready()
+        self.link.flush()
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def _put(self, pending: Pending) -> None:
+        if not self.lanes.put(pending):
+            for frame in _frames(pending):
+                self.session.answer(frame, Status.TOO_BUSY)
+            return
+        self._unanswered_bytes += pending.frame.size_bytes
+        # A transaction whose end has not come waits for nothing but that.
+        if self._waiting_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
+            self._held = True
+            self.session.notice(NoticeCode.SLOW_DOWN, "too much is unanswered")
+            self.link.hold_reading()
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """Of requests that are not answered yet, though they could be."""
+        return self._unanswered_bytes - self.lanes.open_bytes
+
+    def _pump(self) -> None:
+        while self.lanes.has_ready:
+            for batch in self.lanes.take():
+                self._start(batch)
+
+    def _pump_later(self) -> None:
+        """`_pump`, once the rest of a frame had the time to come that it needs if it is there: a
+        request of another lane behind it goes together with what was read, and does not have to
+        wait until that is synced."""
+        if not self._is_put_off:
+            self._is_put_off = True
+            self.link.call_after_next_read(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._is_put_off = False
+        self._pump()
+
+    def _done(self, batch: Batch[str]) -> None:
+        self._unanswered_bytes -= batch.size_bytes
+        if self._held and self._waiting_bytes <= GREENSTACK_PIPELINE_BYTES // 2:
+            self._held = False
+            self.link.resume_reading()
+            self.session.notice(NoticeCode.SPEED_UP, "go on")
+        self.lanes.done(batch)
+
+    def _start(self, batch: Batch[str]) -> None:
+        if batch.kind == BatchKind.SINGLE:
+            self._single(batch)
+            return
+        bucket = self.service.buckets.find(batch.lane.selected) if batch.lane.selected else None
+        if bucket is None:
+            self._finish(batch, [(one.refusal or Status.NO_BUCKET, b"") for one in batch.requests])
+            return
+        requests = self._judge(batch.requests, bucket)
+        reads_only = all(one.frame.opcode == Opcode.GET for one in requests)
+        if batch.kind == BatchKind.STORE and reads_only and batch.lane.in_flight == 1:
+            self._read(batch, requests, bucket)
+        else:
+            self._submit(batch, requests, bucket)
+
+    def _judge(self, requests: Sequence[Pending], bucket: Bucket) -> Sequence[Pending]:
+        """Refuse those that their user may not make."""
+        refusals: dict[tuple[int, bool], Status | None] = {}
+        judged = []
+        for one in requests:
+            writes = one.frame.opcode != Opcode.GET
+            key = (one.user_id, writes)
+            if key not in refusals:
+                refusals[key] = self._refusal(bucket, one.user_id, writes=writes)
+            status = one.refusal if one.refusal is not None else refusals[key]
+            judged.append(one if status is None else replace(one, refusal=status))
+        return judged
+
+    def _refusal(self, bucket: Bucket, user_id: int, *, writes: bool) -> Status | None:
+        if not self.service.definitions.may(
+            user_id, bucket, Privilege.WRITE if writes else Privilege.READ
+        ):
+            return Status.NO_ACCESS
+        if writes and self.service.shared.options.read_only:
+            return self._read_only_status
+        return None
+
+    @property
+    def _read_only_status(self) -> Status:
+        return Status.READ_ONLY if self.session.features else Status.NO_ACCESS
+
+    def _read(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
+        service = self.service
+        now = service.now()
+        with service.shared.log.read_view() as view:
+            items = ViewItems(bucket, view, now)
+            executor = Executor(items, now, uuid=service.uuid)
+            answers = [answer_one(executor, one, now) for one in requests]
+        if items.expired:
+            service.shared.submit(removal(bucket, items.expired, service.now), _report)
+        self._finish(batch, answers)
+
+    def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
+        service = self.service
+        binds = batch.kind == BatchKind.TRANSACTION
+
+        def apply(group: Group) -> Sequence[Answer | RunAnswer]:
+            now = service.now()
+            items = GroupItems(bucket, group, now)
+            items.divides = not binds
+            executor = Executor(
+                items,
+                now,
+                uuid=service.uuid,
+                lsn=lambda: group.last_lsn,
+                new_cas=bucket.cas.after,
+            )
+            if binds:
+                return execute_together(group, executor, requests, now)
+            return [
+                self._run(group, executor, items, one, now)
+                if isinstance(one.frame, MutationRun) and one.refusal is None
+                else execute_alone(group, executor, one, now)
+                for one in requests
+            ]
+
+        def done(job: Job) -> None:
+            answers: Sequence[Answer | RunAnswer]
+            if job.error is None:
+                answers = job.result
+            else:
+                _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(job.error))
+                answers = [(Status.TMP_FAILURE, b"")] * len(requests)
+            self._finish(batch, answers)
+            self._pump()
+            self.link.flush()
+
+        try:
+            service.shared.submit(Job(apply, batch.size_bytes), done)
+        except LogweirError as error:
+            failed = Job(apply)
+            failed.error = error
+            done(failed)
+
+    def _run(
+        self, group: Group, executor: Executor, items: GroupItems, one: Pending, now: float
+    ) -> RunAnswer:
+        """A run of MUTATIONs, each a transaction of its own."""
+        assert isinstance(one.frame, MutationRun)
+
+        def ordinary(frame: Frame) -> Answer:
+            return execute_alone(group, executor, replace(one, frame=frame), now)
+
+        return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
+
+    def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:
+        """Answer a batch."""
+        count = failed = 0
+        for one, (first, second) in zip(batch.requests, answers, strict=True):
+            if isinstance(first, bytes):
+                assert isinstance(one.frame, MutationRun)
+                assert isinstance(second, int)
+                self.session.put(first)
+                count, failed = count + one.frame.count, failed + second
+                continue
+            assert isinstance(second, bytes)
+            for frame in _frames(one):
+                self.session.answer(frame, first, second)
+                count, failed = count + 1, failed + (first != Status.SUCCESS)
+        self.service.shared.metrics.answered("greenstack", count - failed, failed)
+        self._done(batch)
+
+    # --- requests that run alone ------------------------------------------------------------------
+
+    def _single(self, batch: Batch[str]) -> None:
+        pending = batch.requests[0]
+        frame = pending.frame
+        assert isinstance(frame, Frame)
+        if pending.answer is not None:
+            self.session.put(pending.answer)
+            self._done(batch)
+        elif pending.refusal is not None:
+            self._finish(batch, [(pending.refusal, b"")])
+        elif frame.opcode in (Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET):
+            self.link.spawn(self._define(batch))
+        elif frame.opcode == Opcode.STREAM_OPEN:
+            self._open_stream(batch)
+        elif frame.opcode == Opcode.SELECT_BUCKET:
+            self._finish(batch, [self._select(batch)])
+        elif frame.opcode == Opcode.LIST_BUCKETS:
+            names = tuple(self.service.definitions.visible(pending.user_id))
+            self._finish(batch, [(Status.SUCCESS, encode_buckets(names))])
+        else:
+            self._finish(batch, [(Status.NOT_IMPLEMENTED, b"")])
+
+    def may_read(self, bucket: Bucket) -> bool:
+        """Whether this client may read a bucket."""
+        return self.service.definitions.may(self.user_id, bucket, Privilege.READ)
+
+    def readable(self) -> Sequence[Bucket]:
+        """All buckets that this client may read."""
+        return [bucket for bucket in self.service.buckets.all() if self.may_read(bucket)]
+
+    def _select(self, batch: Batch[str]) -> Answer:
+        pending = batch.requests[0]
+        assert isinstance(pending.frame, Frame)
+        try:
+            name = decode_bucket(pending.frame.payload)
+        except LogweirError:
+            return Status.INVALID_ARGUMENTS, b""
+        bucket = self.service.buckets.find(name)
+        if bucket is None:
+            return Status.NOT_FOUND, b""
+        if name not in self.service.definitions.visible(pending.user_id):
+            return Status.NO_ACCESS, b""
+        batch.lane.selected = name
+        return Status.SUCCESS, b""
+
+    async def _define(self, batch: Batch[str]) -> None:
+        pending = batch.requests[0]
+        try:
+            status = await self.service.definitions.define(pending, self._read_only_status)
+        except (ConfigError, RequestError) as error:
+            _log.warning("greenstack.define_failed", peer=self.link.peer, error=str(error))
+            status = Status.INTERNAL_ERROR
+        self._finish(batch, [(status, b"")])
+        self._pump()
+        self.link.flush()
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    def _open_stream(self, batch: Batch[str]) -> None:
+        frame = batch.requests[0].frame
+        assert isinstance(frame, Frame)
+        name = frame.flex.get(FlexKey.DCP_ID, b"")
+        try:
+            asked = StreamOpen.decode(frame.payload)
+        except LogweirError:
+            self._finish(batch, [(Status.INVALID_ARGUMENTS, b"")])
+            return
+        status = self._may_open(name, asked)
+        if status != Status.SUCCESS:
+            self._finish(batch, [(status, b"")])
+            return
+        instance = str(self.service.shared.log.instance)
+        position = self.service.shared.log.applied.without_local()
+        loud = replace(frame, flags=frame.flags & ~Flag.QUIET)
+        self.session.answer(loud, payload=encode_opened(position, instance))
+        self._done(batch)
+        outgoing = self.session.open_stream(name, frame.lane, asked, self.link.time())
+        streaming = Streaming(self, outgoing, asked)
+        self.streams[name] = streaming
+        streaming.task = self.link.spawn(streaming.run())
+
+    def _may_open(self, name: bytes, asked: StreamOpen) -> Status:
+        if not 0 < len(name) <= GREENSTACK_STREAM_NAME_BYTES:
+            return Status.INVALID_ARGUMENTS
+        if name in self.streams:
+            return Status.STREAM_EXISTS
+        if len(self.streams) >= GREENSTACK_STREAMS:
+            return Status.TOO_BUSY
+        for wanted in asked.buckets:
+            bucket = self.service.buckets.find(wanted)
+            if bucket is None:
+                return Status.NO_BUCKET
+            if not self.may_read(bucket):
+                return Status.NO_ACCESS
+        return Status.SUCCESS if asked.snapshot else self._has_position(asked.start)
+
+    def _has_position(self, start: VClock) -> Status:
+        log = self.service.shared.log
+        if not log.applied.covers(start):
+            return Status.ROLLBACK
+        if not start.covers(log.oldest_position.without_local()):
+            return Status.POSITION_GONE
+        return Status.SUCCESS
+
+    def _acknowledge(self, event: Acknowledged) -> None:
+        stream = self.streams.get(event.stream)
+        if stream is not None:
+            stream.outgoing.credit(event.credit_bytes, self.link.time())
+            stream.wake()
+
+    def _end_stream(self, name: bytes, status: Status, reason: str) -> None:
+        stream = self.streams.get(name)
+        if stream is not None:
+            stream.end(status, reason)
+
+    def stream_over(self, name: bytes) -> None:
+        """A stream has said its last."""
+        self.session.streams.pop(name, None)
+        stream = self.streams.pop(name, None)
+        if stream is not None:
+            stream.task = None
+            stream.close()
+
+
+def _frames(pending: Pending) -> Sequence[Frame]:
+    frame = pending.frame
+    return frame.frames() if isinstance(frame, MutationRun) else (frame,)

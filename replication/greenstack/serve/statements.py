@@ -1,0 +1,66 @@
+"""A lane's requests as transactions of a group of the store, each of its own or all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logweir.errors import RequestError
+from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.lanes import Pending
+from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Status
+from logweir.replication.logs import get_logger
+from logweir.store.commit.group import Group
+
+__all__ = ["Answer", "answer_one", "execute_alone", "execute_together"]
+
+_log = get_logger("logweir.replication.greenstack")
+
+Answer = tuple[Status, bytes]
+
+
+def answer_one(executor: Executor, one: Pending, now: float) -> Answer:
+    """Execute one request, unless it is refused or came too late."""
+    if one.refusal is not None:
+        return one.refusal, b""
+    assert isinstance(one.frame, Frame)
+    limit_ms = one.frame.number(FlexKey.EXPIRES_MS) if one.frame.flex else None
+    if limit_ms and now - one.received_at > limit_ms / 1000:
+        return Status.TMP_FAILURE, b""
+    return executor.execute(one.frame)
+
+
+def execute_alone(group: Group, executor: Executor, one: Pending, now: float) -> Answer:
+    """One request as a transaction of its own."""
+    mark = group.mark()
+    try:
+        answer = answer_one(executor, one, now)
+    except RequestError as error:
+        _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
+        answer = Status.INTERNAL_ERROR, b""
+    if answer[0] != Status.SUCCESS and answer[0] != Status.NOT_FOUND:
+        group.rollback(mark)
+    else:
+        group.end_transaction()
+    return answer
+
+
+def execute_together(
+    group: Group, executor: Executor, requests: Sequence[Pending], now: float
+) -> list[Answer]:
+    """All requests as one transaction, or none."""
+    mark = group.mark()
+    answers: list[Answer] = []
+    for number, one in enumerate(requests):
+        try:
+            answer = answer_one(executor, one, now)
+        except RequestError as error:
+            _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
+            answer = Status.INTERNAL_ERROR, b""
+        answers.append(answer)
+        if answer[0] != Status.SUCCESS:
+            group.rollback(mark)
+            return [
+                answer if i == number else (other.refusal or Status.INVALID_STATE, b"")
+                for i, other in enumerate(requests)
+            ]
+    return answers

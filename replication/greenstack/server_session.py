@@ -1,0 +1,507 @@
+"""A server's side of one Greenstack connection, by the contract of `replication.session`.
+
+Every request becomes a `Pending`, which the owner runs when its lane says so (`lanes`) and answers
+with `answer`; of what needs no store (HELLO, SASL_AUTH, NOOP, KEEPALIVE, what is not known) the
+answer is in it already. Success of a quiet request is not answered, but for HELLO, SASL_AUTH and
+LIST_BUCKETS. Before HELLO everything else gets InvalidState.
+
+=============  =====================================================================================
+event          when
+=============  =====================================================================================
+Pending        a request is to be run and answered, or only answered, in its turn; or many alike
+               MUTATIONs are (`runs`), of which each is quiet or not
+Greeted        a HELLO was taken; its features are in force
+Authenticated  what comes behind it is asked by that user
+LoginFailed    it is not that user
+Acknowledged   a stream's client has taken so many bytes
+Closed         a client wants no more of a stream; the `Pending` for its answer follows
+Failed         a pushed frame was answered with a failure
+Starved        the client of a stream gives no credit for too long
+=============  =====================================================================================
+
+SASL: a request with a mechanism begins, one without goes on. A challenge of the server has status
+Success, as the reference has it, and SCRAM's last word of the server is one, which the client
+answers with nothing. The mechanisms' names of the 2017 code, without the last hyphen, are taken
+too. A failed HELLO or SASL_AUTH is answered with a table nevertheless: the libraries insist.
+
+KEEPALIVE: Success, then a quiet NOOP of ours so often; 0 minutes end that. A response to nothing is
+passed over and counted. Ends: what breaks `codec`, after a NOTICE where those were asked for; a
+frame that does not go on for `limits.FRAME_SECONDS`. Source: the reference libraries and daemon;
+what they left open is logweir's choice.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from logweir.errors import DecodeError
+from logweir.limits import (
+    FRAME_SECONDS,
+    GREENSTACK_CREDIT_SECONDS,
+    GREENSTACK_LANE_BYTES,
+    GREENSTACK_STREAM_NAME_BYTES,
+    LOGIN_TRIES,
+)
+from logweir.replication.greenstack.push.stream import Outgoing
+from logweir.replication.greenstack.serve.lanes import Pending
+from logweir.replication.greenstack.serve.runs import take_run
+from logweir.replication.greenstack.wire.codec import (
+    Flag,
+    FlexKey,
+    Frame,
+    FrameBuffer,
+    Opcode,
+    Status,
+    encode_answer,
+    encode_frame,
+)
+from logweir.replication.greenstack.wire.messages import (
+    Feature,
+    Hello,
+    HelloAnswer,
+    NoticeCode,
+    StreamOpen,
+    decode_ack,
+    decode_keepalive,
+    decode_sasl,
+    encode_notice,
+    encode_sasl_answer,
+)
+from logweir.replication.service.sasl import Authentication, Credentials
+from logweir.replication.session import Outbox
+from logweir.wal.vclock import VClock
+
+__all__ = [
+    "Acknowledged",
+    "Authenticated",
+    "Closed",
+    "Event",
+    "Failed",
+    "Greeted",
+    "LoginFailed",
+    "ServerSession",
+    "Settings",
+    "Starved",
+]
+
+_ALWAYS: Final = frozenset((Opcode.HELLO, Opcode.SASL_AUTH, Opcode.LIST_BUCKETS))
+_OF_FEATURE: Final = {
+    Opcode.STREAM_OPEN: Feature.CHANGE_STREAM,
+    Opcode.STREAM_CLOSE: Feature.CHANGE_STREAM,
+    Opcode.STREAM_ACK: Feature.CHANGE_STREAM,
+    Opcode.REMOVE: Feature.REMOVE,
+}
+_KNOWN: Final = frozenset(Opcode) - {Opcode.STREAM_MARK, Opcode.NOTICE, Opcode.TRUNCATE}
+_PUSH_MIN: Final = 0x80000001
+_OPAQUE_MAX: Final = 0xFFFFFFFF
+_RANGES_MAX: Final = 4096
+_ROWS_MAX: Final = 1 << 20  # what is pushed at a time has fewer frames
+_NAMES_OF_2017: Final = {
+    "SCRAM-SHA1": "SCRAM-SHA-1",
+    "SCRAM-SHA256": "SCRAM-SHA-256",
+    "SCRAM-SHA512": "SCRAM-SHA-512",
+}
+
+
+def _has_wrong_key(frame: Frame) -> bool:
+    is_long = len(frame.flex.get(FlexKey.LANE, b"")) > GREENSTACK_LANE_BYTES
+    return is_long or frame.wrong_key() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """`agent`: who says so."""
+
+    agent: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """The client is that user now."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The client is not that user; "" where it has not said whom it means."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """`credit_bytes`: of the frames of that stream that were taken."""
+
+    stream: bytes
+    position: VClock
+    credit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The client ends a stream."""
+
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A frame of that stream was refused."""
+
+    stream: bytes
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """See `stream`."""
+
+    stream: bytes
+
+
+Event: TypeAlias = (
+    Pending | Greeted | Authenticated | LoginFailed | Acknowledged | Closed | Failed | Starved
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`credentials`: who may come in; `plain`: whether SASL PLAIN is offered; `random`: gives that
+    many random bytes; `clock`: Unix seconds; `agent`, `version`: what HELLO is answered;
+    `features`: those that there are; `credit_seconds`: see `stream`."""
+
+    credentials: Credentials
+    random: Callable[[int], bytes]
+    clock: Callable[[], float]
+    version: str
+    agent: str = "logweir"
+    plain: bool = True
+    features: tuple[int, ...] = tuple(Feature)
+    credit_seconds: float = GREENSTACK_CREDIT_SECONDS
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """What is offered."""
+        offered = self.credentials.mechanisms()
+        return [name for name in offered if name != "PLAIN" or self.plain]
+
+
+class _StreamPusher:
+    """See `stream.Pusher`."""
+
+    __slots__ = ("_name", "_session")
+
+    def __init__(self, session: ServerSession, name: bytes) -> None:
+        self._session = session
+        self._name = name
+
+    def push(self, frame: Frame) -> int:
+        return self._session.push(frame, self._name)
+
+    def next_opaque(self) -> int:
+        return self._session.next_opaque(self._name)
+
+    def push_all(self, data: bytes, count: int) -> None:
+        self._session.push_all(data, count)
+
+
+class ServerSession:
+    """One client. `now`: seconds."""
+
+    def __init__(self, settings: Settings, now: float) -> None:
+        self.close_reason = ""
+        self.features: frozenset[int] = frozenset()
+        self.is_open = False
+        self.unawaited = 0
+        self.streams: dict[bytes, Outgoing] = {}
+        self._settings = settings
+        self._frames = FrameBuffer()
+        self._out = Outbox()
+        self._attempt: Authentication | None = None
+        self._failures = 0
+        self._proven: str | None = None
+        self._frame_deadline: float | None = None
+        self._keepalive_seconds = 0.0
+        self._keepalive_at: float | None = None
+        self._last_push = _PUSH_MIN - 1
+        self._ranges: OrderedDict[int, bytes] = OrderedDict()
+        self._pushing: bytes | None = None
+        self._now = now
+
+    # --- the contract of sessions -----------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        if self.close_reason:
+            return ()
+        self._now = now
+        events: list[Event] = []
+        data = self._frames.join(data)
+        at = 0
+        while self.is_open and (run := take_run(data, at)) is not None:
+            events.append(Pending(run))
+            at = run.stop
+        frames, problem = self._frames.decode(data, at) if data else ((), None)
+        self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
+        for frame in frames:
+            if frame.status is None:
+                self._take_request(frame, events)
+            else:
+                self._take_response(frame, events)
+            if self._failures >= LOGIN_TRIES:
+                return events
+        if problem is not None:
+            self._break(str(problem))
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        del now
+        self.close_reason = self.close_reason or "the client closed the connection"
+        return ()
+
+    def data_to_send(self) -> bytes:
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        deadlines = [self._frame_deadline, self._keepalive_at]
+        deadlines += [stream.next_deadline() for stream in self.streams.values()]
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def deadline_passed(self, now: float) -> Sequence[Event]:
+        if self._frame_deadline is not None and now >= self._frame_deadline:
+            self._break("the client's frame does not go on")
+        if self._keepalive_at is not None and now >= self._keepalive_at:
+            self._keepalive_at = now + self._keepalive_seconds
+            self.push(Frame(Opcode.NOOP, flags=Flag.QUIET))
+        starved: list[Event] = []
+        for name, stream in self.streams.items():
+            if stream.is_starved(now):
+                starved.append(Starved(name))
+            else:
+                stream.heartbeat(now, self.time_us())
+        return starved
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether a part of a frame has come, whose rest is on its way."""
+        return len(self._frames) > 0
+
+    # --- what the owner does ----------------------------------------------------------------------
+
+    def has(self, feature: Feature) -> bool:
+        """Whether the client asked for that."""
+        return feature in self.features
+
+    def answer(self, request: Frame, status: int = Status.SUCCESS, payload: bytes = b"") -> None:
+        """Answer a request, unless it is quiet and went well."""
+        if status == Status.SUCCESS and request.is_quiet and request.opcode not in _ALWAYS:
+            return
+        self._out.put(self.encode(request, status, payload))
+
+    def encode(self, request: Frame, status: int = Status.SUCCESS, payload: bytes = b"") -> bytes:
+        """The bytes of an answer, those of a failure in the form that the libraries want."""
+        if status != Status.SUCCESS and not payload:
+            if request.opcode == Opcode.HELLO:
+                payload = HelloAnswer(self._settings.agent, self._settings.version).encode()
+            elif request.opcode == Opcode.SASL_AUTH:
+                payload = encode_sasl_answer()
+        return encode_answer(request, status, payload)
+
+    def put(self, data: bytes) -> None:
+        """Send ready bytes."""
+        if data:
+            self._out.put(data)
+
+    def push(self, frame: Frame, stream: bytes | None = None) -> int:
+        """Send a request of ours; its opaque is set here. Returns the bytes of the frame."""
+        opaque = self.next_opaque(stream)
+        data = encode_frame(
+            Frame(frame.opcode, opaque, frame.payload, None, frame.flags, frame.flex)
+        )
+        self.push_all(data, 1)
+        return len(data)
+
+    def next_opaque(self, stream: bytes | None) -> int:
+        """The opaque of the next request of ours, which is about that stream."""
+        opaque = self._last_push + 1
+        if opaque > _OPAQUE_MAX - _ROWS_MAX:
+            opaque = _PUSH_MIN
+            self._last_push = opaque - 1
+            self._ranges.clear()
+            self._pushing = None
+        if stream is not None and stream != self._pushing:
+            self._pushing = stream
+            self._ranges[opaque] = stream
+            while len(self._ranges) > _RANGES_MAX:
+                self._ranges.popitem(last=False)
+        return opaque
+
+    def push_all(self, data: bytes, count: int) -> None:
+        """Send `count` requests of ours, at most `_ROWS_MAX`, whose opaques begin with that of
+        `next_opaque`."""
+        self._last_push += count
+        self._out.put(data)
+
+    def open_stream(
+        self, name: bytes, lane: bytes | None, asked: StreamOpen, now: float
+    ) -> Outgoing:
+        """Begin to push a stream under a name that is not used."""
+        credit_seconds = self._settings.credit_seconds
+        pusher = _StreamPusher(self, name)
+        made = Outgoing(name, lane, asked, pusher, now, credit_seconds=credit_seconds)
+        self.streams[name] = made
+        return made
+
+    def time_us(self) -> int:
+        """Microseconds since 1970."""
+        return int(self._settings.clock() * 1_000_000)
+
+    def notice(self, code: NoticeCode, text: str, detail: str = "") -> None:
+        """Tell the client something, if it asked to be told."""
+        if self.has(Feature.NOTICES) and not self.close_reason:
+            payload = encode_notice(code, text, detail)
+            self.push(Frame(Opcode.NOTICE, payload=payload, flags=Flag.QUIET))
+
+    def end(self, reason: str) -> None:
+        """Close the connection once everything is sent."""
+        self.close_reason = self.close_reason or reason
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _break(self, reason: str) -> None:
+        self.notice(NoticeCode.PROTOCOL_ERROR, reason)
+        self.end(reason)
+
+    def _take_request(self, frame: Frame, events: list[Event]) -> None:
+        opcode = frame.opcode
+        feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
+        if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
+            self._answered(frame, Status.UNKNOWN_COMMAND, b"", events)
+        elif frame.flex and _has_wrong_key(frame):
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+        elif opcode == Opcode.HELLO:
+            self._hello(frame, events)
+        elif not self.is_open:
+            self._answered(frame, Status.INVALID_STATE, b"", events)
+        elif frame.flags & Flag.MORE and opcode not in (Opcode.MUTATION, Opcode.REMOVE):
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+        elif opcode == Opcode.SASL_AUTH:
+            self._sasl(frame, events)
+        elif opcode == Opcode.NOOP:
+            self._answered(frame, Status.SUCCESS, b"", events)
+        elif opcode == Opcode.KEEPALIVE:
+            self._keepalive(frame, events)
+        elif opcode == Opcode.STREAM_ACK:
+            self._acknowledge(frame, events)
+        elif opcode == Opcode.STREAM_CLOSE:
+            events.append(Closed(frame.flex.get(FlexKey.DCP_ID, b"")))
+            self._answered(frame, Status.SUCCESS, b"", events)
+        else:
+            events.append(Pending(frame))
+
+    def _answered(self, frame: Frame, status: Status, payload: bytes, events: list[Event]) -> None:
+        """A request whose answer is known, which waits for its turn."""
+        is_silent = status == Status.SUCCESS and frame.is_quiet and frame.opcode not in _ALWAYS
+        answer = b"" if is_silent else self.encode(frame, status, payload)
+        refusal = None if status == Status.SUCCESS else Status(status)
+        events.append(Pending(frame, refusal=refusal, answer=answer))
+
+    def _hello(self, frame: Frame, events: list[Event]) -> None:
+        try:
+            hello = Hello.decode(frame.payload)
+        except DecodeError:
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+            return
+        features = tuple(one for one in self._settings.features if one in hello.features)
+        self.features = frozenset(features)
+        self.is_open = True
+        settings = self._settings
+        mechanisms = " ".join(settings.mechanisms)
+        answer = HelloAnswer(settings.agent, settings.version, mechanisms, features)
+        self._answered(frame, Status.SUCCESS, answer.encode(), events)
+        events.append(Greeted(hello.agent, hello.version))
+
+    def _sasl(self, frame: Frame, events: list[Event]) -> None:
+        try:
+            mechanism, data = decode_sasl(frame.payload)
+        except DecodeError:
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+            return
+        if mechanism:
+            name = _NAMES_OF_2017.get(mechanism, mechanism)
+            self._proven = self._attempt = None
+            if name not in self._settings.mechanisms:
+                self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+                return
+            credentials, random = self._settings.credentials, self._settings.random
+            self._attempt = Authentication(credentials, name, random)
+            if not data and name != "CRAM-MD5":
+                self._attempt = None
+                self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+                return
+        elif self._proven is not None:
+            self._enter(frame, self._proven, events)
+            return
+        if self._attempt is None:
+            self._answered(frame, Status.INVALID_STATE, b"", events)
+            return
+        outcome = self._attempt.step(data)
+        if outcome.challenge is not None:
+            self._proven = outcome.user
+            payload = encode_sasl_answer(outcome.challenge)
+            self._answered(frame, Status.SUCCESS, payload, events)
+        elif outcome.user is not None:
+            self._enter(frame, outcome.user, events)
+        else:
+            events.append(LoginFailed(self._attempt.claimed))
+            self._attempt = None
+            self._answered(frame, Status.AUTHENTICATION_ERROR, b"", events)
+            self._failures += 1
+            if self._failures >= LOGIN_TRIES:
+                self.end("too many failed logins")
+
+    def _enter(self, frame: Frame, user: str, events: list[Event]) -> None:
+        self._proven = self._attempt = None
+        self._answered(frame, Status.SUCCESS, encode_sasl_answer(), events)
+        events.append(Authenticated(user))
+
+    def _keepalive(self, frame: Frame, events: list[Event]) -> None:
+        try:
+            minutes = decode_keepalive(frame.payload)
+        except DecodeError:
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+            return
+        self._keepalive_seconds = minutes * 60.0
+        self._keepalive_at = self._now + self._keepalive_seconds if minutes else None
+        self._answered(frame, Status.SUCCESS, b"", events)
+
+    def _acknowledge(self, frame: Frame, events: list[Event]) -> None:
+        name = frame.flex.get(FlexKey.DCP_ID, b"")
+        try:
+            position, credit = decode_ack(frame.payload)
+        except DecodeError:
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+            return
+        if not 0 < len(name) <= GREENSTACK_STREAM_NAME_BYTES:
+            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+            return
+        events.append(Acknowledged(name, position, credit))
+        if not frame.is_quiet:
+            self._answered(frame, Status.SUCCESS, b"", events)
+
+    def _take_response(self, frame: Frame, events: list[Event]) -> None:
+        stream: bytes | None = None
+        if _PUSH_MIN <= frame.opaque <= self._last_push:
+            for first in reversed(self._ranges):
+                if first <= frame.opaque:
+                    stream = self._ranges[first]
+                    break
+        else:
+            self.unawaited += 1
+        is_push = frame.opcode in (Opcode.MUTATION, Opcode.REMOVE, Opcode.TRUNCATE)
+        if stream is not None and is_push and frame.status:
+            events.append(Failed(stream, frame.status))

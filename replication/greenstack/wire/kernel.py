@@ -1,0 +1,504 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""The hot loops of Greenstack's requests: runs of MUTATIONs, what they store, and their answers.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that
+stand in `kernel.pxd`. `COMPILED` says which one runs. `greenstack.serve.runs` is its face,
+`pushkernel` is for what goes out; nothing else calls it. Frames are specified in `codec`, payloads
+in `flat` and `messages`, tuples in `replication.bucket.item`.
+
+A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set or
+Replace, or Add without a CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but
+flex and quiet, and with no entries but perhaps the lane and, behind it, the vbucket. What is not of
+that form, or is wrong in any way, ends the run. Each becomes a SET, ADD or REPLACE of memcached's
+binary protocol (`sets`), or the quiet form, whose opaque is its number in the run, and what is
+answered to those `answers` translates.
+
+A client's requests are often alike: they differ in their opaque, and in what the key and the value
+hold, but not in length. Then reading one again gives what reading the one before it gave, as long
+as nothing that was read stood inside its key or value (`apart`): that is compared instead.
+
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. A table of the caller's own that is too short
+is an `IndexError`, and nothing else raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import logweir.wal.kernel as rows
+
+if TYPE_CHECKING:
+    from array import array
+
+    Table = array[int] | memoryview
+
+COMPILED = not __file__.endswith(".py")
+
+# What `take_run` writes: where the run stops, bytes of its keys and of its values, where the lane's
+# id stands, how many requests are not quiet.
+(RUN_STOP, RUN_KEYS, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE) = range(6)
+RUN_LOUD, RUN_NUMBERS = 6, 7
+
+# What is kept of each request. Traits: bit 0 quiet, 1 … 2 operation, 8 … 15 datatype, 16 … 31
+# vbucket, 32 … flags.
+OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, CAS, WIDTH = range(8)
+SET_BYTES = 32  # of a SET, without its key and value
+_answer_head = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
+"""MutationResponse with all its slots: what stands before the first number."""
+
+ANSWER_BYTES = 77  # of an answer, without the lane's id
+(_RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(6)
+_RUN_LOUD = 6
+_REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
+_REQ_CAS = 6
+_ANSWER_BYTES = ANSWER_BYTES
+_SET_BYTES = SET_BYTES
+_HEADER = 24
+_FRAME_MIN = 21  # a request whose entries are a vbucket, without payload
+_ID_MAX = 250  # limits.GREENSTACK_ID_BYTES
+_LANE_MAX = 255  # limits.GREENSTACK_LANE_BYTES
+_MUTATION = 0x0405
+_ADD, _SET, _REPLACE = 1, 2, 3  # messages.Operation
+_OWN_STATUS = 0x8000  # of a reply whose status is Greenstack's, not memcached's
+_BAD = -1
+_WIDTH = WIDTH
+_PAYLOAD_BYTES = 56
+_END = 2**64 - 1  # of marks
+
+HEAD = _answer_head
+
+
+def big2(data: bytes, at: int) -> int:
+    """Two bytes, the first the highest. Unchecked."""
+    return data[at] << 8 | data[at + 1]
+
+
+def big4(data: bytes, at: int) -> int:
+    """Four bytes, the first the highest. Unchecked."""
+    word = data[at]
+    word = word << 8 | data[at + 1]
+    word = word << 8 | data[at + 2]
+    return word << 8 | data[at + 3]
+
+
+def little4(data: bytes, at: int) -> int:
+    """Four bytes, the first the lowest. Unchecked."""
+    word = data[at + 3]
+    word = word << 8 | data[at + 2]
+    word = word << 8 | data[at + 1]
+    return word << 8 | data[at]
+
+
+def target(data: bytes, at: int, end: int) -> int:
+    """Where the reference at `at` leads: four bytes can be read there; -1 if not."""
+    if end - at < 4:
+        return _BAD
+    step = little4(data, at)
+    if step > end - at - 4:
+        return _BAD
+    return at + step
+
+
+def vtable(data: bytes, begin: int, table: int, end: int) -> int:
+    """Where the vtable of the table at `table` is; -1: it cannot be."""
+    back = little4(data, table)
+    found = table - back + (back >> 31 << 32)  # a signed number
+    if found < begin or found > end - 4:
+        return _BAD
+    size = data[found] | data[found + 1] << 8
+    if size < 4 or size & 1 or size > end - found:
+        return _BAD
+    return found
+
+
+def slot(data: bytes, names: int, table: int, end: int, number: int) -> int:
+    """Where a field of a table stands; 0: it is left out; -1: it cannot be. `names`: its vtable."""
+    if 6 + 2 * number > (data[names] | data[names + 1] << 8):
+        return 0
+    place = data[names + 4 + 2 * number] | data[names + 5 + 2 * number] << 8
+    if place == 0:
+        return 0
+    return table + place if place < end - table else _BAD
+
+
+def text(data: bytes, names: int, table: int, end: int, number: int) -> int:
+    """Where the text in a slot of a table begins, at its length; 0: left out; -1: it is none."""
+    place = slot(data, names, table, end, number)
+    if place <= 0:
+        return place
+    place = target(data, place, end)
+    if place < 0:
+        return _BAD
+    size = little4(data, place)
+    if size >= end - place - 4 or data[place + 4 + size]:
+        return _BAD
+    return place
+
+
+def small(data: bytes, names: int, table: int, end: int, number: int, default: int) -> int:
+    """The byte in a slot of a table; -1: it cannot be."""
+    place = slot(data, names, table, end, number)
+    if place < 0:
+        return _BAD
+    return data[place] if place else default
+
+
+def put4(out: bytearray, at: int, value: int) -> int:
+    """Write four bytes, the highest first. Returns where they end. Unchecked."""
+    out[at] = value >> 24 & 0xFF
+    out[at + 1] = value >> 16 & 0xFF
+    out[at + 2] = value >> 8 & 0xFF
+    out[at + 3] = value & 0xFF
+    return at + 4
+
+
+def put_little(out: bytearray, at: int, value: int, width: int) -> None:
+    """Write a number, the lowest byte first. Unchecked."""
+    for i in range(width):
+        out[at + i] = value & 0xFF
+        value >>= 8
+
+
+def reach(data: bytes, names: int, table: int, widths: int) -> int:
+    """Where ends what is read of a table and its vtable. `widths`: in bytes, of what is read of its
+    slots, four bits each, the lowest of slot 0."""
+    size = data[names] | data[names + 1] << 8
+    found = max(names + size, table + 4)
+    at = names + 4
+    while widths and at < names + size:
+        place = data[at] | data[at + 1] << 8
+        found = max(found, table + place + (widths & 15))
+        widths >>= 4
+        at += 2
+    return found
+
+
+def apart(used: int, empty: int, fields: list[int]) -> bool:
+    """Whether what was read ends at `used`, with key and value behind it and one another, but for
+    an empty text at `empty`, in neither of them; 0: there is none."""
+    first, first_bytes = fields[_REQ_KEY_AT], fields[_REQ_KEY_BYTES] + 1  # with the zero behind it
+    second, second_bytes = fields[_REQ_VALUE_AT], fields[_REQ_VALUE_BYTES]
+    if first > second:
+        first, first_bytes, second, second_bytes = second, second_bytes, first, first_bytes
+    if empty and not (
+        empty + 5 <= first
+        or (empty >= first + first_bytes and empty + 5 <= second)
+        or empty >= second + second_bytes
+    ):
+        return False
+    return used <= first - 4 and first_bytes <= second - 4 - first
+
+
+def alike(data: bytes, one: int, other: int, stop: int, fields: list[int]) -> bool:
+    """Whether the frame from `other` to `stop` differs from that at `one`, whose key and value
+    stand where `fields` says, only in its opaque and in what those hold, and has no zero in its
+    key. Both have the same length, and what was read of the one is `apart`."""
+    step = other - one
+    key = fields[_REQ_KEY_AT] + step
+    value = fields[_REQ_VALUE_AT] + step
+    key_end = key + fields[_REQ_KEY_BYTES]
+    value_end = value + fields[_REQ_VALUE_BYTES]
+    first, first_end = min(key, value), min(key_end, value_end)
+    second, second_end = max(key, value), max(key_end, value_end)
+    bits = 0
+    for i in range(other + 8, first):
+        bits |= data[i] ^ data[i - step]
+    for i in range(first_end, second):
+        bits |= data[i] ^ data[i - step]
+    for i in range(second_end, stop):
+        bits |= data[i] ^ data[i - step]
+    for i in range(key, key_end):
+        bits |= data[i] == 0
+    return bits == 0
+
+
+def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int]) -> int:
+    """Read the payload from `begin` to `end`. 0: it is not of the form of a run; else 1, or 2 where
+    what was read is `apart`.
+
+    `fields`: takes its traits, without vbucket, and the places and lengths of key and value.
+    """
+    root = target(data, begin, end)
+    names = vtable(data, begin, root, end) if root >= 0 else _BAD
+    operation = small(data, names, root, end, 1, _SET) if names >= 0 else _BAD
+    if operation < _ADD or operation > _REPLACE:
+        return 0
+    used = reach(data, names, root, 0x14)
+    document = slot(data, names, root, end, 0)
+    if document <= 0:
+        return 0
+    document = target(data, document, end)
+    names = vtable(data, begin, document, end) if document >= 0 else _BAD
+    if names < 0:
+        return 0
+    used = max(used, reach(data, names, document, 0x44))
+    info = slot(data, names, document, end, 0)
+    value = slot(data, names, document, end, 1)
+    if info <= 0 or value <= 0:
+        return 0
+    info = target(data, info, end)
+    value = target(data, value, end)
+    names = vtable(data, begin, info, end) if info >= 0 else _BAD
+    if names < 0 or value < 0:
+        return 0
+    value_bytes = little4(data, value)
+    if value_bytes > end - value - 4 or value_bytes > value_max:
+        return 0
+    key = text(data, names, info, end, 0)
+    expiration = text(data, names, info, end, 2)
+    datatype = small(data, names, info, end, 4, 0)
+    flags = slot(data, names, info, end, 1)
+    cas = slot(data, names, info, end, 5)
+    if key <= 0 or expiration < 0 or flags < 0 or cas < 0 or datatype < 0 or datatype > 1:
+        return 0
+    if small(data, names, info, end, 3, 0) or (expiration and little4(data, expiration)):
+        return 0
+    if (flags and end - flags < 4) or (cas and end - cas < 8):
+        return 0
+    fields[_REQ_CAS] = little4(data, cas) | little4(data, cas + 4) << 32 if cas else 0
+    if operation == _ADD and fields[_REQ_CAS]:
+        return 0
+    key_bytes = little4(data, key)
+    if key_bytes == 0 or key_bytes > _ID_MAX:
+        return 0
+    for i in range(key + 4, key + 4 + key_bytes):
+        if data[i] == 0:
+            return 0
+    traits = little4(data, flags) if flags else 0
+    fields[_REQ_TRAITS] = traits << 32 | datatype << 8 | operation << 1
+    fields[_REQ_KEY_AT] = key + 4
+    fields[_REQ_KEY_BYTES] = key_bytes
+    fields[_REQ_VALUE_AT] = value + 4
+    fields[_REQ_VALUE_BYTES] = value_bytes
+    used = max(used, reach(data, names, info, 0x811444))
+    return 2 if apart(used, expiration, fields) else 1
+
+
+def take_run(
+    data: bytes, at: int, count_max: int, value_max: int, found: Table, table: Table
+) -> int:
+    """Find the run that begins at `at`. Returns how many requests it has, at most `count_max`.
+
+    `value_max`: longest value; `found`: takes `RUN_NUMBERS` numbers; `table`: `WIDTH` of each
+    request, of no more than it has room for.
+    """
+    raw = data
+    fields = [0] * 7
+    end = len(data)
+    if at < 0 or len(found) <= _RUN_LOUD:
+        raise IndexError("take_run: no room for what is found")
+    count_max = min(count_max, len(table) // _WIDTH)
+    count = loud = all_keys = all_values = 0
+    lane_at = lane_bytes = has_lane = 0
+    before = before_size = how = 0
+    while count < count_max and end - at >= _FRAME_MIN:
+        size = big4(raw, at)
+        if size > end - at - 4 or size < _FRAME_MIN - 4 or big2(raw, at + 8) != _MUTATION:
+            break
+        stop = at + 4 + size
+        row = count * _WIDTH
+        if how == 2 and size == before_size and alike(raw, before, at, stop, fields):
+            fields[_REQ_KEY_AT] += at - before
+            fields[_REQ_VALUE_AT] += at - before
+            table[row] = big4(raw, at + 4)
+            table[row + _REQ_TRAITS] = table[row - _WIDTH + _REQ_TRAITS]
+            for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
+                table[row + i] = fields[i]
+            loud += 1 - (raw[at + 10] >> 4 & 1)
+            all_keys += fields[_REQ_KEY_BYTES]
+            all_values += fields[_REQ_VALUE_BYTES]
+            before = at
+            at = stop
+            count += 1
+            continue
+        flags = raw[at + 10]
+        entries = big4(raw, at + 11)
+        if (flags & ~16) != 2 or entries < 6 or entries > stop - at - 15:
+            break
+        place = at + 15
+        payload = place + entries
+        own = 0
+        own_bytes = 0
+        if entries != 6:
+            own_bytes = big2(raw, place + 2)
+            if big2(raw, place) or entries != 10 + own_bytes or own_bytes > _LANE_MAX:
+                break
+            own = 1
+            place += 4 + own_bytes
+        if big4(raw, place) != 0x00070002:
+            break
+        if count == 0:
+            has_lane, lane_bytes, lane_at = own, own_bytes, at + 19
+        elif own != has_lane or own_bytes != lane_bytes:
+            break
+        else:
+            i = 0
+            while i < own_bytes and raw[at + 19 + i] == raw[lane_at + i]:
+                i += 1
+            if i < own_bytes:
+                break
+        how = read_set(raw, payload, stop, value_max, fields)
+        if how == 0:
+            break
+        traits = fields[_REQ_TRAITS] | big2(raw, place + 4) << 16
+        if flags & 16:
+            traits |= 1
+        else:
+            loud += 1
+        table[row] = big4(raw, at + 4)
+        table[row + _REQ_TRAITS] = traits
+        for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
+            table[row + i] = fields[i]
+        all_keys += fields[_REQ_KEY_BYTES]
+        all_values += fields[_REQ_VALUE_BYTES]
+        before, before_size = at, size
+        at = stop
+        count += 1
+    found[_RUN_STOP] = at
+    found[_RUN_KEYS] = all_keys
+    found[_RUN_VALUES] = all_values
+    found[_RUN_LANE_AT] = lane_at
+    found[_RUN_LANE_BYTES] = lane_bytes
+    found[_RUN_HAS_LANE] = has_lane
+    found[_RUN_LOUD] = loud
+    return count
+
+
+def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
+    """Write a run in `data` as memcached's requests. Returns the bytes used of `out`, -1: it does
+    not fit."""
+    raw, to = data, out
+    end = len(data)
+    room = len(out)
+    used = 0
+    if count > len(table) // _WIDTH:
+        raise IndexError("sets: more requests than the table has")
+    for i in range(count):
+        row = i * _WIDTH
+        traits = table[row + _REQ_TRAITS]
+        key_at = table[row + _REQ_KEY_AT]
+        key_bytes = table[row + _REQ_KEY_BYTES]
+        value_at = table[row + _REQ_VALUE_AT]
+        value_bytes = table[row + _REQ_VALUE_BYTES]
+        if key_bytes > end or value_bytes > end:
+            return _BAD
+        if key_at > end - key_bytes or value_at > end - value_bytes:
+            return _BAD
+        if _SET_BYTES + key_bytes + value_bytes > room - used:
+            return _BAD
+        to[used] = 0x80
+        operation = traits >> 1 & 3
+        opcode = 0x02 if operation == _ADD else 0x01 if operation == _SET else 0x03
+        to[used + 1] = opcode | 0x10 if traits & 1 else opcode
+        to[used + 2] = key_bytes >> 8 & 0xFF
+        to[used + 3] = key_bytes & 0xFF
+        to[used + 4] = 8
+        to[used + 5] = traits >> 8 & 0xFF
+        to[used + 6] = traits >> 24 & 0xFF
+        to[used + 7] = traits >> 16 & 0xFF
+        used = put4(to, put4(to, used + 8, 8 + key_bytes + value_bytes), i)
+        cas = table[row + _REQ_CAS]
+        used = put4(to, put4(to, used, cas >> 32), cas & 0xFFFF_FFFF)
+        used = put4(to, put4(to, used, traits >> 32), 0)
+        used = rows.copy(raw, key_at, key_at + key_bytes, to, used)
+        used = rows.copy(raw, value_at, value_at + value_bytes, to, used)
+    return used
+
+
+def put_head(
+    out: bytearray, used: int, size: int, opaque: int, status: int, lane: bytes, lane_bytes: int
+) -> int:
+    """Write the begin of an answer of a payload of `size` bytes. `lane_bytes`: -1 for no lane."""
+    extra = 8 + lane_bytes if lane_bytes >= 0 else 0
+    used = put4(out, put4(out, used, 9 + extra + size), opaque)
+    out[used] = 0x04
+    out[used + 1] = 0x05
+    out[used + 2] = 3 if lane_bytes >= 0 else 1
+    out[used + 3] = status >> 8
+    out[used + 4] = status & 0xFF
+    used += 5
+    if lane_bytes >= 0:
+        used = put4(out, put4(out, used, 4 + lane_bytes), lane_bytes)
+        for i in range(lane_bytes):
+            out[used] = lane[i]
+            used += 1
+    return used
+
+
+def status_of(status: int) -> int:
+    """Greenstack's status (`codec.Status`) of a reply."""
+    if status & _OWN_STATUS:
+        return status & ~_OWN_STATUS
+    if status == 0:
+        return 0
+    if status == 1:
+        return 0x08
+    if status == 2:
+        return 0x0D
+    return 0x0E if status == 3 else 0x02
+
+
+def answers(
+    replies: bytes,
+    table: Table,
+    count: int,
+    lane: bytes,
+    lane_bytes: int,
+    uuid: int,
+    marks: Table,
+    failed: Table,
+    out: bytearray,
+) -> int:
+    """Write the answers to a run. Returns the bytes used of `out`, -1 where it does not fit.
+
+    `replies`: memcached's answers, in order, where there are any; with `_OWN_STATUS` their status
+    is one of Greenstack's. `lane_bytes`: -1 for no lane. `marks`: pairs of a request's number and
+    its lsn, ascending, the first for number 0; those behind it that went well have the lsns that
+    follow. A number of 2^64-1 ends them. `failed`: takes how many did not.
+    """
+    raw, to, name, head = replies, out, lane, HEAD
+    end = len(replies)
+    room = len(out)
+    used = at = mark = lsn = lost = 0
+    if len(failed) < 1:
+        raise IndexError("answers: no room for what has failed")
+    if count > len(table) // _WIDTH or lane_bytes > len(lane):
+        raise IndexError("answers: a table is too short")
+    if len(marks) < 3 or len(marks) % 2 == 0 or marks[len(marks) - 1] != _END:
+        raise IndexError("answers: the marks have no end")
+    for i in range(count):
+        is_quiet = table[i * _WIDTH + _REQ_TRAITS] & 1 != 0
+        while marks[2 * mark] <= i:
+            lsn = marks[2 * mark + 1]
+            mark += 1
+        if end - at < _HEADER or big4(raw, at + 12) != i:
+            if is_quiet:
+                lsn += 1
+                continue
+            return _BAD
+        body = big4(raw, at + 8)
+        if room - used < _ANSWER_BYTES + lane_bytes or body > end - at - _HEADER:
+            return _BAD
+        status = status_of(big2(raw, at + 6))
+        opaque = table[i * _WIDTH]
+        if status:
+            lost += 1
+            used = put_head(to, used, 0, opaque, status, name, lane_bytes)
+        elif not is_quiet:
+            used = put_head(to, used, _PAYLOAD_BYTES, opaque, 0, name, lane_bytes)
+            for j in range(24):
+                to[used + j] = head[j]
+            put_little(to, used + 24, uuid, 8)
+            put_little(to, used + 32, lsn, 8)
+            put_little(to, used + 40, 0, 4)
+            put_little(to, used + 44, table[i * _WIDTH + _REQ_VALUE_BYTES], 4)
+            for j in range(8):
+                to[used + 48 + j] = raw[at + 23 - j]
+            used += _PAYLOAD_BYTES
+        if not status:
+            lsn += 1
+        at += _HEADER + body
+    failed[0] = lost
+    return used

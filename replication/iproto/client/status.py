@@ -1,0 +1,77 @@
+"""What a running server says of itself.
+
+Every Tarantool answers VOTE: read-only, vclock, and from where on it holds the log. A logweir that
+allows it tells all it knows by the function `logweir.status`, and what its spaces hold by
+`logweir.checksums`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logweir.errors import ErrorCode, RemoteProtocolError, RequestError
+from logweir.replication.iproto.client import open_client
+from logweir.replication.iproto.wire.codec import IprotoKey, RequestType, decode_ballot
+from logweir.replication.urls import Url
+
+__all__ = ["CHECKSUMS_FUNCTION", "STATUS_FUNCTION", "fetch_checksums", "fetch_status"]
+
+STATUS_FUNCTION = "logweir.status"
+CHECKSUMS_FUNCTION = "logweir.checksums"
+
+_NOT_TOLD = frozenset(
+    (ErrorCode.ACCESS_DENIED, ErrorCode.NO_SUCH_PROC, ErrorCode.UNKNOWN_REQUEST_TYPE)
+)
+
+
+async def fetch_status(url: Url) -> dict[str, Any]:
+    """The status of the server at `url`, in plain values. Raises `Unreachable`, `RequestError`."""
+    async with open_client(url) as client:
+        greeting = client.greeting.result()
+        answer = await client.call(RequestType.VOTE)
+        ballot = decode_ballot(answer.body)
+        status: dict[str, Any] = {
+            "url": str(url),
+            "instance": str(greeting.instance),
+            "version": ".".join(map(str, greeting.version)),
+            "read_only": ballot.is_ro,
+            "vclock": dict(ballot.vclock),
+            "oldest_row": dict(ballot.gc_vclock),
+        }
+        try:
+            told = await client.call(
+                RequestType.CALL, {int(IprotoKey.FUNCTION_NAME): STATUS_FUNCTION}
+            )
+        except RequestError as error:
+            if error.code not in _NOT_TOLD:
+                raise
+            return status
+        values = told.body.get(IprotoKey.DATA)
+        if isinstance(values, list) and values and isinstance(values[0], dict):
+            status |= values[0]
+    return status
+
+
+async def fetch_checksums(url: Url) -> dict[str, Any]:
+    """The checksum of each space of the logweir at `url`, all at one position.
+
+    Raises `Unreachable`, `RequestError`: it may not be asked, or is no logweir.
+    """
+    async with open_client(url) as client:
+        try:
+            told = await client.call(
+                RequestType.CALL, {int(IprotoKey.FUNCTION_NAME): CHECKSUMS_FUNCTION}
+            )
+        except RequestError as error:
+            if error.code not in _NOT_TOLD:
+                raise
+            raise RequestError(
+                error.code,
+                f"{url} does not tell checksums: {error.message}",
+                hint="a logweir tells them to users who may execute everything; "
+                "`logweir diff` compares with any Tarantool",
+            ) from error
+    values = told.body.get(IprotoKey.DATA)
+    if not isinstance(values, list) or not values or not isinstance(values[0], dict):
+        raise RemoteProtocolError(f"{url} answered {CHECKSUMS_FUNCTION} with something else")
+    return values[0]

@@ -1,0 +1,148 @@
+"""One connection to a Tarantool master, as a stream of events to be awaited.
+
+What arrives is kept until it is asked for; above `limits.UPSTREAM_WAITING_BYTES` of it the master
+is not read, so a slow store slows its master down instead of filling the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from logweir.errors import ErrorCode, RemoteProtocolError, SourceStopped, Unreachable
+from logweir.limits import UPSTREAM_WAITING_BYTES
+from logweir.replication.iproto.client_session import (
+    Authenticated,
+    Event,
+    FollowerSession,
+    Greeted,
+    Refused,
+    Rows,
+    Voted,
+)
+from logweir.replication.iproto.wire.codec import Ballot, Greeting
+from logweir.replication.link import Link, dial
+from logweir.replication.urls import Url
+
+__all__ = ["Upstream", "connect"]
+
+EventT = TypeVar("EventT")
+
+# Refusals that may go away by themselves: the master is starting, or somebody grants what is
+# missing. Any other stops a follower. Source: `applier.cc` of 2.6.0, most observed.
+_PASSING = frozenset(
+    (
+        ErrorCode.LOADING,
+        ErrorCode.ACCESS_DENIED,
+        ErrorCode.NO_SUCH_USER,
+        ErrorCode.PASSWORD_MISMATCH,
+        ErrorCode.CFG,
+        ErrorCode.SYSTEM,
+    )
+)
+
+
+class Upstream:
+    """The conversation of a follower. `on_data`: called whenever something came."""
+
+    def __init__(self, link: Link, url: Url, on_data: Callable[[], None]) -> None:
+        self.link = link
+        self.session = FollowerSession(link.time())
+        self.url = url
+        self._on_data = on_data
+        self._waiting: deque[Event] = deque()
+        self._waiting_bytes = 0
+        self._held = False
+        self._news = asyncio.Event()
+        self._end = ""
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation`."""
+        self._waiting.extend(events)
+        self._waiting_bytes += sum(len(one.data) for one in events if isinstance(one, Rows))
+        if self._waiting_bytes > UPSTREAM_WAITING_BYTES and not self._held:
+            self._held = True
+            self.link.hold_reading()
+        self._on_data()
+        self._news.set()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation`."""
+        self._end = reason
+        self._news.set()
+
+    async def next(self) -> Event:
+        """The next event. Raises `Unreachable` once the connection is gone."""
+        while not self._waiting:
+            if self._end:
+                raise Unreachable(str(self.url), self._end, hint="see the master's log")
+            self._news.clear()
+            await self._news.wait()
+        event = self._waiting.popleft()
+        if isinstance(event, Rows):
+            self._waiting_bytes -= len(event.data)
+            if self._held and self._waiting_bytes <= UPSTREAM_WAITING_BYTES // 2:
+                self._held = False
+                self.link.resume_reading()
+        return event
+
+    def peek(self) -> Event | None:
+        """The next event if it is there already; it stays."""
+        return self._waiting[0] if self._waiting else None
+
+    async def expect(self, kind: type[EventT]) -> EventT:
+        """The next event, which must be of that kind. A refusal raises: see `refusal`."""
+        event = await self.next()
+        if isinstance(event, Refused):
+            raise self.refusal(event)
+        if not isinstance(event, kind):
+            raise RemoteProtocolError(
+                f"{self.url}: {type(event).__name__} came, {kind.__name__} was due"
+            )
+        return event
+
+    def refusal(self, event: Refused) -> SourceStopped | Unreachable:
+        """A refusal as an error: one that may pass, or one that stops the source."""
+        error = event.error
+        text = f"the master refused {event.state}: {error.message} (error {int(error.code)})"
+        if error.code in _PASSING:
+            return Unreachable(str(self.url), text, hint="check user, grants and state there")
+        return SourceStopped(f"{self.url}: {text}", hint="mend what it names, then start again")
+
+
+@asynccontextmanager
+async def connect(
+    url: Url, *, on_data: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[Upstream, Greeting, Ballot]]:
+    """Connect, authenticate, vote. The connection is closed at the end of the context."""
+    made: list[Upstream] = []
+
+    def begin(link: Link) -> Upstream:
+        made.append(Upstream(link, url, on_data))
+        return made[0]
+
+    link = await dial(url, begin)
+    upstream = made[0]
+    try:
+        greeting = (await upstream.expect(Greeted)).greeting
+        if url.user:
+            upstream.session.authenticate(url.user, url.password)
+            link.flush()
+            await upstream.expect(Authenticated)
+        upstream.session.vote()
+        link.flush()
+        event = await upstream.next()
+        if isinstance(event, Refused) and event.error.code == ErrorCode.UNKNOWN_REQUEST_TYPE:
+            ballot = Ballot()
+        elif isinstance(event, Refused):
+            raise upstream.refusal(event)
+        elif isinstance(event, Voted):
+            ballot = event.ballot
+        else:
+            raise RemoteProtocolError(f"{url}: {type(event).__name__} came instead of a ballot")
+        yield upstream, greeting, ballot
+    finally:
+        await link.shut("the follower is done")

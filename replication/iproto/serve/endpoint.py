@@ -1,0 +1,439 @@
+"""Serving iproto: what one connection's requests do to the store.
+
+The requests of one read are handled together, as long as the client takes the answers: above
+`limits.OUTPUT_HIGH_BYTES` of them the rest waits. A run of changes becomes one job of the commit
+queue, in which each is a transaction of its own: one that fails is undone alone. Where answers may
+be much larger than the requests, what comes behind the run waits for it. Changes of definitions
+are jobs by themselves, and so are requests that are merely odd. A SELECT behind a change that is
+not finished runs inside the job, so that a client which sends both at once reads what it wrote,
+and what comes behind that job waits for it; any other runs at once, on a view of what is durable.
+An answer to a change is sent when it is durable.
+
+Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
+then what the store says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.limits import (
+    IPROTO_PIPELINE_BYTES,
+    OUTPUT_LOW_BYTES,
+)
+from logweir.replication.iproto import push
+from logweir.replication.iproto.serve.instance import FollowerStatus, Instance
+from logweir.replication.iproto.serve.statements import (
+    NO_TUPLE,
+    SYSTEM_END,
+    Outcome,
+    execute_all,
+    read_run,
+    run_select,
+)
+from logweir.replication.iproto.serve.sysview import VIEWS
+from logweir.replication.iproto.server_session import Ack, Event, ServerSession
+from logweir.replication.iproto.wire import auth, kernel
+from logweir.replication.iproto.wire.codec import (
+    EMPTY_BODY,
+    RequestType,
+    data_body,
+    encode_error,
+)
+from logweir.replication.iproto.wire.requests import DML_TYPES, Request
+from logweir.replication.iproto.wire.runs import MAY_GROW, Run
+from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
+from logweir.replication.service.access import (
+    GUEST_ID,
+    Access,
+    Privilege,
+    denied,
+)
+from logweir.replication.service.shared import as_request_error
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.store.schema.definition import SpaceDef
+from logweir.wal.mp import unpack
+from logweir.wal.xrow import RowType
+
+__all__ = ["Conversation", "IprotoService"]
+
+_log = get_logger("logweir.replication.iproto")
+
+_FUNC_ID: Final = 296
+_USES: Final = (kernel.USED_TO_READ, kernel.USED_TO_WRITE)
+
+
+class IprotoService:
+    """The protocol, for a `Listener`."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    def begin(self, link: Link) -> Conversation:
+        """See `Service`."""
+        return Conversation(self.instance, link)
+
+    def refusal(self, reason: str) -> bytes:
+        """See `Service`: a greeting cannot say why, so nothing is sent."""
+        del reason
+        return b""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Requests that are executed in one job. `goes_first`: what comes behind waits for its end."""
+
+    events: list[Request | Run] = field(default_factory=list)
+    size_bytes: int = 0
+    goes_first: bool = False
+
+    def add(self, event: Request | Run, *, goes_first: bool) -> None:
+        """One more."""
+        self.events.append(event)
+        self.size_bytes += event.size_bytes
+        self.goes_first = self.goes_first or goes_first
+
+
+class Conversation:
+    """One connection."""
+
+    def __init__(self, instance: Instance, link: Link) -> None:
+        self.instance = instance
+        self.shared = shared = instance.shared
+        self.link = link
+        self.session = ServerSession(shared.log.instance, os.urandom(32), instance.schema_version)
+        self.user_id = shared.user_id(link.user)
+        self.follower: FollowerStatus | None = None
+        self._batch = _Batch()
+        self._unfinished = 0
+        self._unanswered_bytes = 0
+        self._held = False
+        self._postponed: deque[Request | Run] = deque()
+        self._behind: _Batch | None = None  # under way: what comes next waits for its end
+        self._waits_for_room = False
+        self._let_in: set[tuple[int, int]] = set()  # uses of spaces by runs
+        self._let_in_at = -1, GUEST_ID
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> Sequence[Event]:
+        """See `Receives` of `logweir.replication.link`."""
+        return self.session.receive_data(data, now)
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        for event in events:
+            if isinstance(event, Ack):
+                if self.follower is not None:
+                    self.instance.acknowledged(self.follower, event.vclock)
+                continue
+            self._begin(event.size_bytes)
+            self._postponed.append(event)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Handle what waits, as far as the client takes the answers."""
+        link, session = self.link, self.session
+        while self._postponed and self._behind is None:
+            if session.waiting_bytes > OUTPUT_LOW_BYTES:
+                link.flush()
+            if not link.writable:
+                if link.is_open and not self._waits_for_room:
+                    self._waits_for_room = True
+                    link.spawn(self._wait_for_room())
+                break
+            if self._batch.events and not _joins_batch(self._postponed[0]):
+                self._submit()
+                continue
+            event = self._postponed.popleft()
+            if isinstance(event, Run):
+                self._take_run(event)
+                continue
+            try:
+                self._dispatch(event)
+            except RequestError as error:
+                self._answer_error(event, error)
+        self._submit()
+
+    async def _wait_for_room(self) -> None:
+        await self.link.drained()
+        self._waits_for_room = False
+        self._go_on()
+        self.link.flush()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        if self.session.malformed:
+            _log.warning(
+                "iproto.malformed",
+                peer=self.link.peer,
+                requests=self.session.malformed,
+                reason=reason,
+            )
+
+    def _dispatch(self, request: Request) -> None:
+        kind = request.type
+        if kind in DML_TYPES:
+            self._take_dml(request)
+            return
+        if kind == RequestType.AUTH:
+            self._authenticate(request)
+        elif kind == RequestType.VOTE:
+            self._answer(request, self.instance.ballot().body())
+        elif kind in (RequestType.CALL, RequestType.CALL_16):
+            access = self.shared.access(self.user_id)
+            self._check_call(access, request.name)
+            self.link.spawn(self._call(request))
+        elif kind == RequestType.EVAL:
+            raise RequestError(
+                ErrorCode.ACCESS_DENIED, "EVAL is switched off: no code of clients is run here"
+            )
+        else:
+            self._finish(request.size_bytes)
+            self.link.spawn(push.serve(self, request))
+
+    # --- changes and reads ------------------------------------------------------------------------
+
+    def _take_dml(self, request: Request) -> None:
+        if request.type == RowType.SELECT and request.iterator > 11:
+            text = "Illegal parameters, Invalid iterator type"
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        access = self.shared.access(self.user_id)
+        is_select = request.type == RowType.SELECT
+        wanted = Privilege.READ if is_select else Privilege.WRITE
+        space = self._check_space(request.space_id, access, wanted)
+        if is_select and not self._batch.events and not self._unfinished:
+            with self.shared.log.read_view() as view:
+                body = data_body(list(run_select(view.engine, request, access)))
+            self._answer(request, body)
+            return
+        self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
+        if not is_select and space.id < SYSTEM_END:
+            self._submit()
+
+    def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
+        """The space, if the user may use it so. Raises errors 36, 7, 42."""
+        space = self.shared.log.schema.space(space_id)
+        if wanted == Privilege.WRITE and self.shared.is_read_only and not _is_private(space):
+            text = "Can't modify data because this instance is in read-only mode."
+            raise RequestError(ErrorCode.READONLY, text)
+        access.check(wanted, "space", space.id, space.owner, space.name)
+        if wanted == Privilege.WRITE and space.id in VIEWS:
+            raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
+        return space
+
+    def _take_run(self, run: Run) -> None:
+        """Requests, one behind the other: checked once for each space, executed and answered
+        together."""
+        refused: dict[tuple[int, int], RequestError] = {}
+        for space_id, uses in zip(run.space_ids, run.uses, strict=True):
+            for use in _USES:
+                try:
+                    if uses & use:
+                        self._check_use(space_id, use)
+                except RequestError as error:
+                    refused[space_id, use] = error
+        if refused:
+            errors = run.errors(refused, self.instance.schema_version())
+            self.session.put(b"".join(errors))
+            self.shared.metrics.answered("tarantool", 0, len(errors))
+            run = run.without(refused)
+        if not run.count:
+            self._finish(run.size_bytes)
+        elif run.is_read_only and not self._batch.events and not self._unfinished:
+            self._read_run(run)
+        else:
+            self._batch.add(run, goes_first=run.may_grow)
+
+    def _read_run(self, run: Run) -> None:
+        """Answer SELECTs at once; what is left of them comes next."""
+        shared = self.shared
+        try:
+            outcome = read_run(shared.log, run, self.instance.executor, self.instance.version_of)
+        except RequestError as error:
+            outcome = _refused([run], error, self.instance.schema_version())
+        self._postponed.extendleft(reversed(outcome.left))
+        if not outcome.left:
+            self._finish(run.size_bytes)
+        self._answer_outcome(outcome)
+
+    def _answer_outcome(self, outcome: Outcome) -> None:
+        self.shared.metrics.answered("tarantool", outcome.count - outcome.refused, outcome.refused)
+        if self.session.waiting_bytes:
+            self.link.write(outcome.answers)
+        else:
+            self.link.send(outcome.answers)
+
+    def _check_use(self, space_id: int, use: int) -> None:
+        """Raise errors 36, 7, 42 where the user may not use a space so. What was let in is let in
+        again while no row of a system space has changed: who may write at all is settled at the
+        start."""
+        at = self.shared.log.system_changes, self.user_id
+        if at != self._let_in_at:
+            self._let_in.clear()
+        elif (space_id, use) in self._let_in:
+            return
+        wanted = Privilege.READ if use == kernel.USED_TO_READ else Privilege.WRITE
+        self._check_space(space_id, self.shared.access(self.user_id), wanted)
+        self._let_in.add((space_id, use))
+        self._let_in_at = at
+
+    def _submit(self) -> None:
+        batch = self._batch
+        if not batch.events:
+            return
+        self._batch = _Batch()
+        if batch.goes_first:
+            self._behind = batch
+        access, version_of = self.shared.access(self.user_id), self.instance.version_of
+
+        def apply(group: Group) -> Outcome:
+            return execute_all(group, batch.events, access, version_of)
+
+        self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
+
+    def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        def guarded(job: Job) -> None:
+            with self.link.guarded():
+                done(job)
+
+        self._unfinished += 1
+        self._settled.clear()
+        self.shared.submit(job, guarded)
+
+    def _settle(self, size_bytes: int) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._settled.set()
+        self._finish(size_bytes)
+
+    def _deliver(self, batch: _Batch, job: Job) -> None:
+        """Answer a batch that is durable, or was refused; what is left of it comes next."""
+        left: Sequence[Request | Run] = () if job.error is not None else job.result.left
+        if left:
+            self._postponed.extendleft(reversed(left))
+        if self._behind is batch:
+            self._behind = None
+        self._settle(batch.size_bytes - sum(one.size_bytes for one in left))
+        if not self.link.is_open:
+            return
+        outcome = job.result
+        if job.error is not None:
+            version = self.instance.schema_version()
+            outcome = _refused(batch.events, as_request_error(job.error), version)
+        self._answer_outcome(outcome)
+        if self._postponed:
+            self._go_on()
+            self.link.flush()
+
+    # --- other requests ---------------------------------------------------------------------------
+
+    def _authenticate(self, request: Request) -> None:
+        proof = auth.read_scramble(request.tuple or NO_TUPLE)
+        try:
+            user = self.shared.user(request.name)
+        except RequestError:
+            self._fail_login(request.name)
+            raise
+        is_guest = user.id == GUEST_ID and not proof
+        if not is_guest and not auth.check(user.kept, self.session.salt, proof or bytes(20)):
+            self._fail_login(user.name)
+            raise RequestError(
+                ErrorCode.PASSWORD_MISMATCH, f"Incorrect password supplied for user '{user.name}'"
+            )
+        self.shared.access(user.id).check_universe(Privilege.SESSION)
+        self.user_id = user.id
+        self._answer(request, EMPTY_BODY)
+
+    def _fail_login(self, user: str) -> None:
+        if self.shared.logins.failed(self.link, user):
+            self._postponed.clear()
+            self.link.call_after_next_read(
+                lambda: self.link.close("too many failed logins from there")
+            )
+
+    def _check_call(self, access: Access, name: str) -> None:
+        """Execute of everything, of all functions, or of that one if it has a row in `_func`."""
+        if access.is_admin:
+            return
+        function_id: int | str = ""
+        owner = -1
+        with self.shared.log.read_view() as view:
+            row = view.get(_FUNC_ID, [name], index=2)
+        if row is not None:
+            function_id, owner = unpack(row)[:2]
+        if owner == access.user.id:
+            return
+        if not access.bits("function", function_id) & Privilege.EXECUTE:
+            raise denied(Privilege.EXECUTE, "function", name, access.user.name)
+
+    async def _call(self, request: Request) -> None:
+        await self._settled.wait()
+        arguments = unpack(request.tuple) if request.tuple is not None else []
+        as_tuples = request.type == RequestType.CALL_16
+        try:
+            values = await asyncio.to_thread(
+                self.instance.functions.call, request.name, arguments, as_tuples=as_tuples
+            )
+        except RequestError as error:
+            self._answer_error(request, error)
+        else:
+            self._answer(request, data_body(values))
+        self.link.flush()
+
+    # --- answers and back-pressure ----------------------------------------------------------------
+
+    def _answer(self, request: Request, body: bytes) -> None:
+        self._finish(request.size_bytes)
+        self.shared.metrics.answered("tarantool", 1, 0)
+        self.session.put_answer(request.sync, body)
+
+    def _answer_error(self, request: Request, error: RequestError) -> None:
+        self._finish(request.size_bytes)
+        self.shared.metrics.answered("tarantool", 0, 1)
+        self.session.put_error(request.sync, error)
+
+    def _begin(self, size_bytes: int) -> None:
+        self._unanswered_bytes += size_bytes
+        if self._unanswered_bytes > IPROTO_PIPELINE_BYTES and not self._held:
+            self._held = True
+            self.link.hold_reading()
+
+    def _finish(self, size_bytes: int) -> None:
+        self._unanswered_bytes -= size_bytes
+        if self._held and self._unanswered_bytes <= IPROTO_PIPELINE_BYTES // 2:
+            self._held = False
+            self.link.resume_reading()
+
+
+def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:
+    """The same error for all."""
+    answers: list[bytes] = []
+    for event in events:
+        if isinstance(event, Run):
+            answers += event.all_errors(error, schema_version)
+        else:
+            answers.append(encode_error(event.sync, schema_version, error))
+    return Outcome(b"".join(answers), len(answers), len(answers), ())
+
+
+def _joins_batch(event: Request | Run) -> bool:
+    """Whether a request may be one of several in a job: not so a change of definitions."""
+    if isinstance(event, Run) or event.type == RowType.SELECT:
+        return True
+    return event.type in DML_TYPES and event.space_id >= SYSTEM_END
+
+
+def _is_private(space: SpaceDef) -> bool:
+    """Whether a space may be written on a read-only instance."""
+    return space.is_temporary or space.is_local

@@ -1,0 +1,134 @@
+"""A server as Tarantool clients see it: one instance, with its schema version, functions, replicas.
+
+The schema version that every answer carries begins at 80, as after a bootstrap of 2.6.0, and rises
+with each change of a space or an index.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from logweir.limits import IPROTO_ANSWER_BYTES
+from logweir.replication.iproto.serve.functions import Functions
+from logweir.replication.iproto.wire.codec import Ballot
+from logweir.replication.service.shared import Shared
+from logweir.store.engine.executing import Executor
+from logweir.store.schema.schema import Schema
+from logweir.wal.mp import unpack
+from logweir.wal.vclock import VClock
+
+__all__ = ["FollowerStatus", "Instance", "follower_name"]
+
+_FIRST_VERSION: Final = 80
+_CLUSTER_ID: Final = 320
+_NAME: Final = "tarantool:"
+
+
+@dataclass(slots=True)
+class FollowerStatus:
+    """One replica that follows. `sent`, `acknowledged`: positions; `name`: under which its logs
+    are kept, "" for one that nothing is kept for; `evict`: tells it that they are gone."""
+
+    peer: str
+    instance: uuid.UUID
+    replica_id: int
+    name: str
+    sent: VClock = field(default_factory=VClock)
+    acknowledged: VClock = field(default_factory=VClock)
+    evict: Callable[[str], None] = lambda reason: None
+
+
+class Instance:
+    """What all iproto connections of one server share. Belongs to the event loop's thread.
+
+    `functions`: what CALL may call; `executor`: of statements on views.
+    """
+
+    def __init__(self, shared: Shared, functions: Functions) -> None:
+        self.shared = shared
+        self.functions = functions
+        self.followers: dict[uuid.UUID, FollowerStatus] = {}
+        self.joining: set[str] = set()
+        self.joins_ended = 0
+        self.executor = Executor()
+        self.executor.select_bytes = IPROTO_ANSWER_BYTES
+        self._version_offset = _FIRST_VERSION - shared.log.schema.version
+        self._cluster_at = (-1, 0)
+        shared.retention.attend(
+            evicted=self._evict, departed=self._departed, forgotten=self._forget
+        )
+
+    def schema_version(self) -> int:
+        """What stands in every answer."""
+        return self.version_of(self.shared.log.schema)
+
+    def version_of(self, schema: Schema) -> int:
+        """What stands in an answer, where the definitions are these."""
+        return schema.version + self._version_offset
+
+    def ballot(self) -> Ballot:
+        """What VOTE is answered."""
+        log, read_only = self.shared.log, self.shared.is_read_only
+        return Ballot(read_only, log.vclock, log.oldest_position, read_only)
+
+    def acknowledged(self, status: FollowerStatus, vclock: VClock) -> None:
+        """A replica has written everything up to `vclock`: older logs need not be kept for it."""
+        status.acknowledged = vclock
+        behind = self.shared.log.vclock.without_local().signature - vclock.signature
+        self.shared.metrics.follower_lag("tarantool", str(status.instance), max(behind, 0))
+        self.keep(status)
+
+    def keep(self, status: FollowerStatus) -> None:
+        """Remember a replica's position, so that the logs behind it stay."""
+        if status.name:
+            position = status.acknowledged.with_lsn(0, self.shared.log.vclock.lsn(0))
+            self.shared.retention.keep(status.name, position)
+
+    async def keep_here(self, instance: uuid.UUID) -> None:
+        """From now on the logs stay for a replica that begins to join."""
+        await self.shared.retention.keep_now(follower_name(instance), self.shared.log.applied)
+
+    def status(self) -> list[dict[str, Any]]:
+        """The replicas that follow, in plain values."""
+        ours = self.shared.log.vclock.without_local().signature
+        return [
+            {
+                "instance": str(one.instance),
+                "replica_id": one.replica_id,
+                "peer": one.peer,
+                "acknowledged": dict(one.acknowledged),
+                "lag_rows": max(ours - one.acknowledged.without_local().signature, 0),
+            }
+            for one in self.followers.values()
+        ]
+
+    def _evict(self, name: str, reason: str) -> None:
+        for status in self.followers.values():
+            if status.name == name:
+                status.name = ""
+                status.evict(reason)
+
+    def _forget(self, name: str) -> None:
+        for status in self.followers.values():
+            if status.name == name:
+                status.name = ""
+
+    def _departed(self, names: Sequence[str]) -> Sequence[str]:
+        """Replicas that are no longer in `_cluster`. Runs in a thread beside the loop."""
+        log = self.shared.log
+        at = log.changes_of(_CLUSTER_ID), self.joins_ended
+        if at == self._cluster_at:
+            return ()
+        with log.read_view() as view:
+            rows = list(view.tuples(view.engine.schema.space(_CLUSTER_ID)))
+        known = {_NAME + str(uuid.UUID(unpack(row)[1])) for row in rows} | self.joining
+        self._cluster_at = at
+        return [name for name in names if name.startswith(_NAME) and name not in known]
+
+
+def follower_name(instance: uuid.UUID) -> str:
+    """The name under which a replica's logs are kept."""
+    return f"{_NAME}{instance}"

@@ -1,0 +1,274 @@
+"""The server's side of an iproto connection: a state machine without I/O.
+
+===========  =====================================  ==============================================
+state        what arrives                           what happens
+===========  =====================================  ==============================================
+REQUESTS     a well-formed request                  event `Request`; PING is answered here
+REQUESTS     changes, one behind the other          one event `Run`
+REQUESTS     a malformed one, an unknown type       answered here, the connection goes on
+REQUESTS     JOIN, SUBSCRIBE, FETCH_SNAPSHOT,       event `Request`, then state STREAM: what comes
+             REGISTER                               after it waits
+STREAM       anything                               waits; `end_stream` → REQUESTS, `begin_relay`
+                                                    → RELAY
+RELAY        a frame with a vclock                  event `Ack`
+RELAY        anything else                          the connection ends
+any          no frame can be found any more         answered with error 20, the connection ends
+===========  =====================================  ==============================================
+
+Requests of one connection may be answered in any order: the answer carries the request's sync.
+The greeting goes out first. A frame that has begun must be complete after `limits.FRAME_SECONDS`.
+Source: Tarantool 2.6.0, observed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from logweir.errors import ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
+from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
+from logweir.replication.iproto.wire.codec import (
+    EMPTY_BODY,
+    SALT_BYTES,
+    BrokenStream,
+    IprotoKey,
+    RequestType,
+    Splitter,
+    decode_answer,
+    encode_answer,
+    encode_error,
+    encode_greeting,
+)
+from logweir.replication.iproto.wire.requests import STREAM_TYPES, Request, decode_request
+from logweir.replication.iproto.wire.runs import Run, take_run
+from logweir.replication.session import InputBuffer, Outbox
+from logweir.wal.vclock import VClock
+
+__all__ = ["Ack", "ServerSession", "State"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A replica has written everything up to `vclock`."""
+
+    vclock: VClock
+
+
+Event = Request | Run | Ack
+
+
+class State(Enum):
+    """Where a connection stands; the table is in the module's text."""
+
+    REQUESTS = "requests"
+    STREAM = "stream"
+    RELAY = "relay"
+
+
+_ENTERS: Final = {
+    (State.REQUESTS, "stream"): State.STREAM,
+    (State.STREAM, "end"): State.REQUESTS,
+    (State.STREAM, "relay"): State.RELAY,
+}
+
+
+class ServerSession:
+    """One client or replica.
+
+    `instance`: our UUID; `noise`: 32 random bytes for the greeting; `schema_version`: gives the
+    current one, which is in every answer. `user`: who is authenticated, "guest" at first.
+    """
+
+    def __init__(
+        self, instance: uuid.UUID, noise: bytes, schema_version: Callable[[], int]
+    ) -> None:
+        self.close_reason = ""
+        self.user = "guest"
+        self.salt = noise[:SALT_BYTES]
+        self.malformed = 0
+        self.pings = 0
+        self._schema_version = schema_version
+        self._outbox = Outbox()
+        self._outbox.put(encode_greeting(instance, noise))
+        self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
+        self._splitter = Splitter()
+        self._frame_began: float | None = None
+        self._state = State.REQUESTS
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._state
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that `data_to_send` would give."""
+        return self._outbox.size_bytes
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        """See `Session`. Returns requests and acknowledgements in their order."""
+        if self.close_reason:
+            return ()
+        if self._state == State.STREAM:
+            try:
+                self._input.add(data)
+            except LimitExceeded as error:
+                self._close(f"too much arrived while a stream was sent: {error}")
+            return ()
+        if self._input.size_bytes:
+            whole = self._input.join(data)
+            return self._read(whole, now) if whole else ()
+        return self._read(data, now)
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        """See `Session`: a client that sends nothing more is gone, also for Tarantool."""
+        del now
+        self._close("the peer closed the connection")
+        return ()
+
+    def data_to_send(self) -> bytes:
+        """See `Session`."""
+        return self._outbox.take()
+
+    def next_deadline(self) -> float | None:
+        """See `Session`: when a frame that has begun must be complete."""
+        began = self._frame_began
+        return None if began is None else began + FRAME_SECONDS
+
+    def deadline_passed(self, now: float) -> Sequence[Event]:
+        """See `Session`."""
+        deadline = self.next_deadline()
+        if deadline is not None and now >= deadline:
+            self._close(f"a frame was not complete after {FRAME_SECONDS:g} seconds")
+        return ()
+
+    def _close(self, reason: str) -> None:
+        self.close_reason = self.close_reason or reason
+        self._frame_began = None
+
+    def _read(self, data: bytes, now: float) -> Sequence[Event]:
+        broken: RequestError | None = None
+        events: list[Event] = []
+        read_to = self._take_run(data, 0, events)
+        if read_to == len(data):
+            self._input.clear()
+            self._frame_began = None
+            return events
+        try:
+            spans, rest_at, needed = self._splitter.split(data, read_to)
+        except BrokenStream as error:
+            spans, rest_at, needed, broken = error.spans, 0, 0, error.cause
+        for start, end in spans:
+            if self.close_reason:
+                return events
+            if end <= read_to:
+                continue  # it is of a run
+            if self._state == State.STREAM:  # it waits, and so does what comes behind it
+                rest_at, needed, broken = read_to, 0, None
+                break
+            if self._state == State.RELAY:
+                self._take_ack(data, start, end, events)
+            else:
+                behind = self._take_run(data, read_to, events)
+                if behind > read_to:
+                    read_to = behind
+                    continue
+                self._take_request(data, start, end, events)
+            read_to = end
+        if broken is not None:
+            self.put_error(0, broken)
+            self._close(f"malformed: {broken.message}")
+            return events
+        self._input.keep(data[rest_at:], needed)
+        if len(self._input) == 0 or self._state == State.STREAM:
+            self._frame_began = None
+        elif spans or self._frame_began is None:
+            self._frame_began = now
+        return events
+
+    def _take_run(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Take the run that begins there, if one does. Returns where it ends."""
+        if self._state != State.REQUESTS:
+            return at
+        run = take_run(data, at, self._schema_version())
+        if run is None:
+            return at
+        events.append(run)
+        return run.stop
+
+    def _take_request(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
+        request = Request(-1)
+        try:
+            decode_request(data, start, end, request)
+            version = request.schema_version
+            if version and version != self._schema_version():
+                raise _wrong_version(version, self._schema_version())
+        except RequestError as error:
+            self.malformed += 1
+            self.put_error(request.sync, error)
+            return
+        if request.type == RequestType.PING:
+            self.pings += 1
+            self._outbox.put(encode_answer(request.sync, self._schema_version(), EMPTY_BODY))
+            return
+        if request.type in STREAM_TYPES:
+            self._enter("stream")
+        events.append(request)
+
+    def _take_ack(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
+        try:
+            body = decode_answer(data, start, end).body
+            vclock = body.get(IprotoKey.VCLOCK, {})
+            if not isinstance(vclock, dict):
+                raise RemoteProtocolError("the vclock of an acknowledgement is not a map")
+            events.append(Ack(VClock(vclock).without_local()))
+        except (RemoteProtocolError, ValueError, TypeError) as error:
+            self._close(f"malformed acknowledgement: {error}")
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def put(self, data: bytes) -> None:
+        """Send bytes that are frames already."""
+        self._outbox.put(data)
+
+    def put_answer(self, sync: int, body: bytes) -> None:
+        """Answer a request well. `body`: encoded."""
+        self._outbox.put(encode_answer(sync, self._schema_version(), body))
+
+    def put_error(self, sync: int, error: RequestError) -> None:
+        """Answer a request with an error."""
+        self._outbox.put(encode_error(sync, self._schema_version(), error))
+
+    def end_stream(self, now: float) -> Sequence[Event]:
+        """The answer to JOIN and the like is complete: what waited is read."""
+        self._enter("end")
+        return self._take_waiting(now)
+
+    def begin_relay(self, now: float) -> Sequence[Event]:
+        """SUBSCRIBE was accepted: from now on acknowledgements are read."""
+        self._enter("relay")
+        return self._take_waiting(now)
+
+    def close(self, reason: str) -> None:
+        """End the connection after what is still to be sent."""
+        self._close(reason)
+
+    def _enter(self, step: str) -> None:
+        self._state = _ENTERS[self._state, step]
+
+    def _take_waiting(self, now: float) -> Sequence[Event]:
+        waiting = self._input.take()
+        return self._read(waiting, now) if waiting else ()
+
+
+def _wrong_version(asked: int, ours: int) -> RequestError:
+    """Error 109. Tarantool 2.6.0 puts the two numbers the wrong way round, and so do we."""
+    return RequestError(
+        ErrorCode.WRONG_SCHEMA_VERSION,
+        f"Wrong schema version, current: {asked}, in request: {ours}",
+    )

@@ -1,0 +1,433 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""The hot loops of iproto: pipelined requests as columns of statements, and their answers; the rows
+of a block as packets for a replica.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that
+stand in `kernel.pxd`. `COMPILED` says which one runs. `iproto.wire.runs` and `packets` are
+its face; nothing else calls it.
+
+A *run* is requests one behind the other: SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT on spaces
+that are not the system's, `SPACES` different ones at most; header keys 00, 01, 05 and body keys 10
+to 15, 20, 21, 28 and no others, each at most once, those that the type needs and no others of keys,
+tuples and operations; the schema version asked for, or none; well-formed. What is not of that form
+ends the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit
+one.
+
+Nothing here raises, recurses or believes a length: every read and write is checked against the
+ends of its buffer first, since the compiled one would not notice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import logweir.wal.kernel as rows
+
+if TYPE_CHECKING:
+    from array import array
+
+    Table = array[int] | memoryview
+
+COMPILED = not __file__.endswith(".py")
+
+SPACES = 16
+
+# What `take_run` writes before the columns.
+RUN_STOP = 0
+RUN_SPACES = 1
+RUN_USES = 2 + SPACES
+RUN_HEAD = 2 + 2 * SPACES
+USED_TO_READ = 1
+USED_TO_WRITE = 2
+
+WIDTH = 13  # store.statementkernel.COLUMNS
+RESULTS = 10  # store.statementkernel.RESULTS
+
+ANSWER_BYTES = 35  # of an answer before its tuple: 5 length, 23 header, 7 start of the body
+
+_ARRAY_AT = 30  # where in an answer the array of its tuples is
+_HEAD = 5 + 81  # room for a length and a header: rows.PACKET_BYTES, rows.HEADER_ROOM
+_REPLICAS = 32
+_LSN_END = 2**63
+_ONES = 2**64 - 1
+_SPACES = SPACES
+_RUN_STOP = RUN_STOP
+_RUN_SPACES = RUN_SPACES
+_RUN_USES = RUN_USES
+_RUN_HEAD = RUN_HEAD
+_WIDTH = WIDTH
+_RESULTS = RESULTS
+_ANSWER_BYTES = ANSWER_BYTES
+_SYSTEM_END = 512
+_SELECT = 1
+_UPSERT = 9
+_ITERATORS = 7
+_U32 = 0xFFFFFFFF
+
+# Of `fields`, and bits of what was seen.
+_TYPE = 0
+_SYNC = 1
+_VERSION = 2
+_SPACE = 3
+_INDEX = 4
+_BASE = 5
+_KEY = 6
+_TUPLE = 8
+_OPS = 10
+_LIMIT = 12
+_OFFSET = 13
+_ITERATOR = 14
+_FIELDS = 15
+
+# Which of them the body keys 10 … 28 are; `_FIELDS`: none.
+_places = bytes(
+    [_SPACE, _INDEX, _LIMIT, _OFFSET, _ITERATOR, _BASE]
+    + [_FIELDS] * 10
+    + [_KEY, _TUPLE]
+    + [_FIELDS] * 6
+    + [_OPS]
+)
+PLACES = _places
+
+
+def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> bool:
+    """Read the payload of one request from `at` to `end` into `fields`.
+
+    `fields`: type, sync, version, space, index, base; start and end of key, tuple, operations, both
+    0 where there is none; limit, offset, iterator. Returns False where it is not of a run's form.
+    """
+    stop = rows.map_end(data, at, end)
+    if stop < 0:
+        return False
+    left = rows.map_count(data, at, stop)
+    at = stop
+    seen = 0
+    for place in range(_FIELDS):
+        fields[place] = 0
+    while left:
+        left -= 1
+        if at >= end:
+            return False
+        key = data[at]
+        if key == 0:
+            place = _TYPE
+        elif key == 1:
+            place = _SYNC
+        elif key == 5:
+            place = _VERSION
+        else:
+            return False
+        stop = rows.uint_end(data, at + 1, end)
+        if seen & (1 << place) or stop < 0:
+            return False
+        seen |= 1 << place
+        fields[place] = rows.uint(data, at + 1, stop)
+        at = stop
+    if not seen & 1 << _TYPE or at >= end:
+        return False
+    stop = rows.map_end(data, at, end)
+    if stop < 0:
+        return False
+    left = rows.map_count(data, at, stop)
+    at = stop
+    while left:
+        left -= 1
+        if at >= end:
+            return False
+        key = data[at]
+        at += 1
+        place = PLACES[key - 0x10] if 0x10 <= key <= 0x28 else _FIELDS
+        if place == _FIELDS:
+            return False
+        if seen & (1 << place):
+            return False
+        seen |= 1 << place
+        if place < _KEY or place >= _LIMIT:
+            stop = rows.uint_end(data, at, end)
+            if stop < 0:
+                return False
+            fields[place] = rows.uint(data, at, stop)
+        else:
+            if at >= end or not rows.is_array(data, at):
+                return False
+            stop = rows.skip_value(data, at, end, owed, 1)
+            if stop < 0:
+                return False
+            fields[place] = at
+            fields[place + 1] = stop
+        at = stop
+    if at != end or not seen & 1 << _SPACE:
+        return False
+    kind = fields[_TYPE]
+    if kind == _SELECT:
+        seen &= ~((1 << _INDEX) | (1 << _OFFSET) | (1 << _ITERATOR) | 15)
+        return seen == (1 << _KEY) | (1 << _LIMIT) and fields[_ITERATOR] < _ITERATORS
+    seen &= ~((1 << _INDEX) | (1 << _BASE) | 15)
+    if kind == 2 or kind == 3:
+        return seen == 1 << _TUPLE
+    if kind == 4:
+        return seen == (1 << _KEY) | (1 << _TUPLE)
+    if kind == 5:
+        return seen == 1 << _KEY
+    return kind == _UPSERT and seen == (1 << _TUPLE) | (1 << _OPS)
+
+
+def frames(data: bytes, at: int, most: int) -> int:
+    """How many whole frames begin at `at`, `most` at most, up to the first that shows in its first
+    bytes that it is of no run."""
+    raw = data
+    end = len(data)
+    count = 0
+    while count < most:
+        stop = rows.uint_end(raw, at, end)
+        if stop < 0:
+            break
+        length = rows.uint(raw, at, stop)
+        if length > end - stop:
+            break
+        if length > 2 and raw[stop] >> 4 == 8 and raw[stop + 1] == 0:
+            kind = raw[stop + 2]
+            if kind < _SELECT or (kind > 5 and kind != _UPSERT):
+                break
+        at = stop + length
+        count += 1
+    return count
+
+
+def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) -> int:
+    """Find the run that begins at `at`. Returns how many requests it has, `capacity` at most.
+
+    `version`: of the schema; `table`: RUN_HEAD numbers (where the run stops, how many spaces, the
+    id of each, for what each is used), then `capacity` syncs, then the columns of as many
+    statements, their spans counted from `at`.
+    """
+    raw = data
+    owed = [0] * 512
+    fields = [0] * 15
+    end = len(data)
+    count = 0
+    spaces = 0
+    start = at
+    column = _RUN_HEAD + capacity
+    if len(table) < column + _WIDTH * capacity:
+        return 0
+    table[_RUN_STOP] = at
+    while count < capacity:
+        stop = rows.uint_end(raw, at, end)
+        if stop < 0:
+            break
+        length = rows.uint(raw, at, stop)
+        if length > end - stop:
+            break
+        last = stop + length
+        if not read_request(raw, stop, last, fields, owed):
+            break
+        if fields[_SPACE] < _SYSTEM_END or (fields[_VERSION] and fields[_VERSION] != version):
+            break
+        place = 0
+        while place < spaces and table[2 + place] != fields[_SPACE]:
+            place += 1
+        if place == _SPACES:
+            break
+        if place == spaces:
+            table[2 + place] = fields[_SPACE]
+            table[_RUN_USES + place] = 0
+            spaces += 1
+        kind = fields[_TYPE]
+        table[_RUN_USES + place] |= 1 if kind == _SELECT else 2
+        first = _KEY if kind == 4 or kind == 5 or kind == _SELECT else _TUPLE
+        ops = _TUPLE if kind == 4 else _OPS
+        table[column] = kind
+        table[column + 1] = place
+        table[column + 2] = fields[_INDEX]
+        table[column + 3] = fields[_ITERATOR] if kind == _SELECT else fields[_BASE]
+        table[column + 4] = fields[first] - start
+        table[column + 5] = fields[first + 1] - start
+        if fields[ops]:
+            table[column + 6] = fields[ops] - start
+            table[column + 7] = fields[ops + 1] - start
+        table[column + 8] = 1
+        table[column + 10] = fields[_LIMIT] & _U32
+        table[column + 11] = fields[_OFFSET] & _U32
+        table[_RUN_HEAD + count] = fields[_SYNC]
+        count += 1
+        column += _WIDTH
+        at = last
+        table[_RUN_STOP] = at
+    table[_RUN_SPACES] = spaces
+    return count
+
+
+def answers(
+    columns: Table,
+    syncs: Table,
+    results: Table,
+    source: bytes,
+    first: int,
+    last: int,
+    version: int,
+    out: bytearray,
+) -> int:
+    """Write the answers to requests that are done, `first` … `last` - 1 of a run. Returns how many
+    bytes they take, also where they take more than there is room for, and nothing is whole then.
+
+    `columns`: as `take_run` made them; `results`, `source`: as they were executed: see
+    `store.engine.statementkernel`.
+    """
+    raw = source
+    to = out
+    at = 0
+    room = len(out)
+    if last > len(syncs) or last * _WIDTH > len(columns) or last * _RESULTS > len(results):
+        return 0
+    for row in range(first, last):
+        kind = columns[row * _WIDTH]
+        place = row * _RESULTS + (4 if kind == 5 else 6)
+        start = results[place]
+        stop = results[place + 1]
+        if kind == _UPSERT or start > stop or stop > len(source):
+            start = stop = 0
+        # The array of a SELECT has its own header.
+        head = _ARRAY_AT if kind == _SELECT and start < stop else _ANSWER_BYTES
+        if at + head + (stop - start) <= room:
+            put_answer(to, at, head, syncs[row], version, raw, start, stop)
+        at += head + (stop - start)
+    return at
+
+
+def put_answer(
+    out: bytearray,
+    at: int,
+    head: int,
+    sync: int,
+    version: int,
+    data: bytes,
+    start: int,
+    stop: int,
+) -> int:
+    """Write an answer with what stands from `start` to `stop`: a tuple, none where there are no
+    bytes, or, where `head` leaves no room for that, with the array around it. Returns its end.
+    Unchecked."""
+    out[at] = 0xCE
+    put(out, at + 1, head - 5 + (stop - start), 4)
+    out[at + 5] = 0x83
+    out[at + 6] = 0x00
+    out[at + 7] = 0xCE
+    put(out, at + 8, 0, 4)
+    out[at + 12] = 0x01
+    out[at + 13] = 0xCF
+    put(out, at + 14, sync, 8)
+    out[at + 22] = 0x05
+    out[at + 23] = 0xCE
+    put(out, at + 24, version, 4)
+    out[at + 28] = 0x81
+    out[at + 29] = 0x30
+    if head == _ANSWER_BYTES:
+        out[at + 30] = 0xDD
+        put(out, at + 31, 1 if stop > start else 0, 4)
+    return rows.copy(data, start, stop, out, at + head)
+
+
+def put(out: bytearray, at: int, value: int, width: int) -> None:
+    """Write a big-endian number of `width` bytes. Unchecked."""
+    for i in range(width):
+        out[at + width - 1 - i] = value & 0xFF
+        value = value >> 8
+
+
+def relay(
+    data: bytes, after: Table, upto: Table, sync: int, lsns: Table, out: bytearray, at: int
+) -> int:
+    """Write all rows of a block as `rows.packets` does, to `out` from `at` on. Where they end.
+
+    `rows.scan`, `rows.transactions` and `rows.highest_lsns` (of `lsns`) in the same pass. Returns
+    -1, with `lsns` raised in part, where one of them or `rows.packets` refuses the block, or an lsn
+    is over 2^63-1.
+
+    Most rows differ from the one before in lsn and tuple only. The first of such rows is the
+    *model*: what has the same bytes before the tuple, but those of the lsn, reads the same.
+    """
+    raw = data
+    to = out
+    owed = [0] * 512
+    fields = [0] * 15
+    end = len(data)
+    room = len(out) - _HEAD
+    start = 0
+    model = place = width = tuple_at = distance = 0
+    tsn = 0
+    open_ = True
+    while start < end:
+        stop = -1
+        if width and alike(raw, start, end, model, place, width, tuple_at):
+            stop = start + tuple_at
+            fields[3] = rows.load(raw, start + place, width)
+            fields[5] = (fields[3] - distance) & _ONES
+            stop = rows.skip_value(raw, stop, end, owed, 1) if rows.is_array(raw, stop) else -1
+        else:
+            stop = rows.read_header(raw, start, end, fields, owed)
+            if stop < 0:
+                return -1
+            model = start
+            distance = (fields[3] - fields[5]) & _ONES
+            place = lsn_place(raw, start, stop, owed)
+            stop = rows.read_body(raw, stop, end, fields, owed)
+            width = 0
+            if place and stop >= 0 and fields[12] >> 32 == stop:
+                width = 1 << (raw[start + place - 1] - 0xCC)
+                tuple_at = (fields[12] & 0xFFFFFFFF) - start
+        replica_id = fields[1]
+        lsn = fields[3]
+        if stop < 0 or replica_id >= _REPLICAS or lsn >= _LSN_END:
+            return -1
+        if open_ and start and fields[5] != tsn:
+            return -1
+        tsn = fields[5]
+        open_ = fields[6] & 1 == 0
+        if lsn > lsns[replica_id]:
+            lsns[replica_id] = lsn
+        if replica_id and after[replica_id] < lsn <= upto[replica_id]:
+            if stop - start > room - at:
+                return -1
+            if fields[2] == 1:
+                width = 0  # `put_packet` changes `fields`
+            at = rows.put_packet(raw, start, stop, fields, sync, to, at)
+            if at < 0:
+                return -1
+        start = stop
+    return -1 if open_ else at
+
+
+def alike(
+    data: bytes, at: int, end: int, model: int, place: int, width: int, tuple_at: int
+) -> bool:
+    """Whether the bytes from `at` on are those of the model up to its tuple, but for its lsn."""
+    if tuple_at >= end - at:
+        return False
+    i = 0
+    while i < place and data[at + i] == data[model + i]:
+        i += 1
+    if i < place:
+        return False
+    i += width
+    while i < tuple_at and data[at + i] == data[model + i]:
+        i += 1
+    return i == tuple_at
+
+
+def lsn_place(data: bytes, at: int, end: int, owed: list[int]) -> int:
+    """Where in the header from `at` to `end` the bytes of the lsn are, behind the first byte of the
+    number; 0 where they may stand elsewhere too, or are none."""
+    place = 0
+    start = rows.map_end(data, at, end)
+    while start < end:
+        stop = rows.skip_value(data, start, end, owed, 1)
+        if data[start] >= 0x80:
+            return 0  # any key may be written so
+        if data[start] == 3:
+            if place or data[stop] < 0xCC:
+                return 0
+            place = stop + 1 - at
+        start = rows.skip_value(data, stop, end, owed, 1)
+    return place

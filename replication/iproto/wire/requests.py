@@ -1,0 +1,244 @@
+"""Requests of the binary protocol of Tarantool: a request's body ↔ `Request`. No I/O, no clock.
+
+`codec` has the header, the answers and the numbers of keys.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
+from logweir.limits import VCLOCK_COMPONENTS
+from logweir.replication.iproto.wire.codec import (
+    FIT,
+    HEADER_KEY_END,
+    U32_MAX,
+    Header,
+    RequestType,
+    decode_header,
+    frame,
+    malformed,
+    map_start,
+    read_vclock,
+)
+from logweir.wal import kernel
+from logweir.wal.mp import Value, decode_uint, pack, unpack
+from logweir.wal.vclock import VClock
+
+__all__ = ["DML_TYPES", "STREAM_TYPES", "Request", "decode_request", "encode_request"]
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
+
+    `size_bytes`: of its frame; `name`: function, user or expression; `vclock` … `id_filter`: of
+    JOIN, SUBSCRIBE and REGISTER.
+    """
+
+    type: int
+    sync: int = 0
+    schema_version: int = 0
+    size_bytes: int = 0
+    space_id: int = 0
+    index_id: int = 0
+    limit: int = U32_MAX
+    offset: int = 0
+    iterator: int = 0
+    index_base: int = 0
+    key: bytes | None = None
+    tuple: bytes | None = None
+    ops: bytes | None = None
+    name: str = ""
+    instance: uuid.UUID | None = None
+    replicaset: uuid.UUID | None = None
+    vclock: VClock | None = None
+    server_version: int = 0
+    anonymous: bool = False
+    id_filter: Sequence[int] = ()
+
+
+_UINT_FIELDS: Final = {
+    0x10: "space_id",
+    0x11: "index_id",
+    0x12: "limit",
+    0x13: "offset",
+    0x14: "iterator",
+    0x15: "index_base",
+}
+_ARRAY_FIELDS: Final = {0x20: "key", 0x21: "tuple", 0x28: "ops"}
+_DML_KEYS: Final = frozenset((*_UINT_FIELDS, *_ARRAY_FIELDS, 0x2A))
+"""Keys that DML and SELECT look at. 2.6.0 looks at the low six bits of a key below 53, and refuses
+those that then look like one of these."""
+# What a request must have, in the order in which a missing one is noticed: (key, its name).
+_SPACE: Final = (0x10, "space id")
+
+
+_LIMIT: Final = (0x12, "limit")
+
+
+_KEY: Final = (0x20, "key")
+
+
+_TUPLE: Final = (0x21, "tuple")
+
+
+_OPS: Final = (0x28, "operations")
+
+
+_MANDATORY: Final[Mapping[int, Sequence[tuple[int, str]]]] = {
+    RequestType.SELECT: (_SPACE, _LIMIT, _KEY),
+    RequestType.INSERT: (_SPACE, _TUPLE),
+    RequestType.REPLACE: (_SPACE, _TUPLE),
+    RequestType.UPDATE: (_SPACE, _KEY, _TUPLE),
+    RequestType.DELETE: (_SPACE, _KEY),
+    RequestType.UPSERT: (_SPACE, _TUPLE, _OPS),
+    RequestType.CALL: ((0x22, "function name"),),
+    RequestType.CALL_16: ((0x22, "function name"),),
+    RequestType.EVAL: ((0x27, "expression"),),
+    RequestType.AUTH: ((0x23, "user name"), _TUPLE),
+}
+_NAME_KEYS: Final = {
+    RequestType.CALL: 0x22,
+    RequestType.CALL_16: 0x22,
+    RequestType.EVAL: 0x27,
+    RequestType.AUTH: 0x23,
+}
+DML_TYPES: Final = frozenset((1, 2, 3, 4, 5, 9))
+
+
+STREAM_TYPES: Final = frozenset(
+    (RequestType.JOIN, RequestType.SUBSCRIBE, RequestType.FETCH_SNAPSHOT, RequestType.REGISTER)
+)
+
+
+def _body_items(data: bytes, start: int) -> Iterable[tuple[int | None, int, int]]:
+    """Keys of a body map with start and end of their values; None for a key that is no uint."""
+    opened = map_start(data, start)
+    if opened is None:
+        raise malformed("packet body")
+    count, at = opened
+    for _ in range(count):
+        key = decode_uint(data, at)
+        value_at = kernel.skip(data, at) if key is None else key[1]
+        at = kernel.skip(data, value_at)
+        yield (None if key is None else key[0]), value_at, at
+
+
+def _dml_body(request: Request, data: bytes, start: int) -> set[int]:
+    seen: set[int] = set()
+    for key, at, stop in _body_items(data, start):
+        if key is None or key >= HEADER_KEY_END or key & 63 not in _DML_KEYS:
+            continue
+        if key > 63 or data[at] not in FIT[key]:
+            raise malformed("packet body")
+        if (name := _UINT_FIELDS.get(key)) is not None:
+            number = decode_uint(data, at)
+            assert number is not None
+            setattr(request, name, number[0])
+        elif (name := _ARRAY_FIELDS.get(key)) is not None:
+            setattr(request, name, data[at:stop])
+        seen.add(key)
+    request.limit &= U32_MAX
+    request.offset &= U32_MAX
+    return seen
+
+
+def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
+    name_key = _NAME_KEYS[RequestType(request.type)]
+    seen: set[int] = set()
+    if start == end:
+        raise malformed("missing request body")
+    for key, at, stop in _body_items(data, start):
+        if key is None or (key in (name_key, 0x21) and data[at] not in FIT[key]):
+            raise malformed("packet body")
+        if key == name_key:
+            request.name = unpack(data[at:stop])
+        elif key == 0x21:
+            request.tuple = data[at:stop]
+        seen.add(key)
+    return seen
+
+
+def _read_uuid(value: Value, what: str) -> uuid.UUID:
+    try:
+        if isinstance(value, str) and len(value) == 36:
+            return uuid.UUID(value)
+    except ValueError:
+        pass
+    raise malformed(f"invalid {what}")
+
+
+def _stream_body(request: Request, data: bytes, start: int, end: int) -> None:
+    if start == end:
+        if request.type != RequestType.FETCH_SNAPSHOT:
+            raise malformed("request body")
+        return
+    try:
+        for key, at, stop in _body_items(data, start):
+            if key not in (0x06, 0x24, 0x25, 0x26, 0x50, 0x51):
+                continue
+            value = unpack(data[at:stop])
+            if key == 0x24:
+                request.instance = _read_uuid(value, "UUID")
+            elif key == 0x25:
+                request.replicaset = _read_uuid(value, "UUID")
+            elif key == 0x26:
+                request.vclock = read_vclock(value)
+            elif key == 0x06:
+                if type(value) is not int or value < 0:
+                    raise malformed("invalid VERSION")
+                request.server_version = value
+            elif key == 0x50:
+                if type(value) is not bool:
+                    raise malformed("invalid REPLICA_ANON flag")
+                request.anonymous = value
+            else:
+                if not isinstance(value, list) or not all(
+                    type(one) is int and 0 <= one < VCLOCK_COMPONENTS for one in value
+                ):
+                    raise malformed("invalid ID_FILTER")
+                request.id_filter = value
+    except (DecodeError, LimitExceeded) as error:
+        raise malformed("request body") from error
+
+
+def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
+    """Read one frame (without its length) into `request`.
+
+    What was read before an error is in `request`, so that the answer can carry its sync. Raises
+    `RequestError`: 20 malformed, 48 unknown type, 69 a mandatory key is missing.
+    """
+    header = Header()
+    request.size_bytes = end - start
+    try:
+        decode_header(data, start, end, header)
+    finally:
+        request.type, request.sync = header.type, header.sync
+        request.schema_version = header.schema_version
+    kind, at = header.type, header.body_at
+    if kind in DML_TYPES:
+        seen = _dml_body(request, data, at) if at < end else set()
+    elif kind in _NAME_KEYS:
+        seen = _named_body(request, data, at, end)
+    elif kind in STREAM_TYPES:
+        _stream_body(request, data, at, end)
+        return
+    elif kind in (RequestType.PING, RequestType.VOTE):
+        return
+    else:
+        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
+    for key, name in _MANDATORY[kind]:
+        if key not in seen:
+            raise RequestError(
+                ErrorCode.MISSING_REQUEST_FIELD, f"Missing mandatory field '{name}' in request"
+            )
+
+
+def encode_request(kind: int, sync: int, body: Mapping[int, Value] | None = None) -> bytes:
+    """A request frame, as a client or a replica sends it; sync 0 is left out."""
+    head = {0: kind, 1: sync} if sync else {0: kind}
+    return frame(pack(head) + (b"" if body is None else pack(dict(body))))

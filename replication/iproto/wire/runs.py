@@ -1,0 +1,141 @@
+"""Runs of pipelined requests, handled as columns of statements instead of objects.
+
+`take_run` finds the run that comes first (its form is in `kernel`); `Run.answers` makes the bytes
+of all answers of what came of it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from logweir.errors import RequestError
+from logweir.replication.iproto.wire import kernel
+from logweir.replication.iproto.wire.codec import encode_error
+from logweir.store.engine.batches import Answers
+from logweir.wal.xrow import RowType
+
+__all__ = ["MAY_GROW", "Run", "take_run"]
+
+_RUN_MAX: Final = 65_536
+_ZERO: Final = array("Q", (0,))
+MAY_GROW: Final = frozenset((RowType.SELECT, RowType.UPDATE, RowType.DELETE))
+"""Types whose answers may take much more than the requests."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run. `data`: bytes in which the spans of `columns` are (see
+    `store.engine.statementkernel`); `space_ids`: of its spaces; `uses`: of each space,
+    `kernel.USED_TO_READ`, `USED_TO_WRITE` or both; `stop`: where it ends; `size_bytes`: about what
+    it takes in memory until it is answered.
+    """
+
+    data: bytes
+    columns: array[int]
+    syncs: array[int]
+    space_ids: Sequence[int]
+    uses: Sequence[int]
+    stop: int
+    size_bytes: int
+
+    @property
+    def count(self) -> int:
+        """How many requests there are."""
+        return len(self.syncs)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether answers may take much more than their requests."""
+        return not MAY_GROW.isdisjoint(self.columns[:: kernel.WIDTH])
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether all are SELECTs."""
+        return kernel.USED_TO_WRITE not in self.uses and 3 not in self.uses
+
+    def behind(self, number: int) -> Run:
+        """The requests from one on."""
+        columns, syncs = self.columns[number * kernel.WIDTH :], self.syncs[number:]
+        return replace(self, columns=columns, syncs=syncs)
+
+    def _use(self, number: int) -> tuple[int, int]:
+        """The space of a request, and for what it is used."""
+        kind, place = self.columns[number * kernel.WIDTH : number * kernel.WIDTH + 2]
+        is_read = kind == RowType.SELECT
+        return self.space_ids[place], kernel.USED_TO_READ if is_read else kernel.USED_TO_WRITE
+
+    def without(self, uses: Collection[tuple[int, int]]) -> Run:
+        """The requests whose spaces are not used so."""
+        columns, syncs = array("Q"), array("Q")
+        for number, sync in enumerate(self.syncs):
+            if self._use(number) not in uses:
+                syncs.append(sync)
+                columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
+        return replace(self, columns=columns, syncs=syncs)
+
+    def errors(
+        self, uses: Mapping[tuple[int, int], RequestError], schema_version: int
+    ) -> list[bytes]:
+        """The answers to the requests whose spaces are used so."""
+        found: list[bytes] = []
+        for number, sync in enumerate(self.syncs):
+            error = uses.get(self._use(number))
+            if error is not None:
+                found.append(encode_error(sync, schema_version, error))
+        return found
+
+    def all_errors(self, error: RequestError, schema_version: int) -> list[bytes]:
+        """The same answer to all."""
+        return [encode_error(sync, schema_version, error) for sync in self.syncs]
+
+    def answers(self, done: Answers, schema_version: int) -> bytes:
+        """The answers to what was executed, as `codec.encode_answer` and `encode_error` make
+        them."""
+        first = 0
+        parts: list[bytes | bytearray] = []
+        for number in (*done.refused, done.count):
+            if number > first:
+                parts.append(self._answers(done, first, number, schema_version & 0xFFFFFFFF))
+            if number < done.count:
+                error = done.error(number)
+                parts.append(encode_error(self.syncs[number], schema_version, error))
+            first = number + 1
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def _answers(self, done: Answers, first: int, last: int, version: int) -> bytearray:
+        """Of those that are not refused."""
+        given = (self.columns, self.syncs, done.results, done.out, first, last, version)
+        room = (last - first) * kernel.ANSWER_BYTES + min(len(done.out), len(self.data))
+        out = bytearray(room)
+        size: int = kernel.answers(*given, out)
+        if size > len(out):
+            out = bytearray(size)
+            kernel.answers(*given, out)
+        del out[size:]
+        return out
+
+
+def take_run(data: bytes, at: int, schema_version: int) -> Run | None:
+    """The run that begins at `at`, None where there is none."""
+    capacity = kernel.frames(data, at, _RUN_MAX)
+    if not capacity:
+        return None
+    table = _ZERO * (kernel.RUN_HEAD + (1 + kernel.WIDTH) * capacity)
+    count = kernel.take_run(data, at, schema_version & 0xFFFFFFFFFFFFFFFF, table, capacity)
+    if not count:
+        return None
+    stop, spaces = table[kernel.RUN_STOP], table[kernel.RUN_SPACES]
+    first = kernel.RUN_HEAD + capacity
+    columns = table[first : first + count * kernel.WIDTH]
+    return Run(
+        data[at:stop],
+        columns,
+        table[kernel.RUN_HEAD : kernel.RUN_HEAD + count],
+        tuple(table[kernel.RUN_SPACES + 1 : kernel.RUN_SPACES + 1 + spaces]),
+        tuple(table[kernel.RUN_USES : kernel.RUN_USES + spaces]),
+        stop,
+        stop - at + 8 * len(table) // max(capacity, 1) * count,
+    )

@@ -1,0 +1,277 @@
+"""A consumer's side of one TAP connection: log in, ask for a stream, take it, acknowledge it.
+
+Keeps the contract of `logweir.replication.session`. With a user, SASL comes first, by the strongest
+mechanism that the server offers, and the rest when it has succeeded. Events: each `TapMessage` as
+it comes; `Refused` before the end. What carries the ACK flag waits until the owner says, with
+`acknowledge`, that all before is durable; since an acknowledgement covers everything before it, a
+producer that sees none sends nothing that would be lost. `refuse` answers one message with a status
+instead.
+
+With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. A server that does
+not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
+such bucket (01, or 24: no access) has refused, and so has one that then says nothing more.
+
+With `asks_start` the server's STAT is asked for before TAP_CONNECT: event `Started` says when it
+was started, by its own clock: `time` less `uptime`.
+
+NOOP is answered with nothing, as real consumers do. Ends: bytes that are no packet, a response to
+nothing, TTL 0 only counts (`dropped`). A frame that does not go on ends after
+`limits.FRAME_SECONDS`. Source: ep-engine 1.8.1, gomemcached, spymemcached 2.12.3, observed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from logweir.errors import DecodeError, RemoteProtocolError
+from logweir.limits import FRAME_SECONDS
+from logweir.replication.memcached.serve.commands import TAP_OPCODES
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    PacketBuffer,
+    Status,
+    encode_ack,
+    encode_request,
+)
+from logweir.replication.memcached.wire.messages import (
+    Connect,
+    TapMessage,
+    decode_tap,
+    encode_connect,
+)
+from logweir.replication.service.sasl import Login
+from logweir.replication.session import Outbox
+
+_LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
+
+_NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
+
+__all__ = ["Alive", "ConsumerSession", "Refused", "Started", "StreamEvent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The server will not send a stream. `what`: the step; `status`, `text`: its answer."""
+
+    what: str
+    status: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The server has nothing to say, and says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When the server was started, in Unix seconds; None: it does not say."""
+
+    at: int | None
+
+
+StreamEvent = TapMessage | Refused | Alive | Started
+
+
+class ConsumerSession:
+    """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
+    `bucket`: "" for the one that the server gives.
+
+    `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
+    `ended_whole`: the server closed the connection behind a whole packet.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        user: str = "",
+        password: str = "",
+        bucket: str = "",
+        asks_start: bool = False,
+        big_endian_producer: bool = False,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.close_reason = ""
+        self.ended_whole = False
+        self.dropped = 0
+        self._connect = connect
+        self._bucket = bucket
+        self._doubt: Packet | None = None  # the answer to SELECT_BUCKET, if it was a refusal
+        self._big_endian_producer = big_endian_producer
+        self._packets = PacketBuffer()
+        self._out = Outbox()
+        self._due: deque[tuple[int, int]] = deque()
+        self._frame_deadline: float | None = None
+        self._awaits_bucket = False
+        self._asks_start = asks_start
+        self._statistics: dict[bytes, bytes] | None = None
+        self._login = Login(user, password, random) if user else None
+        if user:
+            self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
+        else:
+            self._ask()
+
+    # --- the contract of sessions -----------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[StreamEvent]:
+        if self.close_reason:
+            return ()
+        packets, problem = self._packets.feed(data)
+        self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
+        events: list[StreamEvent] = []
+        for packet in packets:
+            if self._is_over():
+                break
+            try:
+                self._take(packet, events)
+            except DecodeError as error:
+                self.end(f"malformed packet: {error}")
+        if problem is not None:
+            self.end(str(problem))
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[StreamEvent]:
+        del now
+        events: list[StreamEvent] = []
+        if self._doubt is not None:
+            self._refused(f"bucket {self._bucket!r}", self._doubt, events)
+        self.ended_whole = not self._is_over() and not len(self._packets)
+        self.end("the server closed the connection")
+        return events
+
+    def data_to_send(self) -> bytes:
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        return self._frame_deadline
+
+    def deadline_passed(self, now: float) -> Sequence[StreamEvent]:
+        if self._frame_deadline is not None and now >= self._frame_deadline:
+            self.end("the server's packet does not go on")
+        return ()
+
+    # --- what the owner does ----------------------------------------------------------------------
+
+    @property
+    def unacknowledged(self) -> int:
+        """Packets that wait for an acknowledgement of ours."""
+        return len(self._due)
+
+    def acknowledge(self, count: int | None = None) -> None:
+        """Everything up to now, or the oldest `count` of what waits, is durable: say so."""
+        for _ in range(len(self._due) if count is None else count):
+            self._out.put(encode_ack(*self._due.popleft()))
+
+    def refuse(self, message: TapMessage, status: Status) -> None:
+        """Answer one message with a status; those before it must have been acknowledged."""
+        if self._due and self._due[0] == (message.opcode, message.opaque):
+            self._due.popleft()
+        self._out.put(encode_ack(message.opcode, message.opaque, status))
+
+    def end(self, reason: str) -> None:
+        """Take nothing more; the connection is to be closed."""
+        self.close_reason = self.close_reason or reason
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        return bool(self.close_reason)
+
+    def _take(self, packet: Packet, events: list[StreamEvent]) -> None:
+        if packet.is_response:
+            self._take_response(packet, events)
+        elif packet.too_big:
+            self.end(f"a packet of opcode {packet.opcode:#04x} is larger than we take")
+        elif packet.opcode == Opcode.NOOP:
+            events.append(Alive())
+        elif packet.opcode in TAP_OPCODES:
+            self._doubt = None
+            message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
+            if message.wants_ack:
+                self._due.append((message.opcode, message.opaque))
+            if message.ttl:
+                events.append(message)
+            else:
+                self.dropped += 1
+                if message.wants_ack:
+                    self._due.pop()
+                    self._out.put(encode_ack(message.opcode, message.opaque, Status.INVALID))
+        else:
+            self._out.put(encode_ack(packet.opcode, packet.opaque, Status.UNKNOWN_COMMAND))
+
+    def _take_response(self, packet: Packet, events: list[StreamEvent]) -> None:
+        opcode = packet.opcode
+        if opcode == Opcode.NOOP:
+            events.append(Alive())
+        elif self._login is not None and opcode in _LOGIN:
+            self._take_login(self._login, packet, events)
+        elif opcode == Opcode.SELECT_BUCKET and self._awaits_bucket:
+            self._awaits_bucket = False
+            if packet.status in _NO_BUCKET:
+                self._refused(f"bucket {self._bucket!r}", packet, events)
+            elif packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND):
+                self._doubt = packet
+        elif opcode == Opcode.STAT and self._statistics is not None:
+            self._take_statistic(self._statistics, packet, events)
+        elif opcode == Opcode.TAP_CONNECT:
+            self._refused("the stream", packet, events)
+        else:
+            self.end(f"a response of opcode {opcode:#04x} to nothing")
+
+    def _ask(self) -> None:
+        if self._bucket:
+            self._awaits_bucket = True
+            self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
+        if self._asks_start:
+            self._statistics = {}
+            self._out.put(encode_request(Packet(Opcode.STAT)))
+        else:
+            self._out.put(encode_connect(self._connect))
+
+    def _take_statistic(
+        self, known: dict[bytes, bytes], packet: Packet, events: list[StreamEvent]
+    ) -> None:
+        if packet.key and not packet.status:
+            if packet.key in (b"time", b"uptime"):
+                known[packet.key] = packet.value
+            return
+        self._statistics = None
+        try:
+            started = int(known[b"time"]) - int(known[b"uptime"])
+        except (KeyError, ValueError):
+            started = 0
+        events.append(Started(started if started > 0 else None))
+        self._out.put(encode_connect(self._connect))
+
+    def _take_login(self, login: Login, packet: Packet, events: list[StreamEvent]) -> None:
+        opcode, status = packet.opcode, packet.status
+        is_list = opcode == Opcode.SASL_LIST_MECHS
+        if status not in (Status.SUCCESS, Status.AUTH_CONTINUE) or is_list == bool(login.mechanism):
+            self._refused("the login", packet, events)
+            return
+        try:
+            if is_list:
+                word = login.begin(packet.value.decode("ascii", "replace").split())
+                name = login.mechanism.encode()
+                self._out.put(encode_request(Packet(Opcode.SASL_AUTH, name, word)))
+            elif status == Status.AUTH_CONTINUE:
+                word = login.step(packet.value)
+                name = login.mechanism.encode()
+                self._out.put(encode_request(Packet(Opcode.SASL_STEP, name, word)))
+            else:
+                login.finish(packet.value)
+                self._login = None
+                self._ask()
+        except RemoteProtocolError as error:
+            events.append(Refused("the login", status, error.message))
+            self.end(f"the login failed: {error}")
+
+    def _refused(self, what: str, packet: Packet, events: list[StreamEvent]) -> None:
+        text = packet.value.decode("ascii", "replace")
+        events.append(Refused(what, packet.status, text))
+        self.end(f"the server refused {what} with status {packet.status:#06x} {text}")

@@ -1,0 +1,544 @@
+"""Following a memcached or Couchbase server by TAP: its changes become rows of a bucket here.
+
+Asked for, under a name of our own that stays: acknowledgements, checkpoints, item flags in network
+order; behind the checkpoints that we have, where there are any, else everything. What comes in one
+step is applied as one transaction, together with the ids of the checkpoints that ended (one map
+from vbucket to id, in `logweir_position`), and acknowledged when it is durable. So a change is
+taken once: what comes twice and is the same makes no row.
+
+The path of the address names the bucket at both sides; without one it is the server's choice there
+and `default` here.
+
+Between INITIAL_VBUCKET_STREAM and CLOSE_BACKFILL the keys that come are noted (8 bytes each); at
+the end what was not among them is removed here: a copy that breaks off removes nothing. A vbucket
+that is not here yet becomes active. CAS, flags, datatype and private bytes stay as they came.
+
+A server that gives no checkpoints is copied anew at each connection, which is told; one that sends
+items without any mark and closes the connection (memcached's default engine, which streams nothing
+live) is told as that. An expiry below 30 days is no time that an ep-engine sends, but memcached's
+default engine does, which counts from its start. `expiry` in the address says what is made of one:
+
+============  ==================================================================================
+`ignore`      (if not given) the item never expires here
+`relative`    it counts from the start of the producer, whose STAT is asked for before the stream;
+              one that does not say when it was started stops the source
+`absolute`    it is a Unix time like any other, long gone
+============  ==================================================================================
+
+With `vbuckets=5,8-10` in the address only these are followed. With `takeover=1` besides they are
+taken over: the server gives them all it has, then makes them dead at its side and active here, and
+the source ends. That they were taken stands in `logweir_position`, too, stream `takeover`, so that
+it is not done twice. With `byteorder=big` item flags are taken as a big-endian producer sends them.
+
+*Once*, the source asks for a DUMP instead, which is all that the server has at that moment, and
+ends with it. A dump has no checkpoints, and makes void those that we had: what comes behind them
+would be older than what it gave. It is whole where CLOSE_TAP_STREAM came (logweir, and proposed to
+others), or where the server closed the connection (ep-engine) and each INITIAL_VBUCKET_STREAM had
+its CLOSE_BACKFILL. memcached's default engine sends neither, only items, then the end of the
+connection, which a server that dies looks like, too. Then nothing is removed here, and the source
+stops and says so; with `eof=whole` in the address the end of the connection behind at least one
+item is the end of a whole dump, and what was not in it is removed from all vbuckets, or from those
+named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
+from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
+from logweir.replication.bucket.item import (
+    DEFAULT_BUCKET,
+    RELATIVE_SECONDS,
+    Item,
+    VbucketState,
+    unpack_item,
+)
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.link import Link, dial
+from logweir.replication.logs import get_logger
+from logweir.replication.memcached.client_session import (
+    ConsumerSession,
+    Refused,
+    Started,
+    StreamEvent,
+)
+from logweir.replication.memcached.serve.commands import Executor, item_of
+from logweir.replication.memcached.wire.codec import Opcode, Status
+from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.runner import Progress, SourceState
+from logweir.replication.service.names import local_name, vbuckets_of
+from logweir.replication.service.shared import Shared
+from logweir.replication.stream import positions
+from logweir.replication.urls import Url
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+
+__all__ = ["STALL_SECONDS", "SeenKeys", "TapSource"]
+
+_log = get_logger("logweir.replication.tap")
+
+STALL_SECONDS: Final = 450.0
+"""A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
+
+_OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
+_DUMP: Final = Option.DUMP | Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
+_STREAM: Final = "tap"
+_TAKEOVER: Final = "takeover"
+_EOFS: Final = ("", "whole")
+_EXPIRIES: Final = ("ignore", "relative", "absolute")
+_ACTIVE: Final = int(VbucketState.ACTIVE)
+
+
+class SeenKeys:
+    """A set of keys that takes 8 bytes for each: their hashes. Ask only after all were added."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+        self._hashes = array("Q")
+        self._is_sorted = False
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, key: bytes) -> None:
+        """Note a key."""
+        self._hashes.append(self._hash(key))
+        self._is_sorted = False
+
+    def __contains__(self, key: bytes) -> bool:
+        if not self._is_sorted:
+            self._hashes = array("Q", sorted(self._hashes))
+            self._is_sorted = True
+        wanted = self._hash(key)
+        place = bisect_left(self._hashes, wanted)
+        return place < len(self._hashes) and self._hashes[place] == wanted
+
+    def _hash(self, key: bytes) -> int:
+        digest = hashlib.blake2b(key, digest_size=8, key=self._salt).digest()
+        return int.from_bytes(digest, "little")
+
+
+class _Upstream:
+    """The conversation of a consumer: events wait until they are asked for."""
+
+    def __init__(self, link: Link, url: Url, session: ConsumerSession, alive: Callable[[], None]):
+        self.link = link
+        self.session = session
+        self._url = url
+        self._alive = alive
+        self._waiting: deque[StreamEvent] = deque()
+        self._waiting_bytes = 0
+        self._held = False
+        self._news = asyncio.Event()
+        self._end = ""
+        self.started = 0  # Unix seconds; 0: nobody asked
+
+    def handle(self, events: Sequence[StreamEvent]) -> None:
+        """See `Conversation`."""
+        self._waiting.extend(events)
+        self._waiting_bytes += sum(map(_size, events))
+        if self._waiting_bytes > UPSTREAM_WAITING_BYTES and not self._held:
+            self._held = True
+            self.link.hold_reading()
+        self._alive()
+        self._news.set()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation`."""
+        self._end = reason
+        self._news.set()
+
+    @property
+    def ended_whole(self) -> bool:
+        """Whether the server closed the connection, and not in the middle of something."""
+        return self.session.ended_whole
+
+    async def step(self) -> list[TapMessage]:
+        """What is there, at most about `limits.UPSTREAM_STEP_BYTES`; at least one message.
+
+        Raises `Unreachable` once the connection is gone and nothing is left, `SourceStopped`.
+        """
+        taken: list[TapMessage] = []
+        size = 0
+        while not taken:
+            while self._waiting and size < UPSTREAM_STEP_BYTES:
+                event = self._waiting.popleft()
+                size += _size(event)
+                if isinstance(event, Refused):
+                    raise self._refusal(event)
+                if isinstance(event, Started):
+                    self.started = self._known(event)
+                if isinstance(event, TapMessage):
+                    taken.append(event)
+            if not taken:
+                if self._end:
+                    raise Unreachable(str(self._url), self._end, hint="see the server's log")
+                self._news.clear()
+                await self._news.wait()
+        self._waiting_bytes -= size
+        if self._held and self._waiting_bytes <= UPSTREAM_WAITING_BYTES // 2:
+            self._held = False
+            self.link.resume_reading()
+        return taken
+
+    def _known(self, event: Started) -> int:
+        if event.at is None:
+            raise SourceStopped(
+                f"{self._url}: its STAT does not say when the server was started",
+                hint="write expiry=ignore or expiry=absolute",
+            )
+        return event.at
+
+    def _refusal(self, event: Refused) -> SourceStopped | Unreachable:
+        text = f"{event.what} was refused with status {event.status:#06x} {event.text}"
+        if event.status == Status.UNKNOWN_COMMAND:
+            return SourceStopped(
+                f"{self._url}: {text}", hint="it does not speak TAP; Couchbase before 5.0 does"
+            )
+        return Unreachable(str(self._url), text, hint="check user and password, and its log")
+
+
+def _size(event: StreamEvent) -> int:
+    return len(event.key) + len(event.value) + 64 if isinstance(event, TapMessage) else 64
+
+
+class TapSource:
+    """One server, for a `Runner`. `shared`: our own server's state; `once`: see the module.
+
+    Raises `ConfigError`.
+    """
+
+    def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
+        self._expiry = url.option("expiry") or _EXPIRIES[0]
+        if self._expiry not in _EXPIRIES:
+            raise ConfigError(
+                "expiry", f"{self._expiry!r} in {url}", hint=f"one of {', '.join(_EXPIRIES)}"
+            )
+        self._shared = shared
+        self._url = url
+        order = url.option("byteorder") or "little"
+        if order not in ("big", "little"):
+            raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
+        self._big_endian = order == "big"
+        self._buckets = Buckets(shared.log, shared.options.clock)
+        self.vbuckets = vbuckets_of(url)
+        self._local = local_name(url.option("name"), url.path[0] if url.path else DEFAULT_BUCKET)
+        self.takes_over = url.flag("takeover")
+        if self.takes_over and not self.vbuckets:
+            raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
+        self.dumps = once and not self.takes_over  # which has an end of its own
+        suffix = "-takeover" if self.takes_over else "-dump" if self.dumps else ""
+        self.name = f"logweir-{shared.log.instance}{suffix}".encode()
+        eof = url.option("eof")
+        if eof not in _EOFS:
+            raise ConfigError("eof", f"{eof!r} in {url}", hint="write eof=whole")
+        if eof and not self.dumps:
+            raise ConfigError(
+                "eof", f"of a stream that has no end, in {url}", hint="follow it with --once"
+            )
+        self.eof_is_whole = bool(eof)
+
+    @property
+    def url(self) -> str:
+        """See `Source`."""
+        return str(self._url)
+
+    async def attempt(self, progress: Progress) -> None:
+        """See `Source`."""
+        bucket = self._buckets.fill(self._local)
+        positions.make_spaces(self._shared.log)
+        if self.takes_over and self.taken(bucket).issuperset(self.vbuckets):
+            progress.finished()
+            return
+        session = ConsumerSession(
+            self._connect(bucket),
+            user=self._url.user,
+            password=self._url.password,
+            bucket=self._url.path[0] if self._url.path else "",
+            asks_start=self._expiry == "relative",
+            big_endian_producer=self._big_endian,
+        )
+        made: list[_Upstream] = []
+
+        def begin(link: Link) -> _Upstream:
+            made.append(_Upstream(link, self._url, session, progress.alive))
+            return made[0]
+
+        link = await dial(self._url, begin)
+        try:
+            await _Following(self, bucket, made[0], progress).run()
+        finally:
+            link.close("the consumer is done")
+
+    def _connect(self, bucket: Bucket) -> Connect:
+        options = _OPTIONS | (Option.LIST_VBUCKETS if self.vbuckets else Option(0))
+        vbuckets = tuple(sorted(self.vbuckets))
+        if self.takes_over:
+            options = (options & ~Option.CHECKPOINT) | Option.TAKEOVER_VBUCKETS
+            return Connect(self.name, options, vbuckets=vbuckets)
+        if self.dumps:
+            options = _DUMP | (Option.LIST_VBUCKETS if self.vbuckets else Option(0))
+            return Connect(self.name, options, vbuckets=vbuckets)
+        known = self.tokens(bucket)
+        if known:
+            pairs = tuple(sorted(known.items()))
+            return Connect(self.name, options, vbuckets=vbuckets, checkpoints=pairs)
+        _log.info("tap.full_copy", url=self.url, bucket=bucket.name)
+        return Connect(self.name, options | Option.BACKFILL, backfill=0, vbuckets=vbuckets)
+
+    def tokens(self, bucket: Bucket) -> dict[int, int]:
+        """The ids of the checkpoints that we have, by vbucket."""
+        found = positions.position(self._shared.log, self.url, _STREAM, bucket.name) or {}
+        return {int(vbucket): int(number) for vbucket, number in found.items()}
+
+    def taken(self, bucket: Bucket) -> set[int]:
+        """The vbuckets that were taken over."""
+        found = positions.position(self._shared.log, self.url, _TAKEOVER, bucket.name) or {}
+        return {int(vbucket) for vbucket in found}
+
+    def note_taken(self, group: Group, bucket: Bucket, vbuckets: set[int]) -> None:
+        """Keep which vbuckets were taken over, in the open transaction."""
+        time_ms = int(self._shared.options.clock() * 1000)
+        named = {str(vbucket): 1 for vbucket in sorted(vbuckets)}
+        positions.put_position(group, self.url, _TAKEOVER, bucket.name, named, time_ms)
+
+    async def apply(
+        self, bucket: Bucket, work: Callable[[GroupItems, Group], None], size: int
+    ) -> None:
+        """Do `work` as one transaction; returns when it is durable."""
+        now = self._shared.options.clock
+
+        def apply(group: Group) -> None:
+            work(GroupItems(bucket, group, now()), group)
+
+        await self._shared.run(Job(apply, size))
+
+    def others(
+        self, bucket: Bucket, after: tuple[int, bytes], seen: SeenKeys
+    ) -> tuple[list[bytes], tuple[int, bytes] | None]:
+        """Keys among the next items of a vbucket, behind `after`, that were not seen, and where to
+        go on; None: that was all."""
+        others: list[bytes] = []
+        with self._shared.log.read_view() as view:
+            items = ViewItems(bucket, view, 0.0).ordered(after)
+            for looked, data in enumerate(items, 1):
+                item = unpack_item(data)
+                if item.vbucket != after[0]:
+                    break
+                if item.key not in seen:
+                    others.append(item.key)
+                if looked == BACKFILL_CHUNK_ITEMS:
+                    return others, (item.vbucket, item.key)
+        return others, None
+
+    def states(self, bucket: Bucket) -> Sequence[int]:
+        """The vbuckets that are here."""
+        with self._shared.log.read_view() as view:
+            return list(ViewItems(bucket, view, 0.0).states())
+
+    def item(self, message: TapMessage, started: int) -> Item:
+        """The item of a mutation. `started`: when the producer was, in Unix seconds."""
+        item = item_of(message)
+        if 0 < item.expiry < RELATIVE_SECONDS and self._expiry != "absolute":
+            return replace(item, expiry=started and started + item.expiry)
+        return item
+
+    def note(self, group: Group, bucket: Bucket, tokens: dict[int, int]) -> None:
+        """Keep the ids of checkpoints, in the open transaction."""
+        time_ms = int(self._shared.options.clock() * 1000)
+        named = {str(vbucket): number for vbucket, number in tokens.items()}
+        positions.put_position(group, self.url, _STREAM, bucket.name, named, time_ms)
+
+
+class _Following:
+    """One connection: messages in, acknowledgements out."""
+
+    def __init__(
+        self, source: TapSource, bucket: Bucket, upstream: _Upstream, progress: Progress
+    ) -> None:
+        self._source = source
+        self._bucket = bucket
+        self._upstream = upstream
+        self._progress = progress
+        self._tokens = source.tokens(bucket)
+        self._is_resumed = bool(self._tokens) and not source.dumps
+        self._seen: dict[int, SeenKeys] = {}
+        self._follows = False
+        self._has_marks = False  # of the beginning of a vbucket's stream
+        self._is_closed = False  # CLOSE_TAP_STREAM came
+        self._unmarked: dict[int, SeenKeys] = {}  # what comes in a dump before any mark
+        self._taken_messages = 0
+        self._taken = source.taken(bucket)
+
+    async def run(self) -> None:
+        """Until the connection ends, which raises."""
+        self._progress.state(SourceState.SYNCING)
+        if self._source.dumps and self._tokens:
+            await self._forget_tokens()
+        while True:
+            try:
+                messages = await self._upstream.step()
+            except Unreachable as error:
+                if not self._is_whole_dump():
+                    raise self._unmarked_end(error) from error
+                for vbucket in self._left_out():
+                    seen = self._unmarked.get(vbucket) or SeenKeys(b"")
+                    await self._remove_others(vbucket, seen)
+                self._progress.finished()
+                return
+            begin = 0
+            for at, message in enumerate(messages):
+                if message.opcode == Opcode.TAP_OPAQUE:
+                    await self._take(messages[begin:at])
+                    await self._take_opaque(message)
+                    begin = at + 1
+            await self._take(messages[begin:])
+            if self._source.takes_over and self._taken.issuperset(self._source.vbuckets):
+                self._progress.finished()
+                return
+            if self._is_resumed and not self._seen:
+                self._follow()
+
+    def _is_whole_dump(self) -> bool:
+        """Whether the connection ended behind a whole dump; see the module."""
+        if not self._source.dumps or self._seen or not self._upstream.ended_whole:
+            return False
+        by_eof = self._taken_messages > 0 and self._source.eof_is_whole
+        return self._is_closed or self._has_marks or by_eof
+
+    def _left_out(self) -> Sequence[int]:
+        """The vbuckets of which a whole dump gave what there is without saying so."""
+        if self._has_marks or not self._unmarked:
+            return ()
+        return sorted(self._source.vbuckets or self._source.states(self._bucket))
+
+    def _unmarked_end(self, error: Unreachable) -> LogweirError:
+        """Why a connection ended: `error`, unless it was behind items and no mark at all."""
+        is_ended = self._upstream.ended_whole and self._taken_messages > 0
+        if self._has_marks or self._tokens or not is_ended:
+            return error
+        text = (
+            "the server sent items, but no mark of their beginning or end, and closed the "
+            f"connection ({self._taken_messages} messages)"
+        )
+        if self._source.dumps:
+            return SourceStopped(
+                f"{self._source.url}: {text}: what was deleted there stays here",
+                hint="memcached's default engine ends its dumps so: add eof=whole for it",
+            )
+        return Unreachable(
+            self._source.url,
+            f"{text}: it streams nothing live, and is copied anew each time",
+            hint="memcached's default engine does so: follow it with --once and eof=whole",
+        )
+
+    async def _forget_tokens(self) -> None:
+        def work(items: GroupItems, group: Group) -> None:
+            del items
+            self._source.note(group, self._bucket, {})
+
+        await self._source.apply(self._bucket, work, 256)
+        self._tokens = {}
+
+    async def _take_opaque(self, message: TapMessage) -> None:
+        vbucket = message.vbucket
+        if message.number == Opaque.CLOSE_TAP_STREAM:
+            self._is_closed = True
+        elif message.number == Opaque.INITIAL_VBUCKET_STREAM:
+            self._has_marks = True
+            self._seen[vbucket] = SeenKeys(self._source.name[:64])
+            self._tokens.pop(vbucket, None)
+        elif message.number == Opaque.CLOSE_BACKFILL and vbucket in self._seen:
+            await self._remove_others(vbucket, self._seen.pop(vbucket))
+            if not self._seen:
+                self._follow()
+        self._acknowledge([message])
+
+    async def _remove_others(self, vbucket: int, seen: SeenKeys) -> None:
+        """Remove what the server has no more, some at a time."""
+        after: tuple[int, bytes] | None = (vbucket, b"")
+        while after is not None:
+            others, after = self._source.others(self._bucket, after, seen)
+
+            def work(items: GroupItems, group: Group, others: list[bytes] = others) -> None:
+                for key in others:
+                    items.remove(key, vbucket)
+                    group.divide()
+
+            if others:
+                await self._source.apply(self._bucket, work, 512 * len(others))
+
+    async def _take(self, messages: Sequence[TapMessage]) -> None:
+        if not messages:
+            return
+        tokens = dict(self._tokens)
+        taken = set(self._taken)
+
+        def work(items: GroupItems, group: Group) -> None:
+            for message in messages:
+                self._apply(items, message, tokens)
+                if message.opcode == Opcode.TAP_VBUCKET_SET and message.number == _ACTIVE:
+                    taken.add(message.vbucket)
+            if taken != self._taken:
+                self._source.note_taken(group, self._bucket, taken)
+            if tokens != self._tokens:
+                self._source.note(group, self._bucket, tokens)
+
+        await self._source.apply(self._bucket, work, sum(map(_size, messages)))
+        self._tokens, self._taken = tokens, taken
+        self._taken_messages += len(messages)
+        place = " ".join(f"{vbucket}:{number}" for vbucket, number in sorted(tokens.items()))
+        self._progress.applied(len(messages), place, None)
+        self._acknowledge(messages)
+
+    def _apply(self, items: GroupItems, message: TapMessage, tokens: dict[int, int]) -> None:
+        opcode, vbucket = message.opcode, message.vbucket
+        if opcode == Opcode.TAP_CHECKPOINT_END:
+            if vbucket not in self._seen and not self._source.dumps:
+                tokens[vbucket] = message.number or 0
+            return
+        if opcode == Opcode.TAP_CHECKPOINT_START:
+            return
+        if opcode in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE) and items.state(vbucket) is None:
+            items.set_state(vbucket, VbucketState.ACTIVE)
+        if opcode == Opcode.TAP_MUTATION:
+            self._note_seen(vbucket, message.key)
+            item = self._source.item(message, self._upstream.started)
+            found = items.find(item.key)
+            if found is not None:
+                same = replace(found, ttl=item.ttl) == item  # another way here is no change
+                if same or not message.has_value:
+                    return
+            message = replace(message, expiry=item.expiry)
+        status = Executor(items, 0.0).apply(message)
+        if status != Status.SUCCESS:
+            raise SourceStopped(
+                f"{self._source.url}: opcode {opcode:#04x} for key {message.key!r} of vbucket "
+                f"{vbucket} cannot be applied: status {status:#06x}",
+                hint="a key above 250 bytes, a value above the limit or a dead vbucket here",
+            )
+
+    def _note_seen(self, vbucket: int, key: bytes) -> None:
+        """Note that the server has an item."""
+        if vbucket in self._seen:
+            self._seen[vbucket].add(key)
+        elif self._source.dumps and not self._has_marks:
+            self._unmarked.setdefault(vbucket, SeenKeys(self._source.name[:64])).add(key)
+
+    def _acknowledge(self, messages: Sequence[TapMessage]) -> None:
+        """Say that these, the oldest that wait, are durable."""
+        self._upstream.session.acknowledge(sum(message.wants_ack for message in messages))
+        self._upstream.link.flush()
+
+    def _follow(self) -> None:
+        if not (self._follows or self._source.takes_over or self._source.dumps):  # have an end
+            self._follows = True
+            self._progress.state(SourceState.FOLLOWING)

@@ -1,0 +1,369 @@
+"""What memcached's binary commands do: request and items in, answer and changes out. No I/O.
+
+=========  ==========  ==================  =========================================================
+opcode     extras      value               answer; a quiet form (Q) leaves out what is marked
+=========  ==========  ==================  =========================================================
+GET(K)     –           –                   flags u32, value, CAS; K: with the key. Q: a miss is
+                                           silent. A miss of GETK has the key for its text
+SET ADD    flags u32,  yes                 CAS. Q: silent
+REPLACE    expiry u32
+DELETE     –           –                   Q: silent
+INCREMENT  delta u64,  –                   result u64, CAS. Q: silent
+DECREMENT  first u64,
+           expiry u32
+APPEND     –           yes                 CAS. Q: silent
+PREPEND
+TOUCH      expiry u32  –                   flags u32
+GAT(K)     expiry u32  –                   as GET
+FLUSH      – or u32    –                   Q: silent
+STAT       –           –                   one packet for each, the last without key and value
+VBUCKET    state u32   –                   SET: empty; GET: state u32; DEL: empty
+=========  ==========  ==================  =========================================================
+
+Errors are always sent, but misses of quiet reads. SET, ADD and REPLACE with a CAS all mean "if it
+still has that CAS": 01 where nothing is there, 02 where it has another. ADD of what is there: 02;
+REPLACE of what is not: 01; APPEND: 05; INCREMENT: creates, unless expiry is ffffffff: 01. A number
+is decimal text up to the first blank; the result is stored with blanks behind it up to the old
+length; DECREMENT stops at 0, INCREMENT wraps at 2^64. FLUSH with a delay is done when its time has
+come, unless there is another FLUSH before. TOUCH keeps the CAS. Keys of 1 … 250 bytes,
+otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
+unknown opcode: 81. A vbucket that is not active: 07; pending: the request waits until it is not.
+Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed. Not as there: what is too large (03)
+leaves the item as it was.
+
+TAP_MUTATION and its like do to the bucket what a consumer does with them, whoever sends them:
+unconditional; the CAS of the producer is kept where it is given. Any vbucket that is here and not
+dead takes them, others: 07. A TTL of 0: 04; else it is kept, less one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from logweir.errors import DecodeError
+from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
+from logweir.replication.bucket.item import (
+    Item,
+    ItemStore,
+    VbucketState,
+    absolute_expiry,
+)
+from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.wire.codec import (
+    Opcode,
+    Packet,
+    Status,
+    encode_ack,
+    encode_answer,
+)
+from logweir.replication.memcached.wire.messages import Opaque, PacketFlag, TapMessage, decode_tap
+
+__all__ = [
+    "READS",
+    "STATE_CHANGES",
+    "TAP_OPCODES",
+    "Executor",
+    "Failed",
+    "is_malformed",
+    "item_answer",
+    "item_of",
+    "plain_opcode",
+]
+
+_QUIET: Final = {
+    Opcode.GETQ: Opcode.GET,
+    Opcode.GETKQ: Opcode.GETK,
+    Opcode.SETQ: Opcode.SET,
+    Opcode.ADDQ: Opcode.ADD,
+    Opcode.REPLACEQ: Opcode.REPLACE,
+    Opcode.DELETEQ: Opcode.DELETE,
+    Opcode.INCREMENTQ: Opcode.INCREMENT,
+    Opcode.DECREMENTQ: Opcode.DECREMENT,
+    Opcode.QUITQ: Opcode.QUIT,
+    Opcode.FLUSHQ: Opcode.FLUSH,
+    Opcode.APPENDQ: Opcode.APPEND,
+    Opcode.PREPENDQ: Opcode.PREPEND,
+    Opcode.GATQ: Opcode.GAT,
+    Opcode.GATKQ: Opcode.GATK,
+}
+READS: Final = frozenset(
+    (
+        Opcode.GET,
+        Opcode.GETQ,
+        Opcode.GETK,
+        Opcode.GETKQ,
+        Opcode.STAT,
+        Opcode.NOOP,
+        Opcode.GET_VBUCKET,
+    )
+)
+"""Commands that change nothing."""
+
+_READING: Final = frozenset((Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GATK))
+_ITEMS: Final = (
+    *(Opcode.GET, Opcode.GETK, Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE),
+    *(Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND),
+    *(Opcode.TOUCH, Opcode.GAT, Opcode.GATK),
+)
+TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
+
+# (allowed sizes of the extras, needs a key, may have a value)
+_SHAPES: Final = {
+    Opcode.GET: ((0,), True, False),
+    Opcode.GETK: ((0,), True, False),
+    Opcode.SET: ((8,), True, True),
+    Opcode.ADD: ((8,), True, True),
+    Opcode.REPLACE: ((8,), True, True),
+    Opcode.DELETE: ((0,), True, False),
+    Opcode.INCREMENT: ((20,), True, False),
+    Opcode.DECREMENT: ((20,), True, False),
+    Opcode.QUIT: ((0,), False, False),
+    Opcode.FLUSH: ((0, 4), False, False),
+    Opcode.NOOP: ((0,), False, False),
+    Opcode.VERSION: ((0,), False, False),
+    Opcode.APPEND: ((0,), True, True),
+    Opcode.PREPEND: ((0,), True, True),
+    Opcode.TOUCH: ((4,), True, False),
+    Opcode.GAT: ((4,), True, False),
+    Opcode.GATK: ((4,), True, False),
+    Opcode.VERBOSITY: ((4,), False, False),
+    Opcode.SASL_LIST_MECHS: ((0,), False, False),
+}
+
+
+def is_malformed(packet: Packet) -> bool:
+    """Whether a request has not the parts that its opcode needs: 04, and the connection ends."""
+    opcode = plain_opcode(packet.opcode)
+    shape = None if opcode is None else _SHAPES.get(opcode)
+    if shape is None or packet.too_big:
+        return False
+    sizes, needs_key, may_have_value = shape
+    if len(packet.extras) not in sizes or (packet.value and not may_have_value):
+        return True
+    if not needs_key:
+        return bool(packet.key)
+    return not 0 < len(packet.key) <= TAP_KEY_BYTES
+
+
+def plain_opcode(opcode: int) -> Opcode | None:
+    """The loud form of an opcode; None: it is not known."""
+    try:
+        known = Opcode(opcode)
+    except ValueError:
+        return None
+    return _QUIET.get(known, known)
+
+
+class Failed(Exception):
+    """A command has failed with that status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Executor:
+    """Runs commands on a bucket.
+
+    `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
+    done at once; `stats`: name and text of the statistics of a group. `big_endian_producer`: see
+    `decode_tap`.
+    """
+
+    def __init__(
+        self,
+        items: ItemStore,
+        now: float,
+        *,
+        stats: Callable[[bytes], list[tuple[bytes, bytes]]] = lambda group: [],
+        flush_later: Callable[[float | None], None] = lambda at: None,
+        big_endian_producer: bool = False,
+    ) -> None:
+        self._items = items
+        self._now = now
+        self._stats = stats
+        self._flush_later = flush_later
+        self._big_endian_producer = big_endian_producer
+        self.auto_nack = False
+        """Whether the producer on this connection takes refusals of any packet."""
+        self.may_take_over = True
+        """Whether states of vbuckets may be changed."""
+        self._commands: dict[Opcode, Callable[[Packet], bytes]] = {
+            **dict.fromkeys(_ITEMS, self._item),
+            Opcode.FLUSH: self._flush,
+            Opcode.STAT: self._stat,
+            Opcode.NOOP: encode_answer,
+            Opcode.VERBOSITY: encode_answer,
+            Opcode.SET_VBUCKET: self._set_vbucket,
+            Opcode.GET_VBUCKET: self._get_vbucket,
+            Opcode.DEL_VBUCKET: self._delete_vbucket,
+        }
+
+    def execute(self, request: Packet) -> bytes:
+        """Run one request. Returns its answer, b"" where a quiet one has none.
+
+        Raises `Pending` where it is to be run again once the state of its vbucket has changed.
+        """
+        if request.opcode in TAP_OPCODES:
+            return self._tap(request)
+        opcode = plain_opcode(request.opcode)
+        command = None if opcode is None else self._commands.get(opcode)
+        if command is None:
+            return encode_answer(request, Status.UNKNOWN_COMMAND, value=b"")
+        if request.too_big:
+            return encode_answer(request, Status.TOO_BIG)
+        is_quiet = opcode != request.opcode
+        try:
+            answer = command(request)
+        except Failed as failed:
+            if failed.status == Status.NOT_FOUND and opcode in _READING:
+                if is_quiet:
+                    return b""
+                if opcode in (Opcode.GETK, Opcode.GATK):
+                    return encode_answer(request, failed.status, key=request.key, value=b"")
+            return encode_answer(request, failed.status)
+        return b"" if is_quiet and opcode not in _READING else answer
+
+    def _active(self, request: Packet) -> None:
+        state = self._items.state(request.vbucket)
+        if state == VbucketState.ACTIVE:
+            return
+        if state == VbucketState.PENDING:
+            raise Pending
+        raise Failed(Status.NOT_MY_VBUCKET)
+
+    def _item(self, request: Packet) -> bytes:
+        """What is no part of a run (`memcached.serve.runs`): a value that is too long, a vbucket
+        that is not active, in a view an odd item."""
+        if len(request.value) > TAP_VALUE_BYTES:
+            raise Failed(Status.TOO_BIG)
+        self._active(request)
+        found = self._items.get(request.key, request.vbucket)
+        if found is None:
+            raise Failed(Status.NOT_FOUND)
+        return item_answer(request, found)
+
+    def _flush(self, request: Packet) -> bytes:
+        delay = int.from_bytes(request.extras, "big")
+        if delay:
+            self._flush_later(absolute_expiry(delay, self._now))
+        else:
+            self._items.flush()
+            self._flush_later(None)
+        return encode_answer(request)
+
+    def _stat(self, request: Packet) -> bytes:
+        rows = self._stats(request.key)
+        packets = [encode_answer(request, key=name, value=text) for name, text in rows]
+        return b"".join(packets) + encode_answer(request)
+
+    # --- vbuckets ---------------------------------------------------------------------------------
+
+    def _check_takeover(self) -> None:
+        if not self.may_take_over:
+            raise Failed(Status.AUTH_ERROR)
+
+    def _set_vbucket(self, request: Packet) -> bytes:
+        self._check_takeover()
+        state = request.extras or request.value  # older clients send it as the value
+        try:
+            wanted = VbucketState(int.from_bytes(state, "big"))
+        except ValueError:
+            raise Failed(Status.INVALID) from None
+        self._items.set_state(request.vbucket, wanted)
+        return encode_answer(request)
+
+    def _get_vbucket(self, request: Packet) -> bytes:
+        state = self._items.state(request.vbucket)
+        if state is None:
+            raise Failed(Status.NOT_MY_VBUCKET)
+        return encode_answer(request, value=int(state).to_bytes(4, "big"))
+
+    def _delete_vbucket(self, request: Packet) -> bytes:
+        self._check_takeover()
+        if self._items.state(request.vbucket) is None:
+            raise Failed(Status.NOT_MY_VBUCKET)
+        self._items.set_state(request.vbucket, None)
+        return encode_answer(request)
+
+    # --- a consumer's side ------------------------------------------------------------------------
+
+    def _tap(self, packet: Packet) -> bytes:
+        status = Status.TOO_BIG
+        wants_ack = False
+        if not packet.too_big:
+            wants_ack = len(packet.extras) >= 8 and bool(packet.extras[3] & PacketFlag.ACK)
+            try:
+                message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
+            except DecodeError:
+                status = Status.INVALID
+            else:
+                status = self.apply(message)
+                if message.opcode == Opcode.TAP_OPAQUE:
+                    self.auto_nack |= message.number == Opaque.ENABLE_AUTO_NACK
+        if status != Status.SUCCESS and (wants_ack or self.auto_nack):
+            return encode_answer(packet, status)
+        return encode_ack(packet.opcode, packet.opaque) if wants_ack else b""
+
+    def apply(self, message: TapMessage) -> Status:
+        """Do to the bucket what a message of a stream says."""
+        opcode = message.opcode
+        if not message.ttl:
+            return Status.INVALID
+        if opcode in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE):
+            if len(message.key) > TAP_KEY_BYTES:
+                return Status.INVALID
+            if len(message.value) > TAP_VALUE_BYTES:
+                return Status.TOO_BIG
+            if self._items.state(message.vbucket) in (None, VbucketState.DEAD):
+                return Status.NOT_MY_VBUCKET
+            if opcode == Opcode.TAP_MUTATION:
+                self._items.put(item_of(message))
+            else:
+                self._items.remove(
+                    message.key, message.vbucket, cas=message.cas, ttl=message.ttl - 1
+                )
+        elif opcode == Opcode.TAP_FLUSH:
+            self._items.flush()
+        elif opcode == Opcode.TAP_VBUCKET_SET:
+            if not self.may_take_over:
+                return Status.AUTH_ERROR
+            try:
+                self._items.set_state(message.vbucket, VbucketState(message.number or 0))
+            except ValueError:
+                return Status.INVALID
+        return Status.SUCCESS
+
+
+STATE_CHANGES: Final = frozenset((Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET, Opcode.TAP_VBUCKET_SET))
+"""They need the right to take vbuckets over, besides that to write."""
+
+
+def item_of(message: TapMessage) -> Item:
+    """The item that a mutation makes; it may go one hop less far than the mutation."""
+    return Item(
+        message.key,
+        message.vbucket,
+        message.value,
+        message.item_flags,
+        message.expiry,
+        message.cas,
+        message.datatype,
+        meta=message.private,
+        ttl=message.ttl - 1,
+    )
+
+
+def item_answer(request: Packet, item: Item) -> bytes:
+    """The answer to GET, GAT or TOUCH where there is an item."""
+    with_key = request.opcode in (Opcode.GETK, Opcode.GETKQ, Opcode.GATK, Opcode.GATKQ)
+    is_touch = request.opcode == Opcode.TOUCH
+    return encode_answer(
+        request,
+        extras=item.flags.to_bytes(4, "big"),
+        key=item.key if with_key else b"",
+        value=b"" if is_touch else item.value,
+        cas=item.cas,
+        datatype=0 if is_touch else item.datatype,
+    )

@@ -1,0 +1,600 @@
+"""Serving memcached clients and TAP consumers: sessions, connections and buckets together.
+
+Commands of one read that need the store are one job of the commit queue, in which each is a
+transaction of its own; they are answered together once durable. Reads behind no unfinished change
+are answered at once, from a view of what is durable. An expired item that a read finds is removed
+by a job of its own.
+
+A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
+bucket of that name where there is one; SELECT_BUCKET changes it. Reading, writing and takeover (to
+change states of vbuckets) need privileges on the bucket's space: status 20 without. Where guest may
+not even read the listener's bucket, or the listener says so, SASL is required: see
+`memcached.server_session`.
+
+Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
+changes are streamed; every command on it gets status 83.
+
+Commands on a pending vbucket wait, and with them whatever comes behind them on their connection,
+until the state of the vbucket has changed. In the same way commands wait behind answers of
+`limits.TAP_ANSWERS_BYTES` until the client takes them: so much, one value more and what the
+connection holds unsent (`limits.OUTPUT_HIGH_BYTES`) is what it may cost at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from logweir.errors import LimitExceeded, LogweirError, RequestError
+from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
+from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
+from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
+from logweir.replication.bucket.spacefeed import SpaceFeed
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucket.sweep import Sweeper, removal
+from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
+from logweir.replication.memcached.push.names import NamedStreams
+from logweir.replication.memcached.push.stream import StreamOptions
+from logweir.replication.memcached.push.streaming import Streaming
+from logweir.replication.memcached.serve.commands import READS, STATE_CHANGES, Executor
+from logweir.replication.memcached.serve.flushes import Flushes
+from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.serve.runs import RequestRun, execute_all, packets_of
+from logweir.replication.memcached.server_session import (
+    Acknowledged,
+    Authenticated,
+    ChangeFilter,
+    Commands,
+    Connected,
+    Deregister,
+    Event,
+    LoginFailed,
+    SelectBucket,
+    ServerSession,
+    Settings,
+)
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.service.access import GUEST_ID, Privilege
+from logweir.replication.service.credentials import StoreCredentials
+from logweir.replication.service.shared import Shared
+from logweir.replication.service.verifiers import make_space
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import VERSION
+
+__all__ = ["SPACE_PREFIX", "TapService"]
+
+_log = get_logger("logweir.replication.tap")
+
+SPACE_PREFIX: Final = "space:"
+
+
+class TapService:
+    """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
+    ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
+    `logweir.replication.bucket.spacefeed`; `sweep_seconds`: see `logweir.replication.bucket.sweep`;
+    `must_login`: SASL is required, whatever guest may do; `names`: those that another listener of
+    the store uses, too."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        bucket: str = DEFAULT_BUCKET,
+        *,
+        options: StreamOptions | None = None,
+        encoding: str = "json",
+        sweep_seconds: float = TAP_SWEEP_SECONDS,
+        must_login: bool = False,
+        names: NamedStreams | None = None,
+    ) -> None:
+        self.shared = shared
+        self.buckets = Buckets(shared.log, shared.options.clock)
+        self.space = bucket.removeprefix(SPACE_PREFIX) if bucket.startswith(SPACE_PREFIX) else ""
+        self.bucket = None if self.space else self.buckets.make(bucket or DEFAULT_BUCKET)
+        self.encoding = encoding
+        self.options = options or StreamOptions()
+        self.changes = Changes()
+        self._has_own_names = names is None
+        if names is None:  # an empty one is false
+            names = NamedStreams(shared.log, shared.retention, shared.options.clock)
+        self.names = names
+        make_space(shared.log)
+        self.settings = Settings(
+            version=f"1.6.18-logweir-{VERSION}".encode(),
+            random=os.urandom,
+            credentials=StoreCredentials(shared),
+        )
+        self.must_login = must_login
+        self.started_at = self.now()
+        self.streams: dict[Conversation, Streaming] = {}
+        self.flushes = Flushes(shared, self.buckets)
+        self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
+        self._feeds: dict[str, SpaceFeed] = {}
+        self._waiting: set[Conversation] = set()
+        self._forget_commits: Callable[[], None] | None = None
+
+    def begin(self, link: Link) -> Conversation:
+        """See `logweir.replication.listener.Service`."""
+        return Conversation(self, link)
+
+    def refusal(self, reason: str) -> bytes:
+        """See `logweir.replication.listener.Service`."""
+        del reason
+        return encode_answer(Packet(Opcode.NOOP), Status.BUSY)
+
+    def close(self) -> None:
+        """Stop what runs beside the connections."""
+        self.sweeper.close()
+        self.flushes.close()
+        if self._forget_commits is not None:
+            self._forget_commits()
+            self._forget_commits = None
+
+    def status(self) -> list[dict[str, Any]]:
+        """The streams of this listener, and, told by one of them, the names that are away."""
+        found = [one.status() for one in self.streams.values()]
+        away = self.names.away() if self._has_own_names else []
+        return found + [
+            {
+                "of": stream.bucket,
+                "name": stream.name.decode("utf-8", "backslashreplace"),
+                "peer": "",
+                "sent_packets": 0,
+                "unacknowledged": 0,
+                "acknowledged": stream.position and dict(stream.position),
+            }
+            for stream in away
+        ]
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.shared.options.clock()
+
+    def feed(self, space: str) -> SpaceFeed:
+        """A space in the shape of a bucket. Raises `RequestError` where there is none."""
+        found = self.shared.log.schema.get(space)
+        known = self._feeds.get(space)
+        if known is None or found is None or known.space_id != found.id:
+            known = self._feeds[space] = SpaceFeed(self.shared.log, space, self.encoding)
+        return known
+
+    # --- pending vbuckets -------------------------------------------------------------------------
+
+    def wait(self, conversation: Conversation) -> None:
+        """Call `look` of a conversation after each commit, until `wait_no_more`."""
+        self._waiting.add(conversation)
+        if self._forget_commits is None:
+            loop = asyncio.get_running_loop()
+
+            def committed(vclock: VClock) -> None:
+                del vclock
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(self._look)
+
+            self._forget_commits = self.shared.log.on_commit(committed)
+
+    def wait_no_more(self, conversation: Conversation) -> None:
+        """See `wait`."""
+        self._waiting.discard(conversation)
+        if not self._waiting and self._forget_commits is not None:
+            self._forget_commits()
+            self._forget_commits = None
+
+    def _look(self) -> None:
+        for conversation in tuple(self._waiting):
+            conversation.look()
+
+
+def _refusals(requests: Sequence[Packet | RequestRun], status: Status) -> list[bytes]:
+    """Answers with that status; NOOP is harmless and succeeds."""
+    return [
+        encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
+        for request in packets_of(requests)
+    ]
+
+
+class _Run:
+    """Commands that are run in a bucket. `answers`: to those that are durable; `fresh`: to those
+    that were run since; `rest`: those that were not yet."""
+
+    __slots__ = ("answers", "bucket", "event", "fresh", "rest")
+
+    def __init__(self, event: Commands, bucket: Bucket) -> None:
+        self.event = event
+        self.bucket = bucket
+        self.answers = b""
+        self.fresh = b""
+        self.rest: Sequence[Packet | RequestRun] = event.requests
+
+    def advance(self, rest: Sequence[Packet | RequestRun]) -> None:
+        """What was run is durable; `rest` was not."""
+        self.answers += self.fresh
+        self.fresh = b""
+        self.rest = rest
+
+
+def _report(job: Job) -> None:
+    if job.error is not None:
+        _log.warning("tap.change_failed", error=str(job.error))
+
+
+class Conversation:
+    """One connection."""
+
+    def __init__(self, service: TapService, link: Link) -> None:
+        self.service = service
+        self.link = link
+        self._bucket = service.bucket
+        self.space = service.space
+        self.user_id = GUEST_ID
+        if link.user:
+            self._login(link.user)
+        must_login = service.must_login or self._is_closed_to_guests()
+        self.session = ServerSession(
+            service.settings, link.time(), must_login=must_login and not link.user
+        )
+        self.streaming: Streaming | None = None
+        self._unfinished = 0
+        self._unanswered_bytes = 0
+        self._held = False
+        self._auto_nack = False
+        self._waits = False
+        self._drains = False
+        self._waiting: deque[_Run] = deque()
+        self._connecting: Connected | None = None
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket of this client, which has not chosen another space."""
+        assert self._bucket is not None
+        return self._bucket
+
+    def feed(self) -> Feed:
+        """What its streams are fed with. Raises `RequestError`."""
+        if self.space:
+            return self.service.feed(self.space)
+        return BucketFeed(self.service.shared.log, self.bucket, self.service.changes)
+
+    def _is_closed_to_guests(self) -> bool:
+        name = self.space or self.bucket.space_id
+        is_there = self.service.shared.log.schema.get(name) is not None
+        return is_there and not self.may(Privilege.READ)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        for event in events:
+            match event:
+                case Commands():
+                    self._run(event)
+                case Acknowledged():
+                    if self.streaming is not None:
+                        self.streaming.answered()
+                case Authenticated():
+                    self._login(event.user)
+                case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
+                    self.session.end("too many failed logins from there")
+                case Connected():
+                    self._connect(event)
+                case Deregister():
+                    self.service.names.forget(self.place, event.request.key)
+                    self.session.answer(event.slot, encode_answer(event.request))
+                case ChangeFilter():
+                    self._change_filter(event)
+                case SelectBucket():
+                    self._select(event)
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        self._waiting.clear()
+        self.service.wait_no_more(self)
+        if self.streaming is not None:
+            self.streaming.closed(reason)
+            self.service.streams.pop(self, None)
+
+    @property
+    def place(self) -> str:
+        """Of what its streams are, in their names."""
+        return SPACE_PREFIX + self.space if self.space else self.bucket.name
+
+    def _change_filter(self, event: ChangeFilter) -> None:
+        known = self.service.names.find(self.place, event.request.key)
+        status = Status.NOT_FOUND
+        if not self.may(Privilege.READ):
+            status = Status.AUTH_ERROR
+        elif known is not None and isinstance(known.owner, Conversation):
+            streaming = known.owner.streaming
+            if streaming is not None:
+                movable = streaming.connect.options & (Option.TAKEOVER_VBUCKETS | Option.DUMP)
+                status = Status.NOT_SUPPORTED if movable else Status.SUCCESS
+                if not movable:
+                    streaming.change_filter(event.vbuckets)
+        self.session.answer(event.slot, encode_answer(event.request, status))
+
+    def _login(self, name: str) -> None:
+        self.user_id = self.service.shared.user(name).id
+        if not self.space:
+            self._bucket = self.service.buckets.find(name) or self._bucket
+
+    def _select(self, event: SelectBucket) -> None:
+        name = event.request.key.decode("utf-8", "replace")
+        status = Status.SUCCESS
+        if name.startswith(SPACE_PREFIX):
+            space = self.service.shared.log.schema.get(name.removeprefix(SPACE_PREFIX))
+            if space is not None and space.primary is not None:
+                self.space = space.name
+            else:
+                status = Status.NOT_FOUND
+        elif (found := self.service.buckets.find(name)) is not None:
+            self._bucket, self.space = found, ""
+        else:
+            status = Status.NOT_FOUND
+        self.session.answer(event.slot, encode_answer(event.request, status))
+
+    def may(self, *wanted: Privilege) -> bool:
+        """Whether this client has these privileges on its bucket."""
+        log = self.service.shared.log
+        space = log.schema.get(self.space or self.bucket.space_id)
+        if space is None:
+            return False
+        if self.user_id == GUEST_ID and self.service.must_login:
+            return False
+        try:
+            access = self.service.shared.access(self.user_id)
+            for one in wanted:
+                access.check(one, "space", space.id, space.owner, space.name)
+        except RequestError:
+            return False
+        return True
+
+    def _may_take_over(self, requests: Sequence[Packet | RequestRun]) -> bool:
+        found = (one for one in requests if isinstance(one, Packet))
+        return all(one.opcode not in STATE_CHANGES for one in found) or self.may(Privilege.TAKEOVER)
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def _run(self, event: Commands) -> None:
+        reads_only = all(
+            not request.changes if isinstance(request, RequestRun) else request.opcode in READS
+            for request in event.requests
+        )
+        wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
+        if self.space or (not reads_only and self.service.shared.options.read_only):
+            self.session.answer(
+                event.slot, b"".join(_refusals(event.requests, Status.NOT_SUPPORTED))
+            )
+        elif not self.may(*wanted):
+            self._refuse(event, Status.AUTH_ERROR)
+        elif reads_only and not self._unfinished:
+            self._read(event)
+        else:
+            self._submit(event)
+
+    def _refuse(self, event: Commands, status: Status) -> None:
+        self.session.answer(event.slot, b"".join(_refusals(event.requests, status)))
+
+    def _read(self, event: Commands) -> None:
+        with self.service.shared.log.read_view() as view:
+            items = ViewItems(self.bucket, view, self.service.now())
+            now = self.service.now()
+            executor = Executor(items, now, stats=self._stats)
+            try:
+                answers = execute_all(event.requests, items, now, executor.execute)
+            except Pending as pending:
+                self._submit(event, pending)
+                return
+        self.service.shared.metrics.answered("tap", _count(event.requests), 0)
+        self.session.answer(event.slot, answers)
+        if items.expired:
+            job = removal(self.bucket, items.expired, self.service.now)
+            self.service.shared.submit(job, _report)
+
+    def _submit(self, event: Commands, begun: Pending | None = None) -> None:
+        self._unfinished += 1
+        self._unanswered_bytes += event.size_bytes
+        if self._unanswered_bytes > TAP_PIPELINE_BYTES and not self._held:
+            self._held = True
+            self.link.hold_reading()
+        run = _Run(event, self.bucket)
+        if begun is None:
+            self._put_in_line(run)
+            return
+        run.fresh = begun.answers
+        self._go_on(run, begun.rest)
+
+    def _put_in_line(self, run: _Run) -> None:
+        service, bucket = self.service, run.bucket
+        may_take_over = self._may_take_over(run.rest)
+
+        def apply(group: Group) -> Sequence[Packet | RequestRun]:
+            run.fresh = b""
+            if self._waits:
+                return run.rest
+            now = service.now()
+            items = GroupItems(bucket, group, now)
+            later = partial(self._flush_later, group)
+            executor = Executor(items, now, stats=self._stats, flush_later=later)
+            executor.auto_nack = self._auto_nack
+            executor.may_take_over = may_take_over
+            one = partial(execute_one, group, executor)
+            rest: Sequence[Packet | RequestRun] = ()
+            try:
+                run.fresh = execute_all(run.rest, items, now, one, group)
+            except Pending as pending:
+                self._waits = True
+                run.fresh, rest = pending.answers, pending.rest
+            self._auto_nack = executor.auto_nack
+            return rest
+
+        def done(job: Job) -> None:
+            self._finish(run, job)
+
+        try:
+            service.shared.submit(Job(apply, run.event.size_bytes), done)
+        except LogweirError as error:
+            failed = Job(apply)
+            failed.error = error
+            self._finish(run, failed)
+
+    def _finish(self, run: _Run, job: Job) -> None:
+        event = run.event
+        if job.error is None:
+            if job.result:
+                self._go_on(run, job.result)
+                return
+            run.advance(())
+        self._unfinished -= 1
+        self._unanswered_bytes -= event.size_bytes
+        if self._held and self._unanswered_bytes <= TAP_PIPELINE_BYTES // 2:
+            self._held = False
+            self.link.resume_reading()
+        if not self.link.is_open:
+            return
+        metrics = self.service.shared.metrics
+        if job.error is not None:
+            _log.warning("tap.commit_failed", peer=self.link.peer, error=str(job.error))
+            metrics.answered("tap", _count(event.requests) - _count(run.rest), _count(run.rest))
+            run.answers += b"".join(_refusals(run.rest, Status.TEMPORARY_FAILURE))
+        else:
+            metrics.answered("tap", _count(event.requests), 0)
+        self.session.answer(event.slot, run.answers)
+        if self._waiting:
+            self.look()
+        if self._connecting is not None and self.session.is_first(self._connecting.slot):
+            connecting, self._connecting = self._connecting, None
+            self.link.resume_reading()
+            self._connect(connecting)
+        self.link.flush()
+
+    def _go_on(self, run: _Run, rest: Sequence[Packet | RequestRun]) -> None:
+        """Send what is answered, and go on with the rest of this run, and with those behind it,
+        when that has gone out and no vbucket is pending for it."""
+        run.advance(rest)
+        if not self.link.is_open:
+            return
+        if run.answers:
+            self.session.answer_part(run.event.slot, run.answers)
+            run.answers = b""
+            self.link.flush()
+        self._waits = True
+        self._waiting.append(run)
+        self.service.wait(self)
+        self.look()
+
+    async def _drain(self) -> None:
+        await self.link.drained()
+        self._drains = False
+        if self._waiting:
+            self.look()
+
+    def look(self) -> None:
+        """Go on with what waits, if it need not wait any more."""
+        if len(self._waiting) < self._unfinished:
+            return  # some are still in line: they wait, too
+        if not self.link.writable:
+            if not self._drains and self.link.is_open:
+                self._drains = True
+                self.link.spawn(self._drain())
+            return
+        first = self._waiting[0]
+        request = packets_of(first.rest[:1])[0]
+        with self.service.shared.log.read_view() as view:
+            state = ViewItems(first.bucket, view, self.service.now()).state(request.vbucket)
+        if state == VbucketState.PENDING:
+            return
+        self.service.wait_no_more(self)
+        waiting, self._waiting = self._waiting, deque()
+        self._waits = False
+        for run in waiting:
+            self._put_in_line(run)
+
+    def _flush_later(self, group: Group, at: float | None) -> None:
+        flushes, name = self.service.flushes, self.bucket.name
+        flushes.keep(group, self.bucket, at)
+        if at is not None:
+            loop = self.link.gone.get_loop()
+            loop.call_soon_threadsafe(flushes.wait, name, at)
+
+    def _stats(self, group: bytes) -> list[tuple[bytes, bytes]]:
+        if group:
+            return []
+        log = self.service.shared.log
+        space = log.schema.space(self.bucket.space_id)
+        return [
+            (b"pid", b"%d" % os.getpid()),
+            (b"uptime", b"%d" % (self.service.now() - self.service.started_at)),
+            (b"time", b"%d" % self.service.now()),
+            (b"version", self.service.settings.version),
+            (b"bucket", self.bucket.name.encode()),
+            (b"space_id", b"%d" % space.id),
+            (b"signature", b"%d" % log.applied.signature),
+            (b"tap_streams", b"%d" % len(self.service.streams)),
+        ]
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    def _connect(self, event: Connected) -> None:
+        """Begin a stream, once everything that was asked before it is answered."""
+        if not self.session.is_first(event.slot):
+            self._connecting = event
+            self.link.hold_reading()  # its answers to what follows are kept until then
+            return
+        connect = event.connect
+        status = self._may_stream(connect)
+        if status is not None:
+            self.session.refuse_connect(event.slot, connect, status)
+            return
+        self.streaming = Streaming(self, event.slot, connect)
+        self.service.streams[self] = self.streaming
+        self.streaming.task = self.link.spawn(self.streaming.run())
+
+    def _may_stream(self, connect: Connect) -> Status | None:
+        takes_over = bool(connect.options & Option.TAKEOVER_VBUCKETS and connect.vbuckets)
+        if not self.may(Privilege.READ) or (takes_over and not self.may(Privilege.TAKEOVER)):
+            return Status.AUTH_ERROR
+        if self.space and connect.options & Option.TAKEOVER_VBUCKETS:
+            return Status.NOT_SUPPORTED
+        known = self.service.names.find(self.place, connect.name) if connect.name else None
+        if known is not None and isinstance(known.owner, Conversation):
+            if known.is_registered:
+                return Status.NOT_SUPPORTED
+            older, known.owner = known.owner, None
+            older.replaced()
+        return None
+
+    def replaced(self) -> None:
+        """Another connection uses our stream's name now."""
+        if self.streaming is not None:
+            self.streaming.closed("another connection took its name")
+            self.streaming = None
+            self.service.streams.pop(self, None)
+        self.link.close("another connection took the name of this stream")
+
+
+def _count(requests: Sequence[Packet | RequestRun]) -> int:
+    return sum(request.count if isinstance(request, RequestRun) else 1 for request in requests)
+
+
+def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
+    """One request as a transaction of its own."""
+    mark = group.mark()
+    try:
+        answer = executor.execute(request)
+    except LimitExceeded:
+        group.rollback(mark)
+        return encode_answer(request, Status.TOO_BIG)
+    except RequestError as error:
+        group.rollback(mark)
+        _log.warning("tap.request_failed", opcode=request.opcode, error=str(error))
+        return encode_answer(request, Status.INTERNAL)
+    group.end_transaction()
+    return answer

@@ -1,0 +1,433 @@
+"""A server's side of one connection: memcached's binary commands, then perhaps a TAP stream.
+
+Keeps the contract of `logweir.replication.session`. Requests are answered in the order in which
+they came. What needs no bucket (NOOP, VERSION, SASL) is answered here; commands that follow one
+another in one read are one `Commands` event, which the owner answers with `answer`. `Connect` is
+answered with `stream`, which turns the connection into a stream, or `refuse_connect`.
+
+=============  =====================================================================================
+state          takes
+=============  =====================================================================================
+unknown user   VERSION, SASL, wrong passwords included; anything else, NOOP too: status 20, and the
+               connection ends (only where SASL is required)
+commands       everything
+connecting     as streaming, from TAP_CONNECT on until its answer; responses are passed over
+streaming      responses, NOOP; other requests: status 83
+=============  =====================================================================================
+
+The stream begins after everything that was asked before it is answered (`is_first`).
+
+Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
+the date that it announces. Ends behind its answer: malformed requests (04), refused TAP_CONNECT,
+packets of a stream that are larger than we take (03), QUIT. Source: memcached 1.6.18 and 1.8.1,
+ep-engine 1.8.1, observed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from logweir.errors import RemoteProtocolError
+from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
+from logweir.replication.memcached.push.stream import Producer, StreamOptions
+from logweir.replication.memcached.serve.commands import TAP_OPCODES, is_malformed
+from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, packets_of
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.memcached.wire.messages import Connect, decode_connect, decode_filter
+from logweir.replication.service.sasl import Authentication, Credentials
+from logweir.replication.session import Outbox
+
+__all__ = [
+    "Acknowledged",
+    "Authenticated",
+    "ChangeFilter",
+    "Commands",
+    "Connected",
+    "Deregister",
+    "Event",
+    "LoginFailed",
+    "SelectBucket",
+    "ServerSession",
+    "Settings",
+]
+
+_LOCAL: Final = frozenset(
+    (
+        Opcode.VERSION,
+        Opcode.SASL_LIST_MECHS,
+        Opcode.SASL_AUTH,
+        Opcode.SASL_STEP,
+        Opcode.QUIT,
+        Opcode.QUITQ,
+        Opcode.TAP_CONNECT,
+        Opcode.DEREGISTER_TAP_CLIENT,
+        Opcode.CHANGE_VB_FILTER,
+        Opcode.SELECT_BUCKET,
+    )
+)
+_BEFORE_LOGIN: Final = frozenset(
+    (Opcode.VERSION, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Requests to be run in order; `slot` names the place of their answers. `size_bytes`: about."""
+
+    slot: int
+    requests: tuple[Packet | RequestRun, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A consumer asks for a stream."""
+
+    slot: int
+    connect: Connect
+
+
+@dataclass(frozen=True, slots=True)
+class Deregister:
+    """A named stream is to be forgotten."""
+
+    slot: int
+    request: Packet
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """A named stream is to be about other vbuckets."""
+
+    slot: int
+    request: Packet
+    vbuckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """The client is that user now."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The client is not that user; "" where it has not said whom it means."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelectBucket:
+    """The client wants another bucket."""
+
+    slot: int
+    request: Packet
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The consumer of a stream answered, or its time has come: there may be room now."""
+
+
+Event: TypeAlias = (
+    Commands
+    | Connected
+    | Deregister
+    | ChangeFilter
+    | Authenticated
+    | LoginFailed
+    | SelectBucket
+    | Acknowledged
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`credentials`: None: SASL is not known; `random`: see `Authentication`; `version`: what
+    VERSION is answered."""
+
+    version: bytes
+    random: Callable[[int], bytes]
+    credentials: Credentials | None = None
+
+
+class ServerSession:
+    """One client. `settings`: see `Settings`; `now`: seconds; `must_login`: SASL is required."""
+
+    def __init__(self, settings: Settings, now: float, *, must_login: bool = False) -> None:
+        self.close_reason = ""
+        self.user: str | None = None
+        self.producer: Producer[object] | None = None
+        self._settings = settings
+        self._must_login = must_login
+        self._packets = RunBuffer()
+        self._out = Outbox()
+        self._slots: deque[bytes | None] = deque()
+        self._first_slot = 0
+        self._connecting: int | None = None  # the slot of a TAP_CONNECT that has no answer yet
+        self._closing = ""
+        self._attempt: Authentication | None = None
+        self._failures = 0
+        self._frame_deadline: float | None = None
+        self._now = now
+
+    # --- the contract of sessions -----------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        if self.close_reason or self._closing:
+            return ()
+        pieces, problem = self._packets.feed_runs(data)
+        self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
+        events: list[Event] = []
+        run: list[Packet | RequestRun] = []
+        for piece in pieces:
+            if isinstance(piece, RequestRun) and self._takes_runs():
+                run.append(piece)
+                continue
+            for packet in packets_of((piece,)):
+                if self._is_over():
+                    break
+                self._take(packet, run, events, now)
+        self._end_run(run, events)
+        if problem is not None:
+            self._close(str(problem))
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        del now
+        self.close_reason = self.close_reason or "the client closed the connection"
+        return ()
+
+    def data_to_send(self) -> bytes:
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        deadlines = [] if self._frame_deadline is None else [self._frame_deadline]
+        if self.producer is not None:
+            deadlines.append(self.producer.next_deadline())
+        return min(deadlines, default=None)
+
+    def deadline_passed(self, now: float) -> Sequence[Event]:
+        if self._frame_deadline is not None and now >= self._frame_deadline:
+            self.close_reason = self.close_reason or "the client's packet does not go on"
+        if self.producer is None:
+            return ()
+        self.producer.deadline_passed(now)
+        self.settle()
+        return (Acknowledged(),)
+
+    # --- what the owner does ----------------------------------------------------------------------
+
+    def answer(self, slot: int, data: bytes) -> None:
+        """The answers to `Commands` or another event of that slot; they go out in their turn."""
+        place = slot - self._first_slot
+        assert self._slots[place] is None
+        self._slots[place] = data
+        self._flush()
+
+    def answer_part(self, slot: int, data: bytes) -> None:
+        """The first answers to `Commands` whose turn has come; `answer` gives the last."""
+        assert slot == self._first_slot
+        self._out.put(data)
+
+    def is_first(self, slot: int) -> bool:
+        """Whether everything before that slot is answered."""
+        return slot == self._first_slot
+
+    def refuse_connect(self, slot: int, connect: Connect, status: Status) -> None:
+        """There will be no stream: say so and close. What was answered behind it is not sent."""
+        request = Packet(Opcode.TAP_CONNECT, opaque=connect.opaque)
+        while self._first_slot + len(self._slots) - 1 > slot:
+            self._slots.pop()
+        self._close(f"TAP_CONNECT was refused with status {status:#06x}")
+        self.answer(slot, encode_answer(request, status))
+
+    def stream(
+        self,
+        slot: int,
+        connect: Connect,
+        now: float,
+        *,
+        options: StreamOptions,
+        opaque: int = 0,
+        acknowledged: object = None,
+    ) -> Producer[object]:
+        """Turn the connection into a stream, once `slot` is the first. `opaque`, `acknowledged`:
+        where the name stands."""
+        self.answer(slot, b"")
+        self._connecting = None
+        self.producer = Producer(
+            connect, self._out, now, options=options, opaque=opaque, acknowledged=acknowledged
+        )
+        return self.producer
+
+    def settle(self) -> None:
+        """Take over that the stream has ended."""
+        if self.producer is not None and self.producer.close_reason:
+            self.close_reason = self.close_reason or self.producer.close_reason
+
+    def end(self, reason: str) -> None:
+        """Close the connection once everything is sent."""
+        self.close_reason = self.close_reason or reason
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        return bool(self._closing or self.close_reason)
+
+    def _takes_runs(self) -> bool:
+        """Whether commands are simply run."""
+        is_stranger = self._must_login and self.user is None
+        is_stream = self.producer is not None or self._connecting is not None
+        return not (self._is_over() or is_stream or is_stranger)
+
+    def _take(
+        self, packet: Packet, run: list[Packet | RequestRun], events: list[Event], now: float
+    ) -> None:
+        if self.producer is not None or self._connecting is not None:
+            self._take_streaming(packet, events, now)
+            return
+        if packet.is_response:
+            self._end_run(run, events)  # what stands before it is answered
+            self._close("a response where none is due")
+            return
+        opcode = packet.opcode
+        is_stranger = self._must_login and self.user is None
+        if is_stranger and opcode not in _BEFORE_LOGIN:
+            self._refuse(packet, Status.AUTH_ERROR, run, events)
+        elif is_malformed(packet):
+            self._refuse(packet, Status.INVALID, run, events)
+        elif packet.too_big and opcode in TAP_OPCODES:  # its producer may wait for no answer
+            self._refuse(packet, Status.TOO_BIG, run, events)
+        elif opcode in _LOCAL:
+            self._end_run(run, events)
+            self._answer_local(packet, events)
+        else:
+            run.append(packet)
+
+    def _take_streaming(self, packet: Packet, events: list[Event], now: float) -> None:
+        if not packet.is_response:
+            is_noop = packet.opcode == Opcode.NOOP
+            self._put(encode_answer(packet, Status.SUCCESS if is_noop else Status.NOT_SUPPORTED))
+        elif self.producer is not None:
+            self.producer.take_answer(packet, now)
+            self.settle()
+            events.append(Acknowledged())
+
+    def _answer_local(self, packet: Packet, events: list[Event]) -> None:
+        match packet.opcode:
+            case Opcode.VERSION:
+                self._put(encode_answer(packet, value=self._settings.version))
+            case Opcode.QUIT:
+                self._put(encode_answer(packet))
+                self._close("the client said QUIT")
+            case Opcode.QUITQ:
+                self._close("the client said QUIT")
+            case Opcode.TAP_CONNECT:
+                self._connect(packet, events)
+            case Opcode.DEREGISTER_TAP_CLIENT:
+                events.append(Deregister(self._slot(), packet))
+            case Opcode.CHANGE_VB_FILTER:
+                self._change_filter(packet, events)
+            case Opcode.SELECT_BUCKET:
+                events.append(SelectBucket(self._slot(), packet))
+            case _:
+                self._authenticate(packet, events)
+
+    def _connect(self, packet: Packet, events: list[Event]) -> None:
+        try:
+            connect = decode_connect(packet)
+        except RemoteProtocolError as error:
+            status = error.reply_hint
+            self._put(encode_answer(packet, status) if isinstance(status, Status) else b"")
+            self._close(error.message)
+            return
+        self._connecting = self._slot()
+        events.append(Connected(self._connecting, connect))
+
+    def _change_filter(self, packet: Packet, events: list[Event]) -> None:
+        try:
+            wanted = decode_filter(packet)
+        except RemoteProtocolError:
+            self._put(encode_answer(packet, Status.INVALID))
+            return
+        vbuckets = tuple(vbucket for vbucket, _ in wanted)
+        events.append(ChangeFilter(self._slot(), packet, vbuckets))
+
+    def _authenticate(self, packet: Packet, events: list[Event]) -> None:
+        credentials = self._settings.credentials
+        if credentials is None:
+            self._put(encode_answer(packet, Status.UNKNOWN_COMMAND))
+            return
+        if packet.opcode == Opcode.SASL_LIST_MECHS:
+            names = " ".join(credentials.mechanisms()).encode()
+            self._put(encode_answer(packet, value=names))
+            return
+        mechanism = packet.key.decode("ascii", "replace")
+        if packet.opcode == Opcode.SASL_AUTH:
+            self._attempt = Authentication(credentials, mechanism, self._settings.random)
+        attempt = self._attempt
+        if attempt is None or attempt.mechanism != mechanism:
+            self._put(encode_answer(packet, Status.AUTH_ERROR))
+            return
+        outcome = attempt.step(packet.value)
+        if outcome.user is not None:
+            self._attempt = None
+            self.user = outcome.user
+            events.append(Authenticated(outcome.user))
+            text = b"Authenticated" if outcome.challenge is None else outcome.challenge
+            self._put(encode_answer(packet, value=text))
+        elif outcome.challenge is not None:
+            self._put(encode_answer(packet, Status.AUTH_CONTINUE, value=outcome.challenge))
+        else:
+            self._attempt = None
+            self._put(encode_answer(packet, Status.AUTH_ERROR))
+            self._failures += 1
+            events.append(LoginFailed(attempt.claimed))
+            if self._failures >= LOGIN_TRIES:
+                self._close("too many failed logins")
+
+    def _refuse(
+        self, packet: Packet, status: Status, run: list[Packet | RequestRun], events: list[Event]
+    ) -> None:
+        self._end_run(run, events)
+        self._put(encode_answer(packet, status))
+        self._close(f"request {packet.opcode:#04x} got status {status:#06x}")
+
+    def _end_run(self, run: list[Packet | RequestRun], events: list[Event]) -> None:
+        """What was collected is one event."""
+        if run:
+            size = sum(
+                each.size_bytes if isinstance(each, RequestRun) else len(each.value) + 64
+                for each in run
+            )
+            events.append(Commands(self._slot(), tuple(run), size))
+            run.clear()
+
+    def _slot(self) -> int:
+        self._slots.append(None)
+        return self._first_slot + len(self._slots) - 1
+
+    def _put(self, data: bytes) -> None:
+        self._slots.append(data)
+        self._flush()
+
+    def _close(self, reason: str) -> None:
+        """Take nothing more, and end the connection once all before is answered."""
+        self._closing = self._closing or reason
+        self._flush()
+
+    def _flush(self) -> None:
+        slots = self._slots
+        while slots and (data := slots[0]) is not None:
+            if data:
+                self._out.put(data)
+            slots.popleft()
+            self._first_slot += 1
+        if self._closing and not slots:
+            self.close_reason = self.close_reason or self._closing

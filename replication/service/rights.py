@@ -1,0 +1,147 @@
+"""What the peer of one connection may do with the spaces of a store, and what a listener shows.
+
+Who the peer is: the user that its connection names (`Link.user`), else guest; a login makes it
+another one. Grants are read again whenever they have changed, so what is taken back is gone at the
+next question, also on open connections. A user that was dropped may do nothing.
+
+A listener's address may show less than the grants allow: `topics=` (Tank) and `streams=` (Synapse)
+are names, or patterns with `*`, `?` and `[…]`, with commas between them. What none of them fits is
+not there for any client of that listener, whatever it may do elsewhere.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+from logweir.errors import ConfigError, RequestError
+from logweir.replication.service.access import (
+    ADMIN_ID,
+    GUEST_ID,
+    PUBLIC_ID,
+    Access,
+    Privilege,
+)
+from logweir.replication.service.shared import Shared
+from logweir.replication.urls import Url, option_names
+from logweir.store.schema.schema import Schema
+
+__all__ = ["Choice", "Privilege", "Rights", "StoreUsers"]
+
+
+class Choice:
+    """The names that a listener shows: those that fit a pattern; all if there is none."""
+
+    def __init__(self, patterns: tuple[str, ...] = ()) -> None:
+        self._patterns = patterns
+
+    @classmethod
+    def of(cls, url: Url, option: str) -> Choice:
+        """The one that a listener's address makes. Raises `ConfigError` if it fits nothing."""
+        patterns = tuple(option_names(url, option))
+        if not patterns and option in dict(url.options):
+            hint = f"name what is shown, as in {option}=orders,log-*; without it everything is"
+            raise ConfigError(option, f"names nothing in {url}", origin="--listen", hint=hint)
+        return cls(patterns)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return not self._patterns
+
+    def takes(self, name: str) -> bool:
+        """Whether it shows that name."""
+        return not self._patterns or any(fnmatchcase(name, one) for one in self._patterns)
+
+
+_OPENS: Final = {
+    Privilege.READ: "read",
+    Privilege.WRITE: "write",
+    Privilege.EXECUTE: "execute",
+    Privilege.CREATE: "create",
+    Privilege.DROP: "drop",
+    Privilege.ALTER: "alter",
+    Privilege.TAKEOVER: "takeover",
+}
+
+
+class StoreUsers:
+    """The users of a store as a listener asks for them."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a user of that name."""
+        try:
+            self._shared.user(name)
+        except RequestError:
+            return False
+        return True
+
+    def guest_may(self) -> str:
+        """What guest may do, beyond what the role `public` may, in words; "" for nothing."""
+        directory = self._shared.directory
+        bits, reached, ahead = 0, {GUEST_ID, PUBLIC_ID}, [GUEST_ID]
+        while ahead:
+            for grant in directory.grants(ahead.pop()):
+                if grant.object_type != "role":
+                    bits |= grant.bits
+                elif grant.object_id not in reached:
+                    reached.add(int(grant.object_id))
+                    ahead.append(int(grant.object_id))
+        return ", ".join(name for bit, name in _OPENS.items() if bits & bit)
+
+
+class Rights:
+    """What one connection may do now. `user`: who it is known to be, "" for guest."""
+
+    def __init__(self, shared: Shared, user: str = "") -> None:
+        self._shared = shared
+        self.user = user or "guest"
+        self.user_id = shared.user_id(user)
+        self._known: dict[tuple[Privilege, int | str], bool] = {}
+        self._access: Access | None = None
+        self._schema: Schema | None = None
+
+    def _now(self) -> Access | None:
+        """Its access as it is now; None for a user that is not there any more."""
+        try:
+            access = self._shared.access(self.user_id)
+        except RequestError:
+            access = None
+        schema = self._shared.log.schema
+        if access is not self._access or schema is not self._schema:
+            self._access, self._schema = access, schema
+            self._known.clear()
+        return access
+
+    @property
+    def owner_id(self) -> int:
+        """Who owns what is made: what guest makes is admin's, so that guest keeps nothing that was
+        not granted."""
+        return ADMIN_ID if self.user_id == GUEST_ID else self.user_id
+
+    def may(self, wanted: Privilege, space: int | str) -> bool:
+        """Whether it has `wanted` on a space, by id or name; on all, if there is none of that."""
+        access = self._now()
+        known = self._known.get((wanted, space))
+        if known is None:
+            known = self._known[wanted, space] = access is not None and self._is_granted(
+                access, wanted, space
+            )
+        return known
+
+    def may_all(self, wanted: Privilege) -> bool:
+        """Whether it has `wanted` on everything there is."""
+        access = self._now()
+        return access is not None and (access.is_admin or bool(access.universe & wanted))
+
+    def _is_granted(self, access: Access, wanted: Privilege, name: int | str) -> bool:
+        space = self._shared.log.schema.get(name)
+        number, owner = (-1, -1) if space is None else (space.id, space.owner)
+        try:
+            access.check(wanted, "space", number, owner, str(name))
+        except RequestError:
+            return False
+        return True

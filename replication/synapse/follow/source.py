@@ -1,0 +1,502 @@
+"""Following a Synapse homeserver: over its TCP listener (D1 to D3) or over Redis (D2 to D4).
+
+``synapse://host:port`` and ``synapse+redis://[user:password@]host:port/server_name``, with options
+
+=============  ====================================================================================
+option         meaning
+=============  ====================================================================================
+dialect        `auto` (default), D1, D2 or D3; TCP only
+server_name    the only server that is taken; the stored position is kept under the server's name
+http           `host:port` of the `replication` listener where missed rows are fetched (D2 on)
+http.<writer>  the same of another writer than the main process
+auth_file    file with `worker_replication_secret`, if the server has one
+start          `now` (default): streams that are new here begin with what comes; `all`: with what
+               the server still has
+name           part of the names of the spaces, for a second server in one store
+=============  ====================================================================================
+
+What arrives is decided on by `cursors.Tracker` and stored batch by batch in the order of arrival;
+while one batch becomes durable the next one is gathered, and above `limits.SYNAPSE_WAITING_BYTES`
+the server is not read. Without an `http` address missed rows of D2 and later are told as a gap.
+The source has caught up when every stream that is known has had its POSITION on this connection
+(or none for `_SURVEY_SECONDS`) and nothing that was missed is on its way. Nothing tells which
+POSITION is the last one, so *once* the server must also have been silent for `_QUIET_SECONDS`, or
+`_SURVEY_SECONDS` must have gone by.
+A server with the wrong name is tried again after `WRONG_SERVER_SECONDS` at the earliest. In Redis
+nothing but ``REPLICATE `` is ever published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from logweir.errors import (
+    ConfigError,
+    ErrorCode,
+    LogweirError,
+    RequestError,
+    SourceStopped,
+    Unreachable,
+)
+from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
+from logweir.replication.link import Link, dial
+from logweir.replication.logs import get_logger
+from logweir.replication.runner import Progress, SourceState
+from logweir.replication.synapse.client_session import (
+    Event,
+    FollowerSession,
+    Greeted,
+    RedisSession,
+    take_page,
+)
+from logweir.replication.synapse.follow.catchup import Page, Refused, Sources
+from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.wire.codec import Dialect
+from logweir.replication.synapse.wire.units import Change, Fetch, size_of
+from logweir.replication.urls import Url
+from logweir.store import Log
+
+__all__ = ["SynapseRedisSource", "SynapseSource"]
+
+_log = get_logger("logweir.replication.synapse")
+
+WRONG_SERVER_SECONDS: Final = 30.0
+_SURVEY_SECONDS: Final = 5.0
+"""After so long a stream that has had no POSITION is one that the server no longer has."""
+
+_QUIET_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 1.0
+_PING_SECONDS: Final = 10.0
+_REDIS_MESSAGES: Final = 1000
+
+
+class _Upstream:
+    """What is alike over TCP and Redis: options, the intake, the tracker, fetches, the status."""
+
+    def __init__(self, url: Url, log: Log, once: bool) -> None:
+        self._url = url
+        self._log = log
+        self._once = once
+        self._sources = Sources(url)
+        start = url.option("start") or "now"
+        if start not in ("now", "all"):
+            raise ConfigError("start", f"{start!r} is neither now nor all")
+        self._start_all = start == "all"
+        self._waiting: dict[tuple[str, str], str] = {}
+        self._intake: Intake | None = None
+        self._tracker: Tracker | None = None
+
+    @property
+    def url(self) -> str:
+        """See `Source`."""
+        return str(self._url)
+
+    async def tracker(self, server: str) -> Tracker:
+        """The tracker of that server, from what is stored when it is first asked for."""
+        name = self._url.option("name")
+        if self._intake is None or self._tracker is None:
+            intake = await asyncio.to_thread(Intake, self._log, server, name=name)
+            self._tracker = Tracker(
+                await asyncio.to_thread(intake.cursors), start_all=self._start_all
+            )
+            self._intake = intake
+        elif self._intake.server != server:
+            raise SourceStopped(
+                f"{self.url} was {self._intake.server} and is {server} now",
+                hint="say which one is wanted with server_name=…",
+            )
+        return self._tracker
+
+    async def store(self, changes: Sequence[Change]) -> int:
+        """Store changes; returns how many rows. Also when cancelled it ends only when they are."""
+        assert self._intake is not None
+        work = asyncio.ensure_future(asyncio.to_thread(self._intake.store, changes))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait((work,))
+            raise
+        except RequestError as error:
+            self.forget()
+            if error.code == ErrorCode.SESSION_CLOSED:
+                raise SourceStopped("the store was closed") from error
+            raise
+        except LogweirError:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """Read anew what is stored: not everything that was decided on was."""
+        self._intake = self._tracker = None
+
+    async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
+        """What was missed, or why it cannot be had. `tell`: see `Sources.fetch`."""
+        key = (wanted.stream, wanted.instance)
+
+        def note(problem: str) -> None:
+            if problem:
+                if key not in self._waiting:
+                    _log.warning("synapse.waits", url=self.url, stream=key[0], reason=problem)
+                self._waiting[key] = problem
+            tell(problem)
+
+        try:
+            return await self._sources.fetch(wanted, note)
+        finally:
+            self._waiting.pop(key, None)
+
+    def has_caught_up(self, tracker: Tracker, now: float, began_at: float, heard: float) -> bool:
+        """See the module. `began_at`: when the streams were asked for; `heard`: when the server
+        said something for the last time. Raises `Unreachable` where once gives nothing at all."""
+        is_late = now >= began_at + _SURVEY_SECONDS
+        if not tracker.is_settled:
+            if self._once and is_late and tracker.has_none:
+                raise Unreachable(self.url, f"no stream can be followed: {self.place() or 'none'}")
+            return False
+        if is_late:
+            return True
+        return not tracker.unseen and (not self._once or now >= heard + _QUIET_SECONDS)
+
+    def place(self) -> str:
+        """Where the streams stand, for people."""
+        assert self._tracker is not None
+        waiting = [
+            f"{stream}/{who} WAITS ({self._waiting[stream, who]})"
+            for stream, who in sorted(self._waiting)
+        ]
+        cursors = sorted(self._tracker.cursors.items())
+        shown = [f"{stream}/{who}:{one.last}" for (stream, who), one in cursors if one.last]
+        return ", ".join(waiting + shown[:12])
+
+
+class _Flow:
+    """Changes between the one who decides and the one who stores."""
+
+    def __init__(self, upstream: _Upstream, progress: Progress) -> None:
+        self._upstream = upstream
+        self._progress = progress
+        self._changes: list[Change] = []
+        self._bytes = 0
+        self._news = asyncio.Event()
+        self._end: LogweirError | OSError | None = None
+        self._fetches: set[asyncio.Task[None]] = set()
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_page: Callable[[Fetch, Page | Refused], Sequence[Change]] = lambda fetch, page: ()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of rows that wait to be stored."""
+        return self._bytes
+
+    def add(self, changes: Sequence[Change]) -> None:
+        """Store them, in this order; begin the fetches among them."""
+        for change in changes:
+            if isinstance(change, Fetch):
+                task = asyncio.get_running_loop().create_task(self._fetch(change))
+                self._fetches.add(task)
+                task.add_done_callback(self._fetches.discard)
+                continue
+            self._changes.append(change)
+            self._bytes += size_of(change)
+        self._news.set()
+
+    def end(self, error: LogweirError | OSError) -> None:
+        """Nothing more comes: store what is there, then raise `error`."""
+        self._end = self._end or error
+        self._news.set()
+
+    @property
+    def has_unstored(self) -> bool:
+        """Whether changes were given up."""
+        return bool(self._changes)
+
+    async def run(self, settled: Callable[[], bool]) -> None:
+        """Store what comes until the end, which raises. `settled`: whether nothing is missed."""
+        following = False
+        try:
+            while True:
+                self._progress.alive()  # a silent upstream ends by itself
+                if self._changes:
+                    await self._store()
+                    continue
+                if self._end is not None:
+                    raise self._end
+                if not following and settled():
+                    following = True
+                    self._progress.state(SourceState.FOLLOWING)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._news.wait()
+                self._news.clear()
+        finally:
+            for task in tuple(self._fetches):
+                task.cancel()
+            await asyncio.gather(*self._fetches, return_exceptions=True)
+
+    async def _store(self) -> None:
+        batch, size = self._changes, self._bytes
+        self._changes, self._bytes = [], 0
+        rows = await self._upstream.store(batch)
+        if size:
+            self.on_room()
+        self._progress.applied(rows, self._upstream.place(), None)
+
+    def _tell(self, problem: str) -> None:
+        """An attempt to fetch begins, since `problem` ended the one before."""
+        self._progress.alive()
+        if problem:
+            self._progress.applied(0, self._upstream.place(), None)
+
+    async def _fetch(self, wanted: Fetch) -> None:
+        try:
+            page = await self._upstream.fetch(wanted, self._tell)
+            self.add(self.on_page(wanted, page))
+            self.on_room()
+        except (LogweirError, OSError) as error:
+            self.end(error)
+
+
+class _TcpConversation:
+    """One connection to a TCP listener."""
+
+    def __init__(self, link: Link, source: SynapseSource, progress: Progress) -> None:
+        self._link = link
+        self._source = source
+        self._progress = progress
+        self.session = FollowerSession(
+            link.time(),
+            dialect=source.dialect,
+            server_name=source.server_name,
+            milliseconds=source.milliseconds,
+        )
+        self.flow = _Flow(source, progress)
+        self.flow.on_page = self._take_page
+        self.flow.on_room = self._look
+        self.tracker: Tracker | None = None
+        self.began_at = 0.0
+        self._held = False
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """See `Conversation`."""
+        changes = []
+        for event in events:
+            if isinstance(event, Greeted):
+                self._link.spawn(self._begin(event.server))
+            else:
+                changes.append(event)
+        if changes:
+            self.flow.add(changes)
+        self._look()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation`."""
+        self.session.lost()
+        self.flow.end(Unreachable(self._source.url, reason))
+
+    def settled(self) -> bool:
+        """Whether everything that was missed is here."""
+        tracker, link = self.tracker, self._link
+        if tracker is None:
+            return False
+        now, heard = link.time(), link.last_received
+        return self._source.has_caught_up(tracker, now, self.began_at, heard)
+
+    async def _begin(self, server: str) -> None:
+        try:
+            self.tracker = await self._source.tracker(server)
+        except LogweirError as error:
+            self.flow.end(error)
+            return
+        self._progress.state(SourceState.SYNCING)
+        self.began_at = self._link.time()
+        self.session.begin(self.tracker, self.began_at)
+        self._link.flush()
+
+    def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
+        events = self.session.take_page(wanted, page)
+        return [event for event in events if not isinstance(event, Greeted)]
+
+    def _look(self) -> None:
+        """Read the server only while there is room."""
+        waiting = self.flow.waiting_bytes
+        if self.tracker is not None and self.tracker.is_fetching:
+            waiting += self.tracker.held_bytes
+        if waiting > SYNAPSE_WAITING_BYTES and not self._held:
+            self._held = True
+            self.session.reading(False, self._link.time())
+            self._link.hold_reading()
+        elif self._held and waiting <= SYNAPSE_WAITING_BYTES // 2:
+            self._held = False
+            self.session.reading(True, self._link.time())
+            self._link.resume_reading()
+
+
+class SynapseSource(_Upstream):
+    """A homeserver's TCP listener, for a `Runner`. `milliseconds`: what our PING says; `once`: see
+    the module."""
+
+    def __init__(
+        self,
+        url: Url,
+        log: Log,
+        *,
+        milliseconds: Callable[[], int] | None = None,
+        once: bool = False,
+    ) -> None:
+        super().__init__(url, log, once)
+        self.server_name = url.option("server_name")
+        wanted = url.option("dialect") or "auto"
+        known = {"auto": None, **{str(one): one for one in Dialect if one is not Dialect.D4}}
+        if wanted not in known:
+            raise ConfigError("dialect", f"{wanted!r} is not known", hint="auto, D1, D2 or D3")
+        self.dialect = known[wanted]
+        self.milliseconds = milliseconds or (lambda: int(log.now() * 1000))
+        self._not_before = 0.0
+
+    async def attempt(self, progress: Progress) -> None:
+        """See `Source`."""
+        loop = asyncio.get_running_loop()
+        while (left := self._not_before - loop.time()) > 0:
+            progress.alive()
+            await asyncio.sleep(min(left, 5.0))
+        made: list[_TcpConversation] = []
+
+        def begin(link: Link) -> _TcpConversation:
+            made.append(_TcpConversation(link, self, progress))
+            return made[0]
+
+        link = await dial(self._url, begin)
+        conversation = made[0]
+        try:
+            await conversation.flow.run(conversation.settled)
+        finally:
+            if conversation.session.wrong_server:
+                self._not_before = loop.time() + WRONG_SERVER_SECONDS
+            if conversation.flow.has_unstored:
+                self.forget()
+            link.close("following ends")
+            await link.gone
+
+
+class SynapseRedisSource(_Upstream):
+    """A homeserver's Redis channel, for a `Runner`. The server's name is the address's path."""
+
+    def __init__(self, url: Url, log: Log, *, once: bool = False) -> None:
+        super().__init__(url, log, once)
+        self.server_name = url.path[0]
+
+    async def attempt(self, progress: Progress) -> None:
+        """See `Source`."""
+        try:
+            from redis import asyncio as redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import RedisError
+        except ImportError as error:
+            raise SourceStopped(
+                "the package `redis` is not installed", hint="pip install 'logweir[redis]'"
+            ) from error
+        tracker = await self.tracker(self.server_name)
+        client = redis.Redis(
+            host=self._url.host,
+            port=self._url.port,
+            username=self._url.user or None,
+            password=self._url.password or None,
+            ssl=self._url.flag("tls"),
+            ssl_ca_certs=self._url.option("ca") or None,
+            ssl_certfile=self._url.option("certificate") or None,
+            ssl_keyfile=self._url.option("key") or None,
+            socket_connect_timeout=CONNECT_SECONDS,
+            retry=Retry(NoBackoff(), 0),  # what was published meanwhile would be lost unseen
+        )
+        try:
+            async with client.pubsub() as subscription:
+                await subscription.subscribe(self.server_name)
+                if await subscription.get_message(timeout=CONNECT_SECONDS) is None:
+                    raise Unreachable(self.url, "Redis does not confirm the subscription")
+                reader = _RedisReader(self, subscription, tracker, progress)
+                await client.publish(self.server_name, "REPLICATE ")
+                await reader.run()
+        except RedisError as error:
+            raise Unreachable(self.url, f"Redis: {error}") from error
+        finally:
+            await client.aclose()
+
+
+class _RedisReader:
+    """One subscription that is confirmed."""
+
+    def __init__(
+        self,
+        source: SynapseRedisSource,
+        subscription: Any,
+        tracker: Tracker,
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._subscription = subscription
+        self._tracker = tracker
+        self._session = RedisSession(tracker)
+        self._flow = _Flow(source, progress)
+        self._flow.on_page = self._take_page
+        self._room = asyncio.Event()
+        self._flow.on_room = self._room.set
+        self._began_at = self._heard = asyncio.get_running_loop().time()
+        progress.state(SourceState.SYNCING)
+
+    async def run(self) -> None:
+        """Until the end, which raises."""
+        reading = asyncio.get_running_loop().create_task(self._read())
+        try:
+            await self._flow.run(self._settled)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            if self._flow.has_unstored:
+                self._source.forget()
+
+    def _settled(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._source.has_caught_up(self._tracker, now, self._began_at, self._heard)
+
+    def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
+        return take_page(self._tracker, wanted, page)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                messages = await self._messages()
+                self._heard = asyncio.get_running_loop().time()
+                self._flow.add(self._session.receive(messages))
+                while self._flow.waiting_bytes > SYNAPSE_WAITING_BYTES:
+                    self._room.clear()
+                    await self._room.wait()
+        except asyncio.CancelledError:
+            raise
+        except LogweirError as error:
+            self._flow.end(error)
+        except Exception as error:  # the library's own, and those of the socket
+            self._flow.end(Unreachable(self._source.url, f"Redis: {error}"))
+
+    async def _messages(self) -> list[bytes]:
+        """What was published, at least one message, or nothing after a sign of life of Redis."""
+        first = await self._subscription.get_message(timeout=_PING_SECONDS)
+        if first is None:
+            await self._subscription.ping()
+            first = await self._subscription.get_message(timeout=CONNECT_SECONDS)
+            if first is None:
+                raise Unreachable(self._source.url, "Redis is silent")
+        found = []
+        while first is not None:
+            if first["type"] == "message":
+                found.append(first["data"])
+            elif first["type"] == "subscribe":
+                raise Unreachable(self._source.url, "the connection to Redis was made anew")
+            if len(found) >= _REDIS_MESSAGES:
+                break
+            first = await self._subscription.get_message(timeout=0.0)
+        return found

@@ -1,0 +1,201 @@
+"""A server's side of one Synapse connection. Keeps the contract of `logweir.replication.session`.
+
+SERVER and PING go out at once. Events are what a follower asks for:
+
+=====================  ========================================================================
+it sends               event, or what happens
+=====================  ========================================================================
+REPLICATE              `Subscribe`
+FEDERATION_ACK         `Acknowledged`
+REMOTE_SERVER_UP       `PeerUp`
+NAME                   remembered
+PING                   arms the timeout; answered by nothing
+ERROR                  remembered; the follower closes
+other known commands   nothing
+blank line, one word   nothing
+unknown word           `ERROR invalid command: …`, close
+a server's command     `ERROR invalid command: …`, close
+bad arguments          `ERROR failed to parse line: …`, close
+line too long          `ERROR Line length exceeded`, close
+not UTF-8              close
+=====================  ========================================================================
+
+PING goes out after `limits.SYNAPSE_PING_SECONDS` without another command. A follower that has sent
+a PING and then nothing for `limits.SYNAPSE_TIMEOUT_SECONDS` gets `ERROR ping timeout` and is gone;
+one that never sends a PING never is.
+
+Source: Synapse 1.12.4 and 1.66.0, observed. Blank lines, a CR before the LF and commands of one
+word are taken here in every dialect; USER_IP is forgotten at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from logweir.errors import DecodeError
+from logweir.limits import SYNAPSE_PING_SECONDS, SYNAPSE_TIMEOUT_SECONDS
+from logweir.replication.session import Outbox
+from logweir.replication.synapse.client_session import error_line
+from logweir.replication.synapse.wire.codec import (
+    ALL,
+    CLIENT_WORDS,
+    Command,
+    Dialect,
+    ErrorText,
+    FederationAck,
+    LineBuffer,
+    Name,
+    NotText,
+    Other,
+    Ping,
+    RemoteServerUp,
+    Replicate,
+    Server,
+    encode,
+    parse,
+    text_of,
+)
+
+__all__ = ["Acknowledged", "PeerUp", "ServerSession", "Subscribe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A stream is asked for. `stream`: its name, or ALL; `after`: a token, None for NOW."""
+
+    stream: str
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The follower has everything up to `token`."""
+
+    instance: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    """Another homeserver is reachable again, says the follower."""
+
+    server: str
+
+
+Event = Subscribe | Acknowledged | PeerUp
+
+
+class ServerSession:
+    """One follower. `server_name`: ours; `now`: the clock of this session; `milliseconds`: what
+    PING says. `commands`: how many were put out."""
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        dialect: Dialect,
+        server_name: str,
+        milliseconds: Callable[[], int],
+    ) -> None:
+        self.close_reason = ""
+        self.dialect = dialect
+        self.name = ""
+        self.last_error = ""
+        self.commands = 0
+        self._milliseconds = milliseconds
+        self._lines = LineBuffer()
+        self._out = Outbox()
+        self._heard = self._sent = now
+        self._armed = False
+        self.put(Server(server_name), now)
+        self.put(Ping(str(milliseconds())), now)
+
+    def put(self, command: Command, now: float) -> None:
+        """Send one command. Raises as `codec.encode`."""
+        self.put_lines(encode(command, self.dialect), 1, now)
+
+    def put_lines(self, lines: bytes, count: int, now: float) -> None:
+        """Send whole lines."""
+        self._out.put(lines)
+        self.commands += count
+        self._sent = now
+
+    def refuse(self, text: str) -> None:
+        """Send ERROR and close."""
+        if not self.close_reason:
+            self._out.put(error_line(text))
+            self.close_reason = text
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        """See `Session`."""
+        if self.close_reason:
+            return ()
+        lines, problem = self._lines.feed(data)
+        events: list[Event] = []
+        for line in lines:
+            try:
+                text = text_of(line)
+                if text:
+                    self._act(self._command(text), now, events)
+                    self._heard = now
+            except NotText:
+                self.close_reason = "the follower sent a line that is not UTF-8"
+                return events
+            except DecodeError as error:
+                self.refuse(error.reason)
+                return events
+        if problem is not None:
+            self.refuse("Line length exceeded")
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        """See `Session`."""
+        del now
+        self.close_reason = self.close_reason or "the follower closed the connection"
+        return ()
+
+    def data_to_send(self) -> bytes:
+        """See `Session`."""
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        """See `Session`."""
+        ping = self._sent + SYNAPSE_PING_SECONDS
+        return min(ping, self._heard + SYNAPSE_TIMEOUT_SECONDS) if self._armed else ping
+
+    def deadline_passed(self, now: float) -> Sequence[Event]:
+        """See `Session`."""
+        if self.close_reason:
+            return ()
+        if self._armed and now >= self._heard + SYNAPSE_TIMEOUT_SECONDS:
+            self.refuse("ping timeout")
+        elif now >= self._sent + SYNAPSE_PING_SECONDS:
+            self.put(Ping(str(self._milliseconds())), now)
+        return ()
+
+    def _command(self, text: str) -> Command:
+        word = text.partition(" ")[0]
+        if word not in CLIENT_WORDS:
+            raise DecodeError(f"invalid command: {word[:40]}")
+        try:
+            return parse(text, self.dialect)
+        except DecodeError as error:
+            raise DecodeError(f"failed to parse line: {word}: {error.reason}") from error
+
+    def _act(self, command: Command, now: float, events: list[Event]) -> None:
+        if isinstance(command, Replicate):
+            stream = command.stream if self.dialect is Dialect.D1 else ALL
+            events.append(Subscribe(stream, command.token))
+        elif isinstance(command, FederationAck):
+            events.append(Acknowledged(command.instance, command.token))
+        elif isinstance(command, RemoteServerUp):
+            events.append(PeerUp(command.name))
+        elif isinstance(command, Ping):
+            self._armed = True
+        elif isinstance(command, Name):
+            self.name = command.text
+        elif isinstance(command, ErrorText):
+            self.last_error = command.text
+        else:
+            assert isinstance(command, Other)  # known, and without effect on us

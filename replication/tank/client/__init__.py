@@ -1,0 +1,454 @@
+"""A client for Tank brokers, logweir's and others: publish in batches, consume from any place.
+
+::
+
+    async with Client("tank://127.0.0.1:11011") as client:
+        async with client.producer() as producer:
+            await producer.send("events", b"hello", key=b"user:1")
+        async with client.consumer("events", start="begin") as consumer:
+            async for record in consumer:
+                print(record.partition, record.number, record.content)
+
+A broker does not tell the numbers that it assigned, and a publish whose connection broke may or may
+not have happened: the caller gets `Unreachable` then and decides. A consumer keeps its own place
+(`position`, `seek…`), reconnects and goes on there; `commit` and `committed` keep it at a logweir
+broker under the name of a group. `logweir.replication.tank.client.sync` has the same without
+asyncio.
+
+Source: Tank 4.0 and its clients, observed: a high water mark in an answer without data may be too
+low, so a place never comes from it; what was published below min bytes is not shown when a wait
+ends, so "end" is looked up and then asked for by its number; a last bundle may be cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from logweir.errors import (
+    ConfigError,
+    DecodeError,
+    LimitExceeded,
+    PositionUnavailable,
+    Unreachable,
+)
+from logweir.limits import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_MAX_SECONDS,
+    CONNECT_SECONDS,
+)
+from logweir.replication.dialer import Reconnecting
+from logweir.replication.tank.client.connection import Connection, fetches_of, now_ms, refused
+from logweir.replication.tank.client.producer import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    BUFFER_BYTES,
+    LINGER_SECONDS,
+    Compression,
+    Producer,
+)
+from logweir.replication.tank.follow.cursor import Cursor, Reading
+from logweir.replication.tank.wire.messages import (
+    Create,
+    CreateAnswer,
+    CreateError,
+    Fetch,
+    FetchPart,
+    FetchStatus,
+    PartitionState,
+    Publish,
+    PublishPart,
+    PublishResult,
+    Reload,
+    ReloadAnswer,
+    ReloadError,
+    Status,
+    StatusAnswer,
+    Topics,
+    TopicsAnswer,
+)
+from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.urls import Url
+
+__all__ = ["Client", "Consumer", "Record", "Start"]
+
+
+FETCH_BYTES: Final = 1024 * 1024
+WAIT_MS: Final = 5000
+
+Start = Literal["begin", "end"] | int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message with its place."""
+
+    topic: str
+    partition: int
+    number: int
+    time_ms: int
+    key: bytes | None
+    content: bytes
+
+
+class Client(Reconnecting[Connection]):
+    """One broker. Connects when it is first needed, and again when the connection was lost."""
+
+    def __init__(
+        self, url: str | Url = "tank://127.0.0.1:11011", *, connect_seconds: float = CONNECT_SECONDS
+    ) -> None:
+        super().__init__(url)
+        self._connect_seconds = connect_seconds
+
+    async def _connect(self) -> Connection:
+        return await Connection.open(self.url, timeout_seconds=self._connect_seconds)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def topics(self) -> Sequence[tuple[str, bool, int]]:
+        """(name, enabled, number of partitions) of every topic."""
+        answer = (await (await self.connection()).ask(Topics(0))).answer
+        assert isinstance(answer, TopicsAnswer)
+        return answer.topics
+
+    async def partitions(self, topic: str) -> Sequence[PartitionState]:
+        """First and last number of each partition, 0 and 0 if never written.
+
+        Raises `PeerRefused` for an unknown topic.
+        """
+        answer = await (await self.connection()).partitions(topic)
+        if not answer.partitions:
+            raise refused(f"topic {topic!r}", PublishResult.UNKNOWN_TOPIC)
+        return answer.partitions
+
+    async def create_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None
+    ) -> None:
+        """Make a topic. `config`: see `logweir.replication.topic.config`. Raises `PeerRefused`."""
+        lines = "".join(f"{key}={value}\n" for key, value in (config or {}).items())
+        request = Create(0, topic, partitions, lines.encode())
+        answer = (await (await self.connection()).ask(request)).answer
+        assert isinstance(answer, CreateAnswer)
+        if answer.error is not CreateError.CREATED:
+            raise refused(f"topic {topic!r}", answer.error)
+
+    async def reload(self, topic: str, partition: int = 0) -> None:
+        """Let the broker apply a changed configuration. Raises `PeerRefused`."""
+        answer = (await (await self.connection()).ask(Reload(0, topic, partition))).answer
+        assert isinstance(answer, ReloadAnswer)
+        if answer.error is not ReloadError.DONE:
+            raise refused(f"configuration of {topic}/{partition}", answer.error)
+
+    async def status(self) -> StatusAnswer:
+        """How the broker is."""
+        answer = (await (await self.connection()).ask(Status(0))).answer
+        assert isinstance(answer, StatusAnswer)
+        return answer
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    async def publish(
+        self, parts: Sequence[PublishPart], *, at_numbers: bool = False
+    ) -> Sequence[PublishResult]:
+        """Publish ready bundles in one request; the result of each, in order.
+
+        Raises `Unreachable` where the connection broke: then nothing is known.
+        """
+        groups: dict[str, list[int]] = {}
+        for index, part in enumerate(parts):
+            groups.setdefault(part.topic, []).append(index)
+        request = Publish(
+            0,
+            tuple((topic, tuple(parts[i] for i in indexes)) for topic, indexes in groups.items()),
+            at_numbers,
+            client="logweir",
+        )
+        answered = await (await self.connection()).ask(request)
+        out = [PublishResult.FAILED] * len(parts)
+        for indexes, results in zip(groups.values(), answered.results, strict=True):
+            for index, result in zip(indexes, results, strict=True):
+                out[index] = result
+        return out
+
+    def producer(
+        self,
+        *,
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int = BATCH_BYTES,
+        linger_seconds: float = LINGER_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        compression: Compression = "auto",
+    ) -> Producer:
+        """A producer over this client's connection; see `Producer`."""
+        return Producer(
+            self,
+            batch_messages=batch_messages,
+            batch_bytes=batch_bytes,
+            linger_seconds=linger_seconds,
+            buffer_bytes=buffer_bytes,
+            compression=compression,
+        )
+
+    def consumer(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        *,
+        start: Start | Mapping[int, Start] = "begin",
+        group: str = "",
+        reset: Literal["error", "begin", "end"] = "error",
+        fetch_bytes: int = FETCH_BYTES,
+        min_bytes: int = 0,
+        wait_ms: int = WAIT_MS,
+    ) -> Consumer:
+        """A consumer over this client's connection; see `Consumer`."""
+        return Consumer(
+            self,
+            topic,
+            partitions,
+            start=start,
+            group=group,
+            reset=reset,
+            fetch_bytes=fetch_bytes,
+            min_bytes=min_bytes,
+            wait_ms=wait_ms,
+        )
+
+
+class Consumer:
+    """Reads partitions of one topic, all unless named, and keeps its place in each.
+
+    `start`: "begin" (the oldest there is), "end" (what comes from now on) or a number, for all or
+    per partition; with a `group` its committed place comes first. `reset`: where to go on when the
+    broker no longer has, or does not yet have, the place: "error" raises `PositionUnavailable`.
+    Lost connections are made anew.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        partitions: Iterable[int] | None,
+        *,
+        start: Start | Mapping[int, Start],
+        group: str,
+        reset: Literal["error", "begin", "end"],
+        fetch_bytes: int,
+        min_bytes: int,
+        wait_ms: int,
+    ) -> None:
+        self.topic = topic
+        self._client = client
+        self._chosen = None if partitions is None else sorted(set(partitions))
+        self._start = start
+        self._group = group
+        self._reset = reset
+        self._fetch_bytes = fetch_bytes
+        self._min_bytes = min_bytes
+        self._wait_ms = wait_ms
+        self._cursors: dict[int, Cursor] = {}
+        self._records: deque[Record] = deque()
+        self._failures = 0
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._records.clear()
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        while True:
+            yield await self.get()
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def position(self, partition: int) -> int:
+        """Number of the next message that will be given out."""
+        for record in self._records:
+            if record.partition == partition:
+                return record.number
+        return self._cursor(partition).wanted
+
+    def seek(self, partition: int, number: int) -> None:
+        """Go on with message `number`, or the next one behind it."""
+        cursor = self._cursor(partition)
+        self._records = deque(each for each in self._records if each.partition != partition)
+        cursor.wanted = number
+
+    async def seek_to_begin(self, *partitions: int) -> None:
+        """Go to the oldest message there is, in the partitions named or all."""
+        states = await self._client.partitions(self.topic)
+        for partition in partitions or tuple(self._cursors):
+            self.seek(partition, max(1, states[partition].first))
+
+    async def seek_to_end(self, *partitions: int) -> None:
+        """Go behind the last message, in the partitions named or all."""
+        states = await self._client.partitions(self.topic)
+        for partition in partitions or tuple(self._cursors):
+            self.seek(partition, states[partition].last + 1)
+
+    async def seek_to_time(self, time_ms: int, *partitions: int) -> None:
+        """Go to the first message with that time or a later one, in milliseconds since 1970.
+
+        The times of a partition have to rise; they are the producers'. Found by halving: each step
+        fetches one bundle.
+        """
+        states = await self._client.partitions(self.topic)
+        for partition in partitions or tuple(self._cursors):
+            low, high = max(1, states[partition].first), states[partition].last + 1
+            while low < high:
+                middle = (low + high) // 2
+                messages = await self._bundle_at(partition, middle)
+                later = [each.number for each in messages if each.time_ms >= time_ms]
+                if not messages:
+                    high = middle
+                elif not later:
+                    low = messages[-1].number + 1
+                elif later[0] != messages[0].number or messages[0].number <= low:
+                    low = high = max(low, later[0])
+                else:
+                    high = min(middle, messages[0].number)
+            self.seek(partition, low)
+
+    async def _bundle_at(self, partition: int, number: int) -> Sequence[Message]:
+        connection = await self._client.connection()
+        part = FetchPart(self.topic, partition, number, 0)
+        answer = await connection.fetch(Fetch(0, ((self.topic, (part,)),), client="logweir"))
+        cursor = Cursor(self.topic, partition, 1, 0)
+        return cursor.bundle(answer.parts[0])
+
+    def _cursor(self, partition: int) -> Cursor:
+        cursor = self._cursors.get(partition)
+        if cursor is None:
+            raise ConfigError("partition", f"{partition} of {self.topic} is not read here")
+        return cursor
+
+    async def _begin(self) -> None:
+        states = await self._client.partitions(self.topic)
+        chosen = range(len(states)) if self._chosen is None else self._chosen
+        committed = await self.committed() if self._group else {}
+        for partition in chosen:
+            if partition >= len(states):
+                raise refused(
+                    f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION
+                )
+            start = self._start
+            if isinstance(start, Mapping):
+                start = start.get(partition, "begin")
+            if start == "begin":
+                number = max(1, states[partition].first)
+            elif start == "end":
+                number = states[partition].last + 1
+            else:
+                number = start
+            number = committed.get(partition, number)
+            self._cursors[partition] = Cursor(self.topic, partition, number, self._fetch_bytes)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def get(self) -> Record:
+        """The next message, waited for. Raises `PositionUnavailable`, see `reset`."""
+        while not self._records:
+            await self._fill(self._wait_ms)
+        return self._records.popleft()
+
+    async def get_many(
+        self, most_messages: int = 1000, *, wait_ms: int | None = None
+    ) -> Sequence[Record]:
+        """Up to so many messages; waits for the first ones at most `wait_ms`, then gives none."""
+        if not self._records:
+            await self._fill(self._wait_ms if wait_ms is None else wait_ms)
+        count = min(most_messages, len(self._records))
+        return [self._records.popleft() for _ in range(count)]
+
+    async def _fill(self, wait_ms: int) -> None:
+        if not self._cursors:
+            await self._begin()
+        try:
+            connection = await self._client.connection()
+            requests = [cursor.request() for cursor in self._cursors.values()]
+            fetches = fetches_of(requests, min_bytes=self._min_bytes)
+            parts = await connection.fetch_first(fetches, wait_ms)
+        except Unreachable:
+            await self._pause()
+            return
+        self._failures = 0
+        for part in parts:
+            if part.partition is None:
+                raise refused(f"topic {self.topic!r}", PublishResult.UNKNOWN_TOPIC)
+            await self._take(self._cursors[part.partition].take(part))
+
+    async def _pause(self) -> None:
+        self._failures += 1
+        seconds = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(self._failures, 10))
+        await asyncio.sleep(seconds / 2)
+
+    async def _take(self, reading: Reading) -> None:
+        partition = reading.partition
+        if reading.status is FetchStatus.BOUNDARY:
+            if self._reset == "error":
+                raise PositionUnavailable(
+                    self._cursors[partition].wanted,
+                    reading.first_available,
+                    reading.high_water_mark,
+                    hint="seek to another place, or give the consumer a `reset`",
+                )
+            seek = self.seek_to_begin if self._reset == "begin" else self.seek_to_end
+            await seek(partition)
+            return
+        if reading.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
+            raise refused(f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION)
+        taken = 0
+        for bundle in reading.bundles:
+            try:
+                messages = reading.messages_of(bundle)
+            except (DecodeError, LimitExceeded):
+                self._cursors[partition].wanted = bundle.first if taken else bundle.last + 1
+                if not taken:
+                    raise
+                return
+            taken += len(messages)
+            for number, time_ms, key, content in messages:
+                self._records.append(Record(self.topic, partition, number, time_ms, key, content))
+
+    # --- places kept at the broker ----------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Keep the place of every partition at the broker under the group's name.
+
+        Raises `PeerRefused` from a broker that is not logweir's.
+        """
+        name = self._group_name()
+        parts = []
+        for partition in self._cursors:
+            number = self.position(partition)
+            mark = encode_bundle([Message(number, now_ms(), None, b"")], sparse=True)
+            parts.append(PublishPart(name, partition, mark, number))
+        for result in await self._client.publish(parts, at_numbers=True):
+            if result is not PublishResult.STORED:
+                raise refused(f"commit of group {self._group!r}", result)
+
+    async def committed(self) -> Mapping[int, int]:
+        """The places that the group has committed: partition → next number."""
+        connection = await self._client.connection()
+        answer = await connection.partitions(self._group_name())
+        return {
+            partition: state.first
+            for partition, state in enumerate(answer.partitions)
+            if state.reason is None and state.first
+        }
+
+    def _group_name(self) -> str:
+        if not self._group:
+            raise ConfigError("group", "is needed to commit", hint="give it to the consumer")
+        return f"consumer:{self._group}/{self.topic}"

@@ -1,0 +1,182 @@
+"""One connection to a Tank broker: requests out, answers awaited.
+
+Requests are pipelined; any number of callers may wait at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from logweir.errors import (
+    PeerRefused,
+    RemoteProtocolError,
+    Unreachable,
+)
+from logweir.limits import CONNECT_SECONDS
+from logweir.replication.link import Link, dial
+from logweir.replication.tank.client_session import Answered, ClientSession, Question
+from logweir.replication.tank.wire.messages import (
+    CreateError,
+    Fetch,
+    FetchAnswer,
+    FetchedPart,
+    FetchPart,
+    FetchStatus,
+    Partitions,
+    PartitionsAnswer,
+    PublishResult,
+    ReloadError,
+)
+from logweir.replication.urls import Url
+
+__all__ = ["Connection", "fetches_of", "now_ms", "refused"]
+
+ANSWER_SECONDS = 32.0
+"""How long an answer may take that waits for nothing. Source: Tank's own client, publish."""
+
+_NOTHING = (FetchStatus.FINE, FetchStatus.SPARSE)
+_MOST = 0xFF  # topics of a fetch, partitions of a topic in it
+_Ask = TypeVar("_Ask", bound=Question)
+
+
+def fetches_of(parts: Sequence[FetchPart], *, min_bytes: int = 0) -> list[Fetch]:
+    """The fetches that ask for all `parts`, none of which names a topic twice: a broker's deferred
+    answer would put both together and count their partitions in one byte. Source: Tank 4.0,
+    observed."""
+    topics: dict[str, list[FetchPart]] = {}
+    for part in parts:
+        topics.setdefault(part.topic, []).append(part)
+    rounds: dict[int, list[tuple[str, tuple[FetchPart, ...]]]] = {}
+    for topic, wanted in topics.items():
+        for start in range(0, len(wanted), _MOST):
+            rounds.setdefault(start, []).append((topic, tuple(wanted[start : start + _MOST])))
+    return [
+        Fetch(0, tuple(groups[start : start + _MOST]), min_bytes=min_bytes, client="logweir")
+        for groups in rounds.values()
+        for start in range(0, len(groups), _MOST)
+    ]
+
+
+class Connection:
+    """See the module's text. Made by `Connection.open`."""
+
+    def __init__(self, url: Url) -> None:
+        self.url = url
+        self._session = ClientSession()
+        self._link: Link | None = None
+        self._waiting: dict[int, asyncio.Future[Answered]] = {}
+
+    @classmethod
+    async def open(cls, url: Url, *, timeout_seconds: float = CONNECT_SECONDS) -> Connection:
+        """Connect to the broker at `url`. Raises `Unreachable`."""
+        connection = cls(url)
+        connection._link = await dial(url, lambda link: connection, timeout_seconds=timeout_seconds)
+        return connection
+
+    @property
+    def session(self) -> ClientSession:
+        """The state machine of this connection."""
+        return self._session
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._link is not None and self._link.is_open
+
+    def handle(self, events: Sequence[Answered]) -> None:
+        """Give each answer to who waits for it."""
+        for event in events:
+            waiting = self._waiting.pop(event.request.request_id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event)
+
+    def closed(self, reason: str) -> None:
+        """Tell all that wait."""
+        malformed = self._session.close_reason.startswith("malformed")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(
+                    RemoteProtocolError(f"{self.url}: {reason}", hint="is this a Tank broker?")
+                    if malformed
+                    else Unreachable(str(self.url), reason, hint="whether it was done is not known")
+                )
+        self._waiting.clear()
+
+    async def ask(self, request: Question, *, timeout_seconds: float = ANSWER_SECONDS) -> Answered:
+        """Send a request and wait for its answer.
+
+        Raises `Unreachable` where the connection breaks or no answer comes in time (whether the
+        request was carried out is then not known), `RemoteProtocolError` for a malformed answer.
+        """
+        link = self._link
+        if link is None or not link.is_open:
+            raise Unreachable(str(self.url), "the connection is closed")
+        await link.drained()
+        sent = self._session.send(request)
+        waiting: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._waiting[sent.request_id] = waiting
+        link.flush()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await waiting
+        except TimeoutError as error:
+            self.close("no answer in time")
+            raise Unreachable(str(self.url), f"no answer after {timeout_seconds:g} s") from error
+
+    async def fetch(self, request: Fetch) -> FetchAnswer:
+        """A fetch, waiting as long as it asks for and a while longer."""
+        wait_seconds = request.max_wait_ms / 1000 + ANSWER_SECONDS
+        answer = (await self.ask(request, timeout_seconds=wait_seconds)).answer
+        assert isinstance(answer, FetchAnswer)
+        return answer
+
+    async def fetch_first(self, fetches: Sequence[Fetch], wait_ms: int) -> list[FetchedPart]:
+        """What comes for any of `fetches`, waited for together, `wait_ms` at most."""
+        if len(fetches) == 1:
+            return list((await self.fetch(replace(fetches[0], max_wait_ms=wait_ms))).parts)
+        answers = await asyncio.gather(*(self.fetch(each) for each in fetches))
+        parts = [part for answer in answers for part in answer.parts]
+        if not wait_ms or any(part.status not in _NOTHING or part.chunk for part in parts):
+            return parts
+        waiting = [
+            asyncio.ensure_future(self.fetch(replace(each, max_wait_ms=wait_ms)))
+            for each in fetches
+        ]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()  # an answer that comes later is passed over
+            await asyncio.gather(*waiting, return_exceptions=True)
+        return [part for task in done for part in task.result().parts]
+
+    async def partitions(self, topic: str) -> PartitionsAnswer:
+        """What the partitions of a topic hold; none: the topic is unknown."""
+        answer = (await self.ask(Partitions(0, topic))).answer
+        assert isinstance(answer, PartitionsAnswer)
+        return answer
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.close(reason)
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone."""
+        if self._link is not None:
+            await asyncio.shield(self._link.gone)
+
+
+def now_ms() -> int:
+    """Unix time in ms."""
+    return time.time_ns() // 1_000_000
+
+
+def refused(what: str, result: PublishResult | CreateError | ReloadError) -> PeerRefused:
+    """The error for a broker's refusal of `what`."""
+    name = result.name.lower().replace("_", " ")
+    return PeerRefused(f"{what}: the broker says {name} ({result:#04x}).", result=result)

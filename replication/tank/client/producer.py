@@ -1,0 +1,219 @@
+"""Publishing to a Tank broker in batches: messages gathered into bundles, one per partition.
+
+A broker does not tell the numbers that it assigned, and a publish whose connection broke may or may
+not have happened: the caller gets `Unreachable` then and decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from logweir.errors import (
+    ConfigError,
+    LogweirError,
+)
+from logweir.replication.tank.client.connection import now_ms, refused
+from logweir.replication.tank.wire.messages import (
+    PublishPart,
+    PublishResult,
+)
+from logweir.replication.topic.bundle import Message, encode_bundle
+
+if TYPE_CHECKING:
+    from logweir.replication.tank.client import Client
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_MESSAGES",
+    "BUFFER_BYTES",
+    "IN_FLIGHT",
+    "LINGER_SECONDS",
+    "Compression",
+    "Producer",
+]
+
+
+BATCH_MESSAGES: Final = 255
+"""Most messages of a bundle by default: one client in the field counts them in 8 bits."""
+BATCH_BYTES: Final = 256 * 1024
+LINGER_SECONDS: Final = 0.005
+BUFFER_BYTES: Final = 32 * 1024 * 1024
+IN_FLIGHT: Final = 8
+Compression = Literal["auto", "snappy", "none"]
+_COMPRESS: Final[Mapping[str, bool | None]] = {"auto": None, "snappy": True, "none": False}
+
+
+@dataclass(slots=True)
+class _Batch:
+    messages: list[Message]
+    futures: list[asyncio.Future[None]]
+    size_bytes: int = 0
+
+
+class Producer:
+    """Gathers messages into bundles, one per partition, and publishes them in order.
+
+    A bundle goes out when it has `batch_messages` or `batch_bytes`, or `linger_seconds` after its
+    first message. At most `buffer_bytes` wait; then `send` does. A message without a partition goes
+    to that of its key's CRC-32, without a key to each partition in turn, bundle by bundle.
+    `compression`: "auto" compresses above 1024 bytes or 512 messages.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        batch_messages: int,
+        batch_bytes: int,
+        linger_seconds: float,
+        buffer_bytes: int,
+        compression: Compression,
+    ) -> None:
+        if compression not in _COMPRESS:
+            raise ConfigError("compression", f"{compression!r} is none of {', '.join(_COMPRESS)}")
+        self._client = client
+        self._batch_messages = batch_messages
+        self._batch_bytes = batch_bytes
+        self._linger_seconds = linger_seconds
+        self._buffer_bytes = buffer_bytes
+        self._compress = _COMPRESS[compression]
+        self._open: dict[tuple[str, int], _Batch] = {}
+        self._ready: deque[tuple[str, int, _Batch]] = deque()
+        self._waiting_bytes = 0
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._counts: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.flush()
+
+    async def send(
+        self,
+        topic: str,
+        content: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        time_ms: int | None = None,
+    ) -> asyncio.Future[None]:
+        """Add one message; waits only while the buffer is full.
+
+        Returns a future that is done once the broker has stored it, or fails with `PeerRefused`,
+        or with `Unreachable` where that is not known. `time_ms`: now unless given.
+        """
+        await self._room.wait()
+        place = (topic, await self._choose(topic, key) if partition is None else partition)
+        batch = self._open.setdefault(place, _Batch([], []))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        batch.messages.append(Message(0, now_ms() if time_ms is None else time_ms, key, content))
+        batch.futures.append(future)
+        size = len(content) + len(key or b"")
+        batch.size_bytes += size
+        self._waiting_bytes += size
+        if self._waiting_bytes > self._buffer_bytes:
+            self._room.clear()
+        if len(batch.messages) >= self._batch_messages or batch.size_bytes >= self._batch_bytes:
+            self._close_batch(place)
+            self._pump()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._linger_seconds, self._linger_over)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        content: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        time_ms: int | None = None,
+    ) -> None:
+        """Add one message and wait until the broker has stored it."""
+        await (await self.send(topic, content, key=key, partition=partition, time_ms=time_ms))
+
+    async def flush(self) -> None:
+        """Publish everything and wait for the outcome of all; failures are in the futures."""
+        self._linger_over()
+        while self._in_flight:
+            await asyncio.wait(tuple(self._in_flight))
+
+    async def _choose(self, topic: str, key: bytes | None) -> int:
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = len(await self._client.partitions(topic))
+        if key:
+            return zlib.crc32(key) % count
+        return self._turns.get(topic, 0) % count
+
+    def _linger_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for place in tuple(self._open):
+            self._close_batch(place)
+        self._pump()
+
+    def _close_batch(self, place: tuple[str, int]) -> None:
+        topic, partition = place
+        self._ready.append((topic, partition, self._open.pop(place)))
+        self._turns[topic] = self._turns.get(topic, 0) + 1
+
+    def _pump(self) -> None:
+        while self._ready and len(self._in_flight) < IN_FLIGHT:
+            batches: list[tuple[str, int, _Batch]] = []
+            while self._ready and len(batches) < 0xFF:
+                batches.append(self._ready.popleft())
+            task = asyncio.get_running_loop().create_task(self._publish(batches))
+            self._in_flight.add(task)
+            task.add_done_callback(self._landed)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        if not task.cancelled():
+            task.result()
+        self._pump()
+
+    async def _publish(self, batches: Sequence[tuple[str, int, _Batch]]) -> None:
+        try:
+            parts = [
+                PublishPart(
+                    topic, partition, encode_bundle(batch.messages, compress=self._compress)
+                )
+                for topic, partition, batch in batches
+            ]
+            outcomes: Sequence[PublishResult | LogweirError] = await self._client.publish(parts)
+        except LogweirError as error:
+            outcomes = [error] * len(batches)
+        for (topic, partition, batch), outcome in zip(batches, outcomes, strict=True):
+            self._waiting_bytes -= batch.size_bytes
+            problem = outcome if isinstance(outcome, LogweirError) else None
+            if isinstance(outcome, PublishResult) and outcome is not PublishResult.STORED:
+                problem = refused(f"publish to {topic}/{partition}", outcome)
+            for future in batch.futures:
+                if future.done():
+                    continue
+                if problem is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(problem)
+                    future.exception()  # who does not look at it has chosen not to
+        if self._waiting_bytes <= self._buffer_bytes:
+            self._room.set()

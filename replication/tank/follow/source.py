@@ -1,0 +1,277 @@
+"""Following topics of a Tank broker into a store.
+
+All partitions are asked for in one waiting fetch after the other, so each gets what is new in every
+round; its bundles, losses and places are one transaction, or several for several partitions where
+that would be too large, and the next fetch is under way while they become durable. Numbers stay
+what they are there.
+
+* The broker no longer has what comes next: the numbers are noted in `logweir_gap`, and reading goes
+  on at the first one it has.
+* It does not have yet what we have: it lost data, or is another broker. The source stops and says
+  so; nothing here is rewound.
+* It has numbers that it does not give (see `logweir.replication.tank.follow.cursor`), or bundles
+that no
+  client can read: they are noted as a gap, and reading goes on behind them.
+* Topics without a name in the address: all there are, looked for again every `DISCOVER_SECONDS`,
+  as are new partitions. The address may choose: `topics=a,b-*` follows only these, `skip=c,d/3` all
+  but topic c and partition 3 of d; both take patterns as a shell does. With `name=x` a topic t is
+  x_t here, for a second broker in one store.
+* A partition that cannot be followed any more (it ends before our place, what it sends is no chunk,
+  its name is taken here by something else) is left at its place, and told; the others go on.
+
+Source: Tank 4.0, observed; defects of it that are met here are told in `follow`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from logweir.errors import (
+    ConfigError,
+    DecodeError,
+    PeerRefused,
+    SourceStopped,
+)
+from logweir.replication.runner import Progress, SourceState
+from logweir.replication.service.names import Names, local_name
+from logweir.replication.tank.client.connection import Connection, fetches_of
+from logweir.replication.tank.follow.cursor import Cursor, Reading
+from logweir.replication.tank.follow.ingest import Batch, Intake
+from logweir.replication.tank.wire.messages import (
+    FetchedPart,
+    FetchStatus,
+    PublishResult,
+    Topics,
+    TopicsAnswer,
+)
+from logweir.replication.urls import Url, option_names
+from logweir.store import Log
+
+__all__ = ["TankSource"]
+
+FETCH_BYTES = 1024 * 1024
+"""Asked for per partition and round."""
+
+WAIT_MS = 10_000
+DISCOVER_SECONDS = 30.0
+
+_Key = tuple[str, int]  # topic, partition
+
+
+class TankSource:
+    """One broker, followed. `url`: with a topic and a partition, a topic, or neither."""
+
+    def __init__(
+        self,
+        url: Url,
+        log: Log,
+        *,
+        names: Names | None = None,
+        fetch_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
+    ) -> None:
+        self._url = url
+        self._log = log
+        self._fetch_bytes = fetch_bytes
+        self._wait_ms = wait_ms
+        options = tuple(one for one in url.options if one[0] not in ("topics", "skip"))
+        self._broker = Url(url.scheme, url.host, url.port, options=options)
+        self._claims = names or Names()
+        self._name = url.option("name")
+        self._topic = url.path[0] if url.path else ""
+        self._partition: int | None = None
+        if len(url.path) > 1:
+            if not url.path[1].isdecimal() or int(url.path[1]) > 0xFFFF:
+                raise ConfigError(
+                    f"address {url}", f"{url.path[1]!r} is no partition", hint="give its number"
+                )
+            self._partition = int(url.path[1])
+        self._only = option_names(url, "topics") or ["*"]
+        self._skip = option_names(url, "skip")
+        if self._topic and (url.option("topics") or (self._partition is not None and self._skip)):
+            raise ConfigError(
+                f"address {url}", "it names a topic and chooses topics", hint="do one of both"
+            )
+        self._intake: Intake | None = None
+        self._cursors: dict[_Key, Cursor] = {}
+        self._marks: dict[_Key, int] = {}
+        self._stopped: dict[_Key, str] = {}
+
+    @property
+    def url(self) -> str:
+        """See `logweir.replication.runner.Source`."""
+        return str(self._url)
+
+    async def attempt(self, progress: Progress) -> None:
+        """See `logweir.replication.runner.Source`."""
+        connection = await Connection.open(self._broker)
+        storing: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        try:
+            progress.state(SourceState.SYNCING)
+            self._cursors.clear()
+            self._marks.clear()
+            if self._intake is None:
+                source = str(self._broker)
+                self._intake = await asyncio.to_thread(Intake, self._log, source, self._name)
+            discovered = -DISCOVER_SECONDS
+            while True:
+                if loop.time() - discovered >= DISCOVER_SECONDS:
+                    await self._discover(connection, progress)
+                    discovered = loop.time()
+                    progress.alive()
+                parts = await self._fetch(connection)
+                progress.alive()
+                batches = self._read(parts, progress)
+                if storing is not None:
+                    await storing
+                    storing = None
+                if batches:
+                    storing = loop.create_task(self._store(batches, progress))
+                if self._is_current():
+                    if storing is not None:
+                        await storing
+                        storing = None
+                    progress.state(SourceState.FOLLOWING)
+        finally:
+            connection.close("following ends")
+            if storing is not None:
+                await asyncio.gather(storing, return_exceptions=True)
+            await connection.wait_closed()
+
+    # --- what there is to follow ------------------------------------------------------------------
+
+    async def _discover(self, connection: Connection, progress: Progress) -> None:
+        for name in await self._names(connection):
+            states = (await connection.partitions(name)).partitions
+            if not states:
+                raise PeerRefused(
+                    f"{self._broker}: there is no topic {name!r}",
+                    result=PublishResult.UNKNOWN_TOPIC,
+                    hint="create it there, or correct the address",
+                )
+            chosen = range(len(states)) if self._partition is None else [self._partition]
+            if self._partition is not None and self._partition >= len(states):
+                raise SourceStopped(
+                    f"{self._url}: topic {name!r} has {len(states)} partitions",
+                    hint="partitions are numbered from 0",
+                )
+            chosen = [partition for partition in chosen if not self._skips(f"{name}/{partition}")]
+            try:
+                for partition in chosen:
+                    local = local_name(self._name, name)
+                    self._claims.claim("topic", local, str(partition), self.url)
+                await asyncio.to_thread(self._begin, name, len(states), chosen)
+            except (ConfigError, SourceStopped) as error:
+                for partition in chosen:
+                    self._stop((name, partition), str(error), progress)
+                continue
+            for partition in chosen:
+                self._marks.setdefault((name, partition), states[partition].last)
+
+    async def _names(self, connection: Connection) -> Sequence[str]:
+        if self._topic:
+            return [self._topic]
+        answer = (await connection.ask(Topics(0))).answer
+        assert isinstance(answer, TopicsAnswer)
+        return [
+            name
+            for name, enabled, _ in answer.topics
+            if enabled and any(fnmatchcase(name, one) for one in self._only)
+            if not self._skips(name)
+        ]
+
+    def _skips(self, name: str) -> bool:
+        return any(fnmatchcase(name, one) for one in self._skip)
+
+    def _stop(self, key: _Key, reason: str, progress: Progress) -> None:
+        """Leave one partition where it is."""
+        self._stopped[key] = reason
+        self._cursors.pop(key, None)
+        progress.part_stopped(f"{key[0]}/{key[1]}", reason)
+
+    def _begin(self, topic: str, partitions: int, chosen: Sequence[int]) -> None:
+        assert self._intake is not None
+        self._intake.topic(topic, partitions)
+        for partition in chosen:
+            if (topic, partition) not in self._cursors.keys() | self._stopped.keys():
+                wanted = self._intake.next_number(topic, partition)
+                self._cursors[topic, partition] = Cursor(
+                    topic, partition, wanted, self._fetch_bytes
+                )
+
+    def _is_current(self) -> bool:
+        return all(cursor.wanted > self._marks[key] for key, cursor in self._cursors.items())
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    async def _fetch(self, connection: Connection) -> Sequence[FetchedPart]:
+        fetches = fetches_of([cursor.request() for cursor in self._cursors.values()])
+        if not fetches:  # a broker without topics
+            if self._stopped:
+                raise SourceStopped(
+                    f"{self._url}: no partition can be followed: "
+                    + "; ".join(sorted(set(self._stopped.values()))),
+                )
+            await asyncio.sleep(self._wait_ms / 1000)
+            return ()
+        return await connection.fetch_first(fetches, self._wait_ms)
+
+    def _read(self, parts: Sequence[FetchedPart], progress: Progress) -> list[Batch]:
+        batches = []
+        for part in parts:
+            if part.partition is None or part.status is None:
+                raise PeerRefused(
+                    f"{self._broker}: topic {part.topic!r} is gone",
+                    result=PublishResult.UNKNOWN_TOPIC,
+                )
+            key = part.topic, part.partition
+            cursor = self._cursors[key]
+            wanted = cursor.wanted
+            try:
+                batch = self._batch(cursor, cursor.take(part), wanted)
+            except (DecodeError, SourceStopped) as error:
+                what = f"{self._broker}: {part.topic}/{part.partition} from number {wanted}"
+                self._stop(key, f"{what}: {error}", progress)
+                continue
+            if batch is not None:
+                batches.append(batch)
+        return batches
+
+    def _batch(self, cursor: Cursor, reading: Reading, wanted: int) -> Batch | None:
+        key = (reading.topic, reading.partition)
+        gaps: list[tuple[int, int, str]] = []
+        match reading.status:
+            case FetchStatus.FINE | FetchStatus.SPARSE:
+                self._marks[key] = max(self._marks[key], reading.high_water_mark)
+                if reading.gap is not None:
+                    gaps.append((*reading.gap, "the broker has the numbers and does not give them"))
+            case FetchStatus.BOUNDARY if wanted < reading.first_available:
+                end = reading.first_available - 1
+                gaps.append((wanted, end, "the broker no longer has them"))
+                cursor.wanted = reading.first_available
+            case FetchStatus.BOUNDARY:
+                raise SourceStopped(
+                    f"it ends at {reading.high_water_mark}, here it has been read to {wanted - 1}",
+                    hint="that broker lost data or is another one; compare them before you go on",
+                )
+            case status:
+                raise PeerRefused(
+                    f"{self._broker}: {reading.topic}/{reading.partition} cannot be read there: "
+                    f"{status.name.lower().replace('_', ' ')}",
+                    result=status,
+                )
+        if not reading.bundles and not gaps:
+            return None
+        return Batch(reading.topic, reading.partition, wanted, cursor.wanted, reading.bundles, gaps)
+
+    async def _store(self, batches: Sequence[Batch], progress: Progress) -> None:
+        assert self._intake is not None
+        count = await asyncio.to_thread(self._intake.store, batches)
+        place = ", ".join(
+            f"{topic}/{partition}:{cursor.wanted - 1}"
+            for (topic, partition), cursor in list(self._cursors.items())[:8]
+        )
+        progress.applied(count, place, 0.0 if self._is_current() else None)

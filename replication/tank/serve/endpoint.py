@@ -1,0 +1,274 @@
+"""Serving Tank clients: sessions, connections and topics brought together.
+
+`TankService` is given to `logweir.replication.listener`. Requests of one connection are taken in
+order; what is published goes to the topics at once, and its answer out when it is stored; other
+answers are made while the client takes them, so that a client that asks for much and reads little
+costs the memory of one answer. A publish wakes those that wait for its partition; nobody polls.
+
+Connections that never sent a byte: above `limits.TANK_SILENT_CONNECTIONS` the oldest is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from logweir.limits import TANK_SILENT_CONNECTIONS
+from logweir.replication.link import Link
+from logweir.replication.metrics import Metrics
+from logweir.replication.tank.push import WaitIndex
+from logweir.replication.tank.server_session import Event, InputBudget, ServerSession, Waiting
+from logweir.replication.tank.wire.messages import (
+    Create,
+    CreateError,
+    Publish,
+    PublishResult,
+    Request,
+)
+from logweir.replication.topic import kernel
+from logweir.replication.topic.partition import Append, ClientTopics
+
+__all__ = ["TankService", "TopicStore"]
+
+PartitionKey = tuple[str, int]
+
+_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
+
+
+class TopicStore(ClientTopics, Protocol):
+    """Topics that can be changed. Everything is called, and calls back, in the event loop."""
+
+    @property
+    def unstored_bytes(self) -> int:
+        """With more bytes of bundles that are not stored yet no more is read of a connection."""
+        ...
+
+    def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
+        """Store bundles that came together, in order; `done` gets their outcomes once durable."""
+        ...
+
+    def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
+        """Call `callback` with the partitions that have grown, or went away, whenever some did."""
+        ...
+
+
+class TankService:
+    """The topics of one store, served. `waiters`: who waits for what; `shown`: what of the topics
+    a client may see, everything unless given."""
+
+    def __init__(
+        self,
+        topics: TopicStore,
+        *,
+        metrics: Metrics,
+        shown: Callable[[Link], ClientTopics] | None = None,
+    ) -> None:
+        self.topics = topics
+        self.shown: Callable[[Link], ClientTopics] = shown or (lambda link: topics)
+        self.metrics = metrics
+        self.waiters: WaitIndex[Waiting] = WaitIndex()
+        self.budget = InputBudget()
+        self._conversations: dict[ServerSession, _Conversation] = {}
+        self._silent: dict[ServerSession, Link] = {}
+        self._unflushed: dict[Link, None] = {}
+        self._stored = self._refused = 0  # bundles that are to be counted
+        self._oldest = 0.0
+        topics.on_published(self._published)
+
+    def begin(self, link: Link) -> _Conversation:
+        """See `logweir.replication.listener.Service`."""
+        conversation = _Conversation(self, link)
+        self._conversations[conversation.session] = conversation
+        self._silent[conversation.session] = link
+        if len(self._silent) > TANK_SILENT_CONNECTIONS:
+            self._close_silent()
+        return conversation
+
+    def refusal(self, reason: str) -> bytes:
+        """Tank has no word for it: the connection is just closed."""
+        del reason
+        return b""
+
+    def forget(self, session: ServerSession) -> None:
+        """A connection is gone."""
+        self._conversations.pop(session, None)
+        self._silent.pop(session, None)
+
+    def published(self, link: Link, results: Sequence[PublishResult], began: float) -> None:
+        """Bundles that came at `began` are stored, or not: tell so, with what else comes in this
+        turn of the loop."""
+        if not self._unflushed:
+            self._oldest = began
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unflushed[link] = None
+        stored = results.count(_STORED)
+        self._stored += stored
+        self._refused += len(results) - stored
+        self._oldest = min(self._oldest, began)
+
+    def _flush(self) -> None:
+        if not self._unflushed:
+            return
+        links, self._unflushed = self._unflushed, {}
+        self.metrics.answered("tank", self._stored, self._refused)
+        self._stored = self._refused = 0
+        for link in links:
+            with link.guarded():
+                link.flush()
+        self.metrics.committed(asyncio.get_running_loop().time() - self._oldest)
+
+    def _close_silent(self) -> None:
+        self._silent = {
+            session: link for session, link in self._silent.items() if not session.spoke
+        }
+        while len(self._silent) > TANK_SILENT_CONNECTIONS:
+            oldest = next(iter(self._silent))
+            self._silent.pop(oldest).close("too many connections that never sent a byte")
+
+    def _published(self, keys: Iterable[PartitionKey]) -> None:
+        self._flush()
+        for key in keys:
+            for waiting in self.waiters.waiters(key):
+                conversation = self._conversations.get(waiting.session)
+                if conversation is not None:
+                    conversation.news(waiting)
+
+
+class _Conversation:
+    """One connection of a client."""
+
+    def __init__(self, service: TankService, link: Link) -> None:
+        self._service = service
+        self._link = link
+        self._topics = service.shown(link)
+        self._session = ServerSession(
+            self._topics, service.waiters, link.time(), budget=service.budget
+        )
+        self._line: deque[Event | Waiting] = deque()
+        self._noted: set[Waiting] = set()
+        self._prepared: Request | None = None  # for which its topics were made ready
+        self._pumping = False
+        self._unstored_bytes = 0
+        self._held = False
+
+    @property
+    def session(self) -> ServerSession:
+        return self._session
+
+    def handle(self, events: Sequence[Event]) -> None:
+        self._line.extend(events)
+        if not self._pumping:
+            self._serve()
+
+    def news(self, waiting: Waiting) -> None:
+        """A partition that `waiting` awaits has grown."""
+        if waiting not in self._noted:
+            self._noted.add(waiting)
+            self._line.append(waiting)
+        if not self._pumping:
+            self._serve()
+            self._link.flush()
+
+    def closed(self, reason: str) -> None:
+        self._line.clear()
+        self._session.end(reason)
+        self._service.forget(self._session)
+
+    def _serve(self) -> None:
+        """Take what is in line while the client takes its answers; else go on when it does."""
+        line = self._line
+        while line:
+            item = line[0]
+            if isinstance(item, list):
+                line.popleft()
+                self._publish_alone(item)
+                continue
+            if isinstance(item, Publish):
+                line.popleft()
+                self._publish(item)
+                continue
+            if not self._link.writable:
+                if self._link.is_open:
+                    self._later(self._link.drained())
+                return
+            if self._prepare(item):
+                return
+            line.popleft()
+            self._take(item)
+            self._prepared = None
+            if line:
+                self._link.flush()
+
+    def _prepare(self, item: Request | Waiting) -> bool:
+        """Whether `item` has to wait for its topics; asked once for each."""
+        if item is self._prepared or isinstance(item, Waiting):
+            return False
+        preparing = self._topics.prepare(item)
+        if preparing is None:
+            return False
+        self._prepared = item
+        self._later(preparing)
+        return True
+
+    def _later(self, awaited: Awaitable[object]) -> None:
+        self._pumping = True
+        self._link.spawn(self._serve_later(awaited))
+
+    async def _serve_later(self, awaited: Awaitable[object]) -> None:
+        await awaited
+        self._pumping = False
+        self._serve()
+        self._link.flush()
+
+    def _take(self, item: Request | Waiting) -> None:
+        session, topics = self._session, self._topics
+        match item:
+            case Waiting():
+                self._noted.discard(item)
+                session.published(item)
+            case Create():
+                if session.creation(item) is not None:
+                    topics.create_from(item, lambda error: self._created(item, error))
+            case _:
+                session.answer(item, self._link.time())
+
+    def _publish_alone(self, alone: list[Append]) -> None:
+        appends = self._session.accepted(alone)
+        if appends:
+            self._store(appends, self._session.stored_alone)
+
+    def _publish(self, request: Publish) -> None:
+        appends = self._session.publish(request)
+        if appends:
+            self._store(appends, self._stored)
+
+    def _stored(self, appends: list[Append], results: list[PublishResult]) -> None:
+        for append, result in zip(appends, results, strict=True):
+            self._session.stored(append, result)
+
+    def _store(
+        self, appends: list[Append], tell: Callable[[list[Append], list[PublishResult]], None]
+    ) -> None:
+        size = kernel.size_of(appends)
+        self._unstored_bytes += size
+        limit_bytes = self._service.topics.unstored_bytes
+        if self._unstored_bytes > limit_bytes and not self._held:
+            self._held = True
+            self._link.hold_reading()
+        began = self._link.time()
+
+        def done(results: list[PublishResult]) -> None:
+            self._unstored_bytes -= size
+            tell(appends, results)
+            if self._held and self._unstored_bytes <= limit_bytes // 2:
+                self._held = False
+                self._link.resume_reading()
+            self._service.published(self._link, results, began)
+
+        self._service.topics.append(appends, done)
+
+    def _created(self, request: Create, error: CreateError) -> None:
+        self._session.created(request, error)
+        self._link.flush()

@@ -1,0 +1,576 @@
+"""A broker's side of one Tank connection. Keeps the contract of `logweir.replication.session`.
+
+The broker sends one ping when the connection begins and never another. Events are the requests of
+`logweir.replication.tank.wire.messages`, in the order in which they came; publishes of one sound
+bundle
+each that follow one another are one event, the list of their `Append`s. The owner gives each back
+when there is room for its answer: such a list to `accepted`, a `Publish` to `publish`, whose
+`Append`s it has stored and then tells with `stored_alone` and `stored`; a `Create` to `creation`,
+then `created`; everything else to `answer`.
+
+What a fetch gets for one partition that holds `first` … `last`:
+
+=======================  ==========================================================================
+asked from               gets
+=======================  ==========================================================================
+0                        the oldest there is; waits if nothing was ever written
+2^64-1, last + 1         waits
+above last + 1           boundary failure
+1 … first - 1            boundary failure
+a number that is there   from the bundle that holds it, whole
+a number in a gap        from the next bundle
+=======================  ==========================================================================
+
+The answer goes out at once if anything but waiting came out for any partition, or if max wait is 0.
+Else it goes out when what was published since reaches min bytes (any publish if that is 0), or when
+max wait has passed, with what is there by then. A deferred answer names the first number published
+since as base and knows no fetch size.
+
+Whole bundles only, at least one; the header in one piece with what follows; the high water mark is
+the last number assigned. Answers may overtake each other. Malformed input closes the connection
+without an answer; so does a first byte that does not come within `limits.TANK_SILENT_SECONDS`, and
+a frame that began and does not go on for `limits.FRAME_SECONDS`.
+
+Source: Tank 4.0 with its clients, observed. Not as there: what arrived below min bytes is sent when
+the wait ends (there it is hidden, and a client that follows the end skips it), bundles are checked
+before they are stored, the high water mark is right after sparse bundles, and a chosen partition is
+described.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from logweir.errors import ConfigError, DecodeError, LimitExceeded
+from logweir.limits import (
+    FRAME_SECONDS,
+    TANK_ANSWER_BYTES,
+    TANK_FETCH_BYTES,
+    TANK_FRAME_BYTES,
+    TANK_INPUT_BYTES,
+    TANK_PARTITIONS,
+    TANK_SILENT_SECONDS,
+    TANK_TOPIC_NAME_BYTES,
+    TANK_WAIT_MS,
+    TANK_WAITING_FETCHES,
+)
+from logweir.replication.session import Outbox
+from logweir.replication.tank.push import WaitIndex
+from logweir.replication.tank.wire.codec import (
+    PING,
+    decode_request,
+    encode_answer,
+    encode_fetch_header,
+    encode_published,
+)
+from logweir.replication.tank.wire.framing import VIEWED_BYTES, FrameBuffer
+from logweir.replication.tank.wire.messages import (
+    FROM_END,
+    Create,
+    CreateAnswer,
+    CreateError,
+    Fetch,
+    FetchedPart,
+    FetchPart,
+    FetchStatus,
+    Partitions,
+    PartitionsAnswer,
+    PartitionState,
+    Ping,
+    Publish,
+    PublishPart,
+    PublishResult,
+    Reload,
+    ReloadAnswer,
+    ReloadError,
+    Request,
+    Status,
+    StatusAnswer,
+    Topics,
+    TopicsAnswer,
+    Topology,
+    TopologyAnswer,
+)
+from logweir.replication.topic import kernel
+from logweir.replication.topic.bundle import NUMBER_MAX, BundleHead, check_bundle
+from logweir.replication.topic.config import parse_config
+from logweir.replication.topic.partition import Append, Chunk, Extent, TopicReader
+
+__all__ = ["Event", "InputBudget", "ServerSession", "Waiting"]
+
+Event = Request | list["Append"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+_NOTHING: Final = Chunk(0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """One partition of an answer, its chunk apart."""
+
+    part: FetchedPart
+    chunk: Chunk = _NOTHING
+
+
+class InputBudget:
+    """Bytes of unfinished frames that all sessions of a server may keep together."""
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int = TANK_INPUT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+
+@dataclass(slots=True)
+class _Publishing:
+    """A publish whose bundles are being stored. `results`: any number where it is not known yet;
+    `missing`: how many are not."""
+
+    request_id: int
+    results: list[int]
+    missing: int
+
+
+class Waiting:
+    """A fetch that waits. `since`: (part, last number, written bytes) when it began."""
+
+    __slots__ = ("deadline", "request", "session", "since")
+
+    def __init__(
+        self,
+        session: ServerSession,
+        request: Fetch,
+        since: tuple[tuple[FetchPart, int, int], ...],
+        deadline: float,
+    ) -> None:
+        self.session = session
+        self.request = request
+        self.since = since
+        self.deadline = deadline
+
+    def keys(self) -> list[tuple[str, int]]:
+        """The partitions awaited."""
+        return [(part.topic, part.partition) for part, _, _ in self.since]
+
+
+class ServerSession:
+    """See the module's text. `now`: the clock when the connection began, in seconds."""
+
+    def __init__(
+        self,
+        topics: TopicReader,
+        waiters: WaitIndex[Waiting],
+        now: float,
+        *,
+        budget: InputBudget | None = None,
+        frame_limit_bytes: int = TANK_FRAME_BYTES,
+    ) -> None:
+        self.close_reason = ""
+        self._budget = InputBudget() if budget is None else budget
+        self._kept_bytes = 0
+        self._topics = topics
+        self._waiters = waiters
+        self._frames = FrameBuffer(frame_limit_bytes)
+        self._out = Outbox()
+        self._out.put(PING)
+        self._input_deadline: float | None = now + TANK_SILENT_SECONDS
+        self._waiting: dict[Waiting, None] = {}
+        self._publishing: dict[int, _Publishing] = {}
+        self._tickets = 0
+        self._turn = 0
+        self.spoke = False
+
+    # --- the contract of sessions -----------------------------------------------------------------
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        return () if self.close_reason else self._received(*self._frames.feed(data), now)
+
+    def room(self) -> memoryview:
+        """See `logweir.replication.session.ReceivesInto`."""
+        return self._frames.room()
+
+    def received(self, count: int, now: float) -> Sequence[Event]:
+        """See `logweir.replication.session.ReceivesInto`."""
+        return () if self.close_reason else self._received(*self._frames.received(count), now)
+
+    def _received(
+        self,
+        frames: list[tuple[int, memoryview]],
+        problem: LimitExceeded | None,
+        now: float,
+    ) -> Sequence[Event]:
+        self.spoke = True
+        self._keep(self._frames.held_bytes)
+        self._input_deadline = now + FRAME_SECONDS if len(self._frames) else None
+        events: list[Event] = []
+        at = 0
+        try:
+            while at < len(frames):
+                alone: list[Append] = []
+                at = kernel.alone(frames, at, VIEWED_BYTES, Append, BundleHead, alone)
+                if alone:
+                    events.append(alone)
+                if at < len(frames):
+                    events.append(decode_request(*frames[at]))
+                    at += 1
+        except DecodeError as error:
+            self.end(f"malformed request: {error}")
+        else:
+            if problem is not None:
+                self.end(str(problem))
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        del now
+        self.end("the client closed the connection")
+        return ()
+
+    def data_to_send(self) -> bytes:
+        return self._out.take()
+
+    def parts_to_send(self) -> list[bytes | memoryview]:
+        return self._out.take_parts()
+
+    def next_deadline(self) -> float | None:
+        deadlines = [waiting.deadline for waiting in self._waiting]
+        if self._input_deadline is not None:
+            deadlines.append(self._input_deadline)
+        return min(deadlines, default=None)
+
+    def deadline_passed(self, now: float) -> Sequence[Event]:
+        if self._input_deadline is not None and now >= self._input_deadline:
+            silent = "it sent nothing" if not self.spoke else "its frame does not go on"
+            self.end(f"the client is silent: {silent}")
+        for waiting in [each for each in self._waiting if now >= each.deadline]:
+            self._finish(waiting)
+        return ()
+
+    def _keep(self, size_bytes: int) -> None:
+        grown = size_bytes - self._kept_bytes
+        self._kept_bytes = size_bytes
+        self._budget.used_bytes += grown
+        if grown > 0 and self._budget.used_bytes > self._budget.limit_bytes:
+            self.end(f"unfinished frames of all clients pass {self._budget.limit_bytes} bytes")
+
+    def end(self, reason: str) -> None:
+        """Wait for nothing more; the connection is to be closed."""
+        self.close_reason = self.close_reason or reason
+        self._input_deadline = None
+        self._budget.used_bytes -= self._kept_bytes
+        self._kept_bytes = 0
+        for waiting in self._waiting:
+            self._waiters.discard(waiting.keys(), waiting)
+        self._waiting.clear()
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def publish(self, request: Publish) -> list[Append]:
+        """The bundles that are sound and have a place; what is not is decided here.
+
+        With none left to be stored the answer is made at once.
+        """
+        self._tickets += 1
+        results: list[int] = []
+        appends: list[Append] = []
+        for topic, parts in request.topics:
+            refusal, partitions = self._taking(topic)
+            if refusal is not None:
+                results.append(refusal)
+                continue
+            for part in parts:
+                if part.partition >= partitions:
+                    results.append(PublishResult.UNKNOWN_PARTITION)
+                elif (append := self._append(part, len(results))) is None:
+                    results.append(PublishResult.BAD_NUMBERS)
+                else:
+                    results.append(0)
+                    appends.append(append)
+        pending = _Publishing(request.request_id, results, len(appends))
+        if appends:
+            self._publishing[self._tickets] = pending
+        else:
+            self._answer_publish(pending)
+        return appends
+
+    def accepted(self, alone: list[Append]) -> list[Append]:
+        """Those of publishes of one bundle each that have a place; the others are answered."""
+        out: list[Append] = []
+        start = 0
+        for end in kernel.spans(alone):
+            first = alone[start]
+            refusal, partitions = self._taking(first.topic)
+            if refusal is None and first.partition >= partitions:
+                refusal = PublishResult.UNKNOWN_PARTITION
+            if refusal is None:
+                out += alone[start:end]
+            else:
+                self.stored_alone(alone[start:end], [refusal] * (end - start))
+            start = end
+        return out
+
+    def _taking(self, topic: str) -> tuple[PublishResult | None, int]:
+        """Why a topic takes no bundles, or None and how many partitions it has."""
+        partitions = self._topics.partitions(topic)
+        if partitions is None:
+            return PublishResult.UNKNOWN_TOPIC, 0
+        if self._topics.read_only or not self._topics.writable(topic):
+            return PublishResult.READ_ONLY, 0
+        return None, partitions
+
+    def stored_alone(self, appends: list[Append], results: list[PublishResult]) -> None:
+        """The outcomes of publishes of one bundle each: their answers are made."""
+        self._out.put(kernel.published(appends, results))
+
+    def _append(self, part: PublishPart, slot: int) -> Append | None:
+        topic, partition, bundle, first = part
+        try:
+            head, time_ms = check_bundle(bundle)
+        except (DecodeError, LimitExceeded):
+            return None
+        if first is not None:
+            if head.sparse and first != head.first:
+                return None
+            if first < 1 or first > NUMBER_MAX - head.count + 1:
+                return None
+        return Append(self._tickets, slot, topic, partition, bundle, head, time_ms, first)
+
+    def stored(self, append: Append, result: PublishResult) -> None:
+        """The outcome of one append; with the last one of a request its answer is made."""
+        ticket = append.ticket
+        pending = self._publishing[ticket]
+        pending.results[append.slot] = result
+        pending.missing -= 1
+        if not pending.missing:
+            del self._publishing[ticket]
+            self._answer_publish(pending)
+
+    def _answer_publish(self, pending: _Publishing) -> None:
+        self._out.put(encode_published(pending.request_id, bytes(pending.results)))
+
+    # --- everything else --------------------------------------------------------------------------
+
+    def answer(self, request: Request, now: float) -> None:
+        """Answer what needs nothing stored; a fetch may begin to wait. `now`: seconds."""
+        match request:
+            case Fetch():
+                self._fetch(request, now)
+            case Partitions():
+                states = tuple(self._states(request))
+                self._put(PartitionsAnswer(request.request_id, request.topic, states))
+            case Reload():
+                self._put(self._reload(request))
+            case Status():
+                self._put(self._status(request))
+            case Topics():
+                self._put(TopicsAnswer(request.request_id, tuple(self._topics.topics())))
+            case Topology():
+                self._put(TopologyAnswer(request.request_id))
+            case Ping():
+                pass
+            case _:
+                raise TypeError(f"{type(request).__name__} is not answered without a store")
+
+    def _put(
+        self,
+        answer: CreateAnswer
+        | PartitionsAnswer
+        | ReloadAnswer
+        | StatusAnswer
+        | TopicsAnswer
+        | TopologyAnswer,
+    ) -> None:
+        self._out.put(encode_answer(answer))
+
+    def _states(self, request: Partitions) -> list[PartitionState]:
+        count = self._topics.partitions(request.topic)
+        if count is None:
+            return []
+        out = []
+        for partition in request.chosen or range(count):
+            extent = self._topics.extent(request.topic, partition) if partition < count else None
+            if extent is None:
+                out.append(PartitionState(0, 0, FetchStatus.UNREADABLE))
+            else:
+                out.append(PartitionState(extent.first, extent.last))
+        return out
+
+    def _reload(self, request: Reload) -> ReloadAnswer:
+        count = self._topics.partitions(request.topic)
+        if count is None:
+            error = ReloadError.UNKNOWN_TOPIC
+        elif request.partition >= count:
+            error = ReloadError.UNKNOWN_PARTITION
+        else:
+            error = self._topics.reload(request.topic, request.partition)
+        return ReloadAnswer(request.request_id, request.topic, request.partition, error)
+
+    def _status(self, request: Status) -> StatusAnswer:
+        topics = self._topics.topics()
+        partitions = sum(count for _, _, count in topics)
+        return StatusAnswer(request.request_id, len(topics), partitions, *self._topics.opening())
+
+    def creation(self, request: Create) -> Create | None:
+        """`request` if the topic may be made; else the answer is made here and None returned."""
+        name = request.topic
+        error = None
+        if not self._topics.creatable(name):
+            error = CreateError.READ_ONLY
+        elif (
+            not _NAME.fullmatch(name)
+            or len(name) > TANK_TOPIC_NAME_BYTES
+            or not 0 < request.partitions <= TANK_PARTITIONS
+        ):
+            error = CreateError.BAD_NAME
+        elif self._topics.partitions(name) is not None:
+            error = CreateError.EXISTS
+        else:
+            try:
+                parse_config(request.config.decode())
+            except (ConfigError, UnicodeDecodeError):
+                error = CreateError.BAD_CONFIG
+        if error is None:
+            return request
+        self.created(request, error)
+        return None
+
+    def created(self, request: Create, error: CreateError) -> None:
+        """The outcome of a creation."""
+        self._put(CreateAnswer(request.request_id, request.topic, error))
+
+    # --- fetching ---------------------------------------------------------------------------------
+
+    def _fetch(self, request: Fetch, now: float) -> None:
+        self._turn += 1
+        asked = [part for _, parts in request.topics for part in parts]
+        found: dict[int, _Fetched] = {}
+        since: list[tuple[FetchPart, int, int]] = []
+        left_bytes = TANK_ANSWER_BYTES
+        begin = self._turn % len(asked) if asked else 0
+        for index in (*range(begin, len(asked)), *range(begin)):
+            part = asked[index]
+            outcome = self._fetch_part(part, left_bytes)
+            if isinstance(outcome, Extent):
+                since.append((part, outcome.last, outcome.written_bytes))
+                found[index] = _Fetched(
+                    FetchedPart(
+                        part.topic, part.partition, FetchStatus.FINE, outcome.first, outcome.last
+                    )
+                )
+            else:
+                left_bytes = max(0, left_bytes - outcome.chunk.size_bytes)
+                found[index] = outcome
+        wait_ms = min(request.max_wait_ms, TANK_WAIT_MS)
+        if asked and len(since) == len(asked) and wait_ms:
+            waiting = Waiting(self, request, tuple(since), now + wait_ms / 1000)
+            if len(self._waiting) < TANK_WAITING_FETCHES and self._waiters.add(
+                waiting.keys(), waiting
+            ):
+                self._waiting[waiting] = None
+                return
+        self._answer_fetch(request, [found[index] for index in range(len(asked))])
+
+    def _fetch_part(self, part: FetchPart, left_bytes: int) -> _Fetched | Extent:
+        """What one partition has; its extent where there is nothing to be had now."""
+        topic, partition = part.topic, part.partition
+        count = self._topics.partitions(topic)
+        if count is None:
+            return _Fetched(FetchedPart(topic, None, None))
+        if partition >= count:
+            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNKNOWN_PARTITION))
+        extent = self._topics.extent(topic, partition)
+        if extent is None:
+            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNREADABLE))
+        start = part.start or extent.first
+        if start in (0, FROM_END, extent.last + 1):
+            return extent
+        if start > extent.last or start < extent.first:
+            failure = FetchStatus.BOUNDARY
+            return _Fetched(FetchedPart(topic, partition, failure, 0, extent.last, extent.first))
+        if not left_bytes:
+            part_now = FetchedPart(topic, partition, FetchStatus.FINE, extent.first, extent.last)
+            return _Fetched(part_now)
+        limit_bytes = min(part.size_bytes, TANK_FETCH_BYTES, left_bytes)
+        chunk = self._topics.read(topic, partition, start, limit_bytes)
+        if chunk is None:
+            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNREADABLE))
+        status = FetchStatus.SPARSE if chunk.sparse else FetchStatus.FINE
+        return _Fetched(FetchedPart(topic, partition, status, chunk.base, extent.last), chunk)
+
+    def _answer_fetch(self, request: Fetch, found: Sequence[_Fetched]) -> None:
+        """Write the answer. An unknown topic has one part for each of its partitions here."""
+        merged = _one_per_unknown_topic(request, found)
+        parts = [each.part for each in merged]
+        sizes = [each.chunk.size_bytes for each in merged]
+        self._out.put(encode_fetch_header(request, parts, sizes))
+        for each in merged:
+            self._out.put_all(each.chunk.pieces, each.chunk.size_bytes)
+
+    def published(self, waiting: Waiting) -> None:
+        """Something was published to a partition that `waiting`, of this session, awaits."""
+        if waiting not in self._waiting:
+            return
+        news = 0
+        for part, _, before_bytes in waiting.since:
+            extent = self._extent(part)
+            if extent is None:
+                self._finish(waiting)
+                return
+            news += extent.written_bytes - before_bytes
+        if news >= max(1, min(waiting.request.min_bytes, TANK_FETCH_BYTES)):
+            self._finish(waiting)
+
+    def _extent(self, part: FetchPart) -> Extent | None:
+        count = self._topics.partitions(part.topic)
+        if count is None or part.partition >= count:
+            return None
+        return self._topics.extent(part.topic, part.partition)
+
+    def _finish(self, waiting: Waiting) -> None:
+        """Answer a fetch that waited, with what came since it began."""
+        del self._waiting[waiting]
+        self._waiters.discard(waiting.keys(), waiting)
+        found: dict[FetchPart, _Fetched] = {}
+        left_bytes = TANK_ANSWER_BYTES
+        for part, before, _ in waiting.since:
+            extent = self._extent(part)
+            if extent is None:
+                found[part] = _Fetched(self._lost(part))
+                continue
+            topic, partition = part.topic, part.partition
+            chunk: Chunk | None = _NOTHING
+            if extent.last > before and left_bytes:
+                chunk = self._topics.read(topic, partition, before + 1, left_bytes)
+            if chunk is None:
+                found[part] = _Fetched(self._lost(part))
+                continue
+            left_bytes = max(0, left_bytes - chunk.size_bytes)
+            fine = FetchedPart(topic, partition, FetchStatus.FINE, chunk.base, extent.last)
+            found[part] = _Fetched(fine, chunk)
+        asked = [part for _, group in waiting.request.topics for part in group]
+        self._answer_fetch(waiting.request, [found[part] for part in asked])
+
+    def _lost(self, part: FetchPart) -> FetchedPart:
+        """The outcome for a partition that went away while a fetch waited for it."""
+        count = self._topics.partitions(part.topic)
+        if count is None:
+            return FetchedPart(part.topic, None, None)
+        if part.partition >= count:
+            return FetchedPart(part.topic, part.partition, FetchStatus.UNKNOWN_PARTITION)
+        return FetchedPart(part.topic, part.partition, FetchStatus.UNREADABLE)
+
+
+def _one_per_unknown_topic(request: Fetch, parts: Sequence[_Fetched]) -> list[_Fetched]:
+    """The parts with those of each unknown topic made one."""
+    out: list[_Fetched] = []
+    index = 0
+    for _, group in request.topics:
+        mine = parts[index : index + len(group)]
+        index += len(group)
+        out += mine[:1] if mine and mine[0].part.status is None else mine
+    return out

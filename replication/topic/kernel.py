@@ -1,0 +1,520 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
+"""What is done for each published bundle and each message in it. Compiled where possible, same
+file interpreted.
+
+`walk` follows one message set from its first byte to its last. The layout is in
+`logweir.replication.topic.bundle`. It checks what a reader depends on: that there are as many
+messages as announced, that each field lies within the bytes, that the numbers of a sparse set rise
+from the first to the last announced, and that nothing is left over. What is for a run of bundles
+(`frames`, `alone`, `spans`, `place`, `published`) does what nearly all publishes need, and leaves
+everything else, also whatever is wrong, to the ordinary way. It takes types from `kernel.pxd`;
+without a compiler it runs as it stands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "alone",
+    "compiled",
+    "frames",
+    "one_bundle",
+    "place",
+    "published",
+    "size_of",
+    "sound",
+    "spans",
+    "stored",
+    "tuple_head",
+    "walk",
+]
+
+_new: Any = tuple.__new__
+
+_HAS_KEY = 1
+_SAME_TIME = 2
+_NEXT_NUMBER = 4
+
+OK = 0
+TRUNCATED = 1
+BAD_VARINT = 2
+LEFT_OVER = 3
+BAD_NUMBER = 4
+
+HIGHEST = 0xFFFFFFFFFFFFFFFE
+
+
+def compiled() -> bool:
+    """Whether this module runs as machine code."""
+    return not __file__.endswith(".py")
+
+
+def varint(source: bytes | memoryview, position: int, end: int) -> int:
+    """The varint at `position`: its value and, above 32 bits, its length; or minus a reason."""
+    value = 0
+    size = 0
+    while size < 5:
+        if position + size >= end:
+            return -TRUNCATED
+        byte = source[position + size]
+        value |= (byte & 0x7F) << (7 * size)
+        size += 1
+        if byte < 0x80:
+            return -BAD_VARINT if value >> 32 else size << 32 | value
+    return -BAD_VARINT
+
+
+def frames(view: memoryview, position: int, limit: int, out: list[Any]) -> int:
+    """Put (type, payload) of each whole frame from `position` on into `out`; a frame of more than
+    `limit` bytes ends them. Returns where the rest begins."""
+    source = view
+    end = len(source)
+    while end - position >= 5:
+        size = fixed(source, position + 1, 4)
+        start = position + 5
+        if size > limit or size > end - start:
+            break
+        position = start + size
+        out.append((source[start - 5], view[start:position]))
+    return position
+
+
+def alone(
+    found: list[tuple[int, memoryview]], at: int, viewed: int, make: Any, head: Any, out: list[Any]
+) -> int:
+    """Put into `out` what is published by frames from the one at `at` on, while each is a publish
+    of one sound bundle that is not compressed and whose numbers can be. Returns where others begin.
+
+    `found`: as `frames` gives them; bundles of less than `viewed` bytes are copied, others are
+    views of their frame; `make`: `Append`, `head`: `BundleHead`, both tuples with names.
+    """
+    end = len(found)
+    while at < end:
+        kind, payload = found[at]
+        made = append_of(payload, payload, kind, viewed, head)
+        if made is None:
+            break
+        out.append(_new(make, made))
+        at += 1
+    return at
+
+
+def append_of(
+    payload: memoryview, source: bytes | memoryview, kind: int, viewed: int, head: Any
+) -> tuple[Any, ...] | None:
+    """The fields of an `Append`, or None. `source`: `payload` again (the compiled code reads the
+    one, cuts the other)."""
+    if kind != 1 and kind != 5:
+        return None
+    fields = one_bundle(source, kind == 5)
+    if fields is None:
+        return None
+    start = fields[8]
+    found = sound(source[start:])
+    if found is None:
+        return None
+    numbers = found[0]
+    count = numbers[1]
+    first = None
+    if kind == 5:
+        first = fields[7]
+        wanted = fields[7]
+        if wanted < 1 or wanted > HIGHEST - count + 1:
+            return None
+        if numbers[2] and numbers[3] != first:
+            return None
+    bundle: bytes | memoryview = payload[start:]
+    if len(source) - start < viewed:
+        bundle = bytes(bundle)
+    name = str(payload[fields[2] + 7 : fields[5]], "utf-8", "surrogateescape")
+    return (fields[1], -1, name, fields[6], bundle, _new(head, numbers), found[1], first)
+
+
+def spans(appends: list[Any]) -> list[int]:
+    """Where each run of bundles of one partition ends: one behind its last. `appends`: some."""
+    ends = []
+    at = 1
+    count = len(appends)
+    # To unpack a tuple that has names costs less than to take two of its items.
+    _, _, topic, partition, _, _, _, _ = appends[0]
+    while at < count:
+        _, _, other, number, _, _, _, _ = appends[at]
+        if number != partition or other != topic:
+            ends.append(at)
+            topic = other
+            partition = number
+        at += 1
+    ends.append(count)
+    return ends
+
+
+def size_of(appends: list[Any]) -> int:
+    """Bytes of the bundles."""
+    size = 0
+    for _, _, _, _, bundle, _, _, _ in appends:
+        size += len(bundle)
+    return size
+
+
+def published(appends: list[Any], results: list[Any]) -> bytes:
+    """The answers to publishes of one bundle each, one behind the other."""
+    count = len(appends)
+    out = bytearray(10 * count)
+    index = 0
+    while index < count:
+        at = 10 * index
+        number, _, _, _, _, _, _, _ = appends[index]
+        ticket = number
+        result = results[index]
+        out[at] = 1
+        out[at + 1] = 5
+        out[at + 5] = ticket & 0xFF
+        out[at + 6] = ticket >> 8 & 0xFF
+        out[at + 7] = ticket >> 16 & 0xFF
+        out[at + 8] = ticket >> 24 & 0xFF
+        out[at + 9] = result
+        index += 1
+    return bytes(out)
+
+
+def place(
+    appends: list[Any],
+    at: int,
+    end: int,
+    last: int,
+    most: int,
+    stored: Any,
+    make: Any,
+    tuples: list[Any],
+    outcome: Any,
+    outcomes: list[Any],
+) -> tuple[int, int]:
+    """Give numbers to the bundles of one partition from `at` to before `end`, behind number
+    `last`, up to the first that needs more than that: one that is refused, of more than `most`
+    bytes, or that jumps ahead. Returns where that is, and the last number then.
+
+    `make`: `LargeTuple`, of which one per bundle goes into `tuples`; `outcome`: `Outcome`, of which
+    one goes into `outcomes`, with result `stored`.
+    """
+    while at < end:
+        _, _, _, partition, bundle, head, time, wanted = appends[at]
+        _, messages, is_sparse, from_number, to_number, _ = head
+        size = len(bundle)
+        if size > most:
+            break
+        if is_sparse:
+            first = from_number
+            until = to_number
+            if first <= last:
+                break
+        else:
+            count = messages
+            if last >= HIGHEST or count > HIGHEST - last:
+                break
+            first = last + 1
+            until = last + count
+            if wanted is not None and wanted != first:
+                break
+        tuples.append(_new(make, (tuple_head(partition, first, until, time, size), bundle)))
+        framed = size + varint_size(size)
+        outcomes.append(_new(outcome, (stored, first, until, framed, bundle)))
+        last = until
+        at += 1
+    return at, last
+
+
+def varint_size(value: int) -> int:
+    """Bytes of a varint."""
+    size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
+
+
+def one_bundle(
+    source: bytes | memoryview, at_numbers: bool
+) -> tuple[int, int, int, int, int, int, int, int, int] | None:
+    """The fields of a publish of one bundle. `source`: the payload of its frame; `at_numbers`: it
+    is a message 05.
+
+    Returns version, request id, where the client's name ends (it begins at byte 7), acks, ack
+    timeout, where the topic's name ends (it begins 7 bytes behind the client's), partition, first
+    number (0 in a message 01), where the bundle begins, which is all the rest. None: it is another
+    publish, or a malformed one.
+    """
+    end = len(source)
+    if end < 7:
+        return None
+    client_end = 7 + source[6]
+    if client_end + 7 > end or source[client_end + 5] != 1:
+        return None
+    topic_end = client_end + 7 + source[client_end + 6]
+    if topic_end + 3 > end or source[topic_end] != 1:
+        return None
+    position = topic_end + 3
+    found = varint(source, position, end)
+    if found < 0:
+        return None
+    size = found - (found >> 32 << 32)
+    position += found >> 32
+    first = 0
+    if at_numbers:
+        if end - position < 8:
+            return None
+        first = fixed(source, position, 8)
+        position += 8
+    if end - position != size:
+        return None
+    return (
+        fixed(source, 0, 2),
+        fixed(source, 2, 4),
+        client_end,
+        source[client_end],
+        fixed(source, client_end + 1, 4),
+        topic_end,
+        fixed(source, topic_end + 1, 2),
+        first,
+        position,
+    )
+
+
+def fixed(source: bytes | memoryview, position: int, size: int) -> int:
+    """The little-endian number in `size` bytes from `position` on, which are there."""
+    value = 0
+    while size > 0:
+        size -= 1
+        value = value << 8 | source[position + size]
+    return value
+
+
+def sound(
+    source: bytes | memoryview,
+) -> tuple[tuple[int, int, bool, int, int, int], int] | None:
+    """The head of a bundle that is not compressed, as in `BundleHead`, and the time of its first
+    message. None where it is compressed or anything is wrong with it."""
+    end = len(source)
+    if end < 1:
+        return None
+    flags = source[0]
+    if flags & 0x83:
+        return None
+    position = 1
+    count = flags >> 2 & 15
+    if count == 0:
+        found = varint(source, position, end)
+        if found < 0:
+            return None
+        count = found - (found >> 32 << 32)
+        position += found >> 32
+        if count == 0:
+            return None
+    first = 0
+    last = 0
+    sparse = flags & 0x40 != 0
+    base = 1
+    until = count
+    if sparse:
+        if end - position < 8:
+            return None
+        first = fixed(source, position, 8)
+        position += 8
+        last = first
+        if count > 1:
+            found = varint(source, position, end)
+            if found < 0:
+                return None
+            last = first + (found - (found >> 32 << 32)) + 1
+            position += found >> 32
+        if first < 1 or last < first or last > HIGHEST or last - first < count - 1:
+            return None
+        base = first
+        until = last
+    if end - position < count * 2:
+        return None
+    reason, _, time = walk(b"", source, position, count, sparse, base, until, None)
+    if reason:
+        return None
+    return (0, count, sparse, first, last, position), time
+
+
+def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> bytes:
+    """What stands before the `size` bytes (less than 2^32) of a bundle in its tuple, in MsgPack:
+    the header of an array of five, the four numbers (below 2^64), the header of the bundle."""
+    out = bytearray(42)
+    out[0] = 0x95
+    at = put_uint(out, 1, partition)
+    at = put_uint(out, at, first)
+    at = put_uint(out, at, last)
+    at = put_uint(out, at, time)
+    width = 1 if size < 0x100 else 2 if size < 0x10000 else 4
+    out[at] = 0xC4 if width == 1 else 0xC5 if width == 2 else 0xC6
+    put_big(out, at + 1, size, width)
+    return bytes(out[: at + 1 + width])
+
+
+def stored(data: bytes) -> tuple[int, int, int]:
+    """Partition and first number of the tuple of a bundle, and where in it the bundle begins.
+    `data`: a tuple of the format of topics."""
+    raw = data
+    end = len(data)
+    partition = 0
+    first = 0
+    at = 1
+    field = 0
+    while field < 4:
+        value = raw[at] if at < end else 0xC1
+        at += 1
+        if value >= 0x80:
+            width = 1 << (value - 0xCC) if 0xCC <= value <= 0xCF else 0
+            if width == 0 or width > end - at:
+                raise ValueError("no tuple of a bundle")
+            value = 0
+            while width > 0:
+                value = value << 8 | raw[at]
+                at += 1
+                width -= 1
+        if field == 0:
+            partition = value
+        elif field == 1:
+            first = value
+        field += 1
+    value = raw[at] if at < end else 0xC1
+    if value < 0xC4 or value > 0xC6:
+        raise ValueError("no tuple of a bundle")
+    at += 2 if value == 0xC4 else 3 if value == 0xC5 else 5
+    return partition, first, at
+
+
+def put_uint(out: bytearray, at: int, value: int) -> int:
+    """Write the shortest MsgPack of `value`; returns where it ends."""
+    if value < 0x80:
+        out[at] = value
+        return at + 1
+    first = 0xCC
+    width = 1
+    while width < 8 and value >> (8 * width):
+        first += 1
+        width *= 2
+    out[at] = first
+    put_big(out, at + 1, value, width)
+    return at + 1 + width
+
+
+def put_big(out: bytearray, at: int, value: int, width: int) -> None:
+    """Write `value` big-endian into `width` bytes."""
+    while width > 0:
+        width -= 1
+        out[at + width] = value & 0xFF
+        value >>= 8
+
+
+def walk(
+    data: bytes | memoryview,
+    source: bytes | memoryview,
+    position: int,
+    count: int,
+    sparse: bool,
+    first: int,
+    last: int,
+    out: list[Any] | None,
+) -> tuple[int, int, int]:
+    """Follow `count` messages from byte `position` to the end of `source`.
+
+    `data`: what parts are cut from, `source` again (the compiled code reads the one, cuts the
+    other).
+    `first`, `last`: the numbers announced (for an ordinary set: the base, and what the count
+    makes of it). `out`: where (number, timestamp in ms, key or None, content) tuples go, or None
+    to check only. Returns (0 or a reason, byte where it stopped, time of the first message).
+    """
+    end = len(source)
+    number = first
+    time = 0
+    first_time = 0
+    index = 0
+    while index < count:
+        if index != 0 and out is None and not sparse:
+            # What most messages are: without a key, of the same time, short.
+            while (
+                index < count
+                and end - position >= 2
+                and source[position] == _SAME_TIME
+                and source[position + 1] < 0x80
+                and end - position - 2 >= source[position + 1]
+            ):
+                position += 2 + source[position + 1]
+                number += 1
+                index += 1
+            if index == count:
+                break
+        if position >= end:
+            return TRUNCATED, position, first_time
+        flags = source[position]
+        position += 1
+        if index != 0:
+            if not sparse:
+                number += 1
+            elif number >= last:
+                return BAD_NUMBER, position, first_time
+            elif index == count - 1:
+                if flags & _NEXT_NUMBER:
+                    return BAD_NUMBER, position, first_time
+                number = last
+            elif flags & _NEXT_NUMBER:
+                number += 1
+            else:
+                found = varint(source, position, end)
+                if found < 0:
+                    return -found, position, first_time
+                value = found - (found >> 32 << 32)
+                position += found >> 32
+                if value >= last - number:
+                    return BAD_NUMBER, position, first_time
+                number += value + 1
+        elif sparse and flags & _NEXT_NUMBER:
+            return BAD_NUMBER, position, first_time
+        if not flags & _SAME_TIME:
+            if end - position < 8:
+                return TRUNCATED, position, first_time
+            time = 0
+            shift = 0
+            while shift < 64:
+                byte = source[position]
+                time |= byte << shift
+                position += 1
+                shift += 8
+        if index == 0:
+            first_time = time
+        key_start = -1
+        key_end = -1
+        if flags & _HAS_KEY:
+            if position >= end:
+                return TRUNCATED, position, first_time
+            key_start = position + 1
+            key_end = key_start + source[position]
+            if key_end > end:
+                return TRUNCATED, position, first_time
+            position = key_end
+        if position < end and source[position] < 0x80:
+            value = source[position]
+            position += 1
+        else:
+            found = varint(source, position, end)
+            if found < 0:
+                return -found, position, first_time
+            value = found - (found >> 32 << 32)
+            position += found >> 32
+        if value > end - position:
+            return TRUNCATED, position, first_time
+        size = value
+        if out is not None:
+            key = None
+            if key_start >= 0:
+                key = bytes(data[key_start:key_end])
+            out.append((number, time, key, bytes(data[position : position + size])))
+        position += size
+        index += 1
+    if position != end:
+        return LEFT_OVER, position, first_time
+    return OK, position, first_time

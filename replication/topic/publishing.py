@@ -1,0 +1,221 @@
+"""Bundles on their way into the log: what the event loop and the committing thread tell each other.
+
+The loop gathers what connections publish into a `Batch`; the committing thread takes it, gives each
+bundle its numbers (`Writing` knows the last ones) and gathers the tuples of each space in a `Run`.
+What became of each bundle comes back as an `Outcome`; those of a partition that just came are its
+`News`, from which consumers that wait are answered without reading.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import structlog
+
+from logweir.errors import LimitExceeded
+from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.replication.topic import kernel
+from logweir.replication.topic.bundle import encode_varint, read_head
+from logweir.replication.topic.partition import Append, Chunk
+from logweir.replication.topic.requests import PublishResult
+from logweir.replication.topic.spaces import TopicDef, bundle_tuple, last_bundle, place_bundle
+from logweir.store import Log
+from logweir.store.commit.group import Group
+from logweir.store.schema.values import LargeTuple
+from logweir.wal.vclock import VClock
+
+__all__ = [
+    "FAILED",
+    "Batch",
+    "News",
+    "Outcome",
+    "Publication",
+    "Run",
+    "Writing",
+    "are_large",
+    "framed_bytes",
+]
+
+
+class Outcome(NamedTuple):
+    """What became of one append. `size_bytes`: of the stored bundle with its length; `data`: it."""
+
+    result: PublishResult
+    first: int = 0
+    last: int = 0
+    size_bytes: int = 0
+    data: bytes | memoryview = b""
+
+
+FAILED: Final = Outcome(PublishResult.FAILED)
+_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
+_LARGE_BYTES: Final = 8 * 1024  # of a bundle: see `are_large`
+_log = structlog.stdlib.get_logger("logweir.replication.tank")
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Bundles that came just now to a partition whose last number was `before`."""
+
+    before: int
+    bundles: list[Outcome]
+
+    def chunk(self, limit_bytes: int) -> Chunk:
+        """The first of them, and those behind it that fit too."""
+        out: list[bytes | memoryview] = []
+        size = 0
+        for each in self.bundles:
+            if out and size + each.size_bytes > limit_bytes:
+                break
+            out += (encode_varint(len(each.data)), each.data)
+            size += each.size_bytes
+        return Chunk(self.bundles[0].first, read_head(out[1]).sparse, out, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """New tuples of one space, and where their outcomes stand: from a place of a list on, so
+    many."""
+
+    tuples: list[LargeTuple]
+    places: list[tuple[list[Outcome], int, int]]
+
+    def add(
+        self, topic: str, appends: list[Append], end: int, last: int, outcomes: list[Outcome]
+    ) -> int:
+        """Give numbers to bundles of one partition behind number `last`: those that have no outcome
+        yet, to before `end`. Returns the last number then."""
+        at = len(outcomes)
+        while True:
+            start = at
+            at, last = kernel.place(
+                *(appends, at, end, last, TANK_BUNDLE_BYTES),
+                *(_STORED, LargeTuple, self.tuples, Outcome, outcomes),
+            )
+            self.places.append((outcomes, start, at - start))
+            if at == end:
+                return last
+            outcomes.append(self._add_one(topic, appends[at], last))
+            if outcomes[at].result is _STORED:
+                self.places.append((outcomes, at, 1))
+                last = outcomes[at].last
+            at += 1
+
+    def _add_one(self, topic: str, append: Append, last: int) -> Outcome:
+        """One that is refused, or whose bytes change."""
+        placed = place_bundle(append.bundle, append.head, last, append.first)
+        if isinstance(placed, PublishResult):
+            return Outcome(placed)
+        size = len(placed.data)
+        if size > TANK_BUNDLE_BYTES:
+            error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, size)
+            _log.error("publish.refused", topic=topic, error=str(error))
+            return FAILED
+        self.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
+        return Outcome(_STORED, placed.first, placed.last, framed_bytes(size), placed.data)
+
+
+class Publication(NamedTuple):
+    """Bundles that came together. `spans`: where each run of bundles of one partition ends, and
+    the topic as it was when they came."""
+
+    appends: list[Append]
+    spans: Sequence[tuple[int, TopicDef | None]]
+    done: Callable[[list[PublishResult]], None]
+
+
+class Batch:
+    """Publishes that go to the log as one job; more are added until it takes them."""
+
+    def __init__(self, publishes: list[Publication], size_bytes: int) -> None:
+        self._guard = threading.Lock()
+        self._publishes = publishes
+        self._size_bytes = size_bytes
+        self._is_taken = False
+
+    def add(self, publishes: list[Publication], size_bytes: int) -> bool:
+        """False, and nothing done, where it is too late or there would be too many."""
+        with self._guard:
+            if self._is_taken or self._size_bytes + size_bytes > GROUP_BYTES // 2:
+                return False
+            self._publishes += publishes
+            self._size_bytes += size_bytes
+            return True
+
+    def take(self) -> list[Publication]:
+        """Those that are there: from now on always the same."""
+        with self._guard:
+            self._is_taken = True
+            return self._publishes
+
+
+def are_large(tuples: Sequence[LargeTuple]) -> bool:
+    """Whether it is cheaper to store these one by one than joined."""
+    return sum([len(data) for _, data in tuples]) >= _LARGE_BYTES * len(tuples)
+
+
+class Writing:
+    """What the committing thread knows: last numbers, and how many rows of a commit are ours."""
+
+    def __init__(self, log: Log) -> None:
+        self._signature = log.vclock.signature
+        self._known: dict[tuple[int, int], int] = {}
+        self._pending: dict[tuple[int, int], int] = {}
+        self._group: Group | None = None
+        self._rows = 0
+
+    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int]:
+        """A job of ours runs in `group`. Returns what `rollback` takes."""
+        if group is not self._group:
+            self._group, self._pending, self._rows = group, {}, 0
+        return dict(self._pending), self._rows
+
+    def known(self, space_id: int, partition: int) -> int | None:
+        """The last number of a partition; None: the state has to be asked."""
+        key = (space_id, partition)
+        found = self._pending.get(key)
+        return self._known.get(key) if found is None else found
+
+    def rollback(self, mark: tuple[dict[tuple[int, int], int], int]) -> None:
+        """The job failed and leaves nothing in its group."""
+        self._pending, self._rows = mark
+
+    def last(self, group: Group, space_id: int, partition: int) -> int:
+        """The last number of a partition as `group` sees it."""
+        found = self.known(space_id, partition)
+        if found is None:
+            bundle = last_bundle(group.engine, space_id, partition)
+            found = bundle.last if bundle else 0
+        return found
+
+    def wrote(self, space_id: int, partition: int, last: int, rows: int) -> None:
+        """So many rows of ours went into the group."""
+        self._pending[space_id, partition] = last
+        self._rows += rows
+
+    def forget(self, space_id: int, rows: int) -> None:
+        """Rows of a space that were counted did not go into the group."""
+        self._rows -= rows
+        for known in (self._pending, self._known):
+            for key in [key for key in known if key[0] == space_id]:
+                del known[key]
+
+    def committed(self, vclock: VClock) -> bool:
+        """A group is durable. Returns whether all of its rows were ours."""
+        signature = vclock.signature
+        ours = signature - self._signature == self._rows
+        self._signature = signature
+        if ours:
+            self._known.update(self._pending)
+        else:
+            self._known.clear()
+        self._group, self._pending, self._rows = None, {}, 0
+        return ours
+
+
+def framed_bytes(size: int) -> int:
+    """Of a bundle of `size` bytes with its length."""
+    return size + (max(size.bit_length(), 1) + 6) // 7

@@ -1,0 +1,574 @@
+"""The topics of a store as the endpoint wants them: cached, in the event loop, told of changes.
+
+Changes go to the log as jobs, so that whatever all connections have ready shares one sync; their
+outcomes come back into the loop. What others write into topic spaces (the embedded API, an upstream
+that is followed, another protocol) is noticed too: each commit tells how far the log has come, and
+what was not written here is looked for in the state.
+
+Names besides those of topics: `consumer:GROUP/TOPIC` holds a group's places in a topic, one number
+per partition (`publish` with an explicit number sets it, discovery tells it). `space:NAME` and
+`log` are views of other spaces, see `logweir.replication.topic.views`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+import structlog
+
+from logweir.errors import LogweirError, RequestError
+from logweir.limits import (
+    GROUP_BYTES,
+    TANK_UNSTORED_BYTES,
+    TANK_UNSTORED_HERE_BYTES,
+)
+from logweir.replication.topic import kernel
+from logweir.replication.topic.consumers import (
+    CONSUMER_PREFIX,
+    ConsumerPlaces,
+    is_group,
+    topic_of,
+)
+from logweir.replication.topic.openviews import OpenViews
+from logweir.replication.topic.partition import Append, Chunk, Extent
+from logweir.replication.topic.publishing import (
+    FAILED,
+    Batch,
+    News,
+    Outcome,
+    Publication,
+    Run,
+    Writing,
+    are_large,
+    framed_bytes,
+)
+from logweir.replication.topic.readahead import ReadAhead, ReadKey
+from logweir.replication.topic.requests import (
+    Create,
+    CreateError,
+    Fetch,
+    Partitions,
+    PublishResult,
+    ReloadError,
+)
+from logweir.replication.topic.spaces import (
+    TopicDef,
+    bundles_from,
+    create_topic,
+    last_bundle,
+    topics_of,
+    view_config,
+)
+from logweir.replication.topic.upkeep import Upkeep
+from logweir.replication.topic.views import is_view
+from logweir.store import Log
+from logweir.store.commit.append import append_job, append_tuples
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+from logweir.wal.vclock import VClock
+
+__all__ = ["StoredTopics"]
+
+UPKEEP_SECONDS: Final = 1.0
+"""How often limits of topics that have some are looked at."""
+
+LOOK_SECONDS: Final = 0.02
+"""What others write into topic spaces is looked for at most so often."""
+
+_EMPTY: Final = Chunk(0, False)
+_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
+_RESULT: Final[Callable[[Outcome], PublishResult]] = attrgetter("result")
+_log = structlog.stdlib.get_logger("logweir.replication.tank")
+
+PartitionKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is known of a partition. `generation`: of the caches, when it was looked up."""
+
+    first: int
+    last: int
+    written_bytes: int
+    generation: int
+
+
+class StoredTopics:
+    """See the module's text. Implements `logweir.replication.tank.serve.endpoint.TopicStore`.
+
+    To be made inside of a running event loop, and closed there.
+    """
+
+    def __init__(
+        self, log: Log, *, read_only: bool = False, upkeep_seconds: float = UPKEEP_SECONDS
+    ) -> None:
+        self._log = log
+        self._read_only = read_only
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._unstored_bytes = (
+            TANK_UNSTORED_HERE_BYTES if log.durability == "write" else TANK_UNSTORED_BYTES
+        )
+        self._start_time = int(log.now())
+        began = time.perf_counter()
+        self._topics: Mapping[str, TopicDef] = topics_of(log)
+        self._opening_ms = int((time.perf_counter() - began) * 1000)
+        self._schema = log.schema
+        self._tails: dict[PartitionKey, _Tail] = {}
+        self._entries: dict[int, int] = {}
+        self._generation = 0
+        self._reads = ReadAhead(log)
+        self._news: dict[PartitionKey, News] = {}  # while those that wait are told
+        self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
+        self._guard = threading.Lock()
+        self._arrived: deque[tuple[Publication, Sequence[Outcome]]] = deque()
+        self._gathered: list[Publication] = []
+        self._gathered_bytes = 0
+        self._batch: Batch | None = None  # that was given to the log last
+        self._foreign = False
+        self._looked = -LOOK_SECONDS
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._called = False
+        self._in_turn = self._arrived_here = False
+        self._writing = Writing(log)
+        self._consumers = ConsumerPlaces(log)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._views = OpenViews(log)
+        self._forget_commits = log.on_commit(self._on_commit)
+        self._upkeep = Upkeep(log, upkeep_seconds, self._topics_now, self.extent, self._shortened)
+
+    async def close(self) -> None:
+        """Take no more notice of the log, finish upkeep that runs."""
+        self._closed = True
+        self._forget_commits()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        upkeep = self._upkeep.close()
+        ending = (upkeep, *self._tasks, *self._views.close())
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def status(self) -> list[dict[str, object]]:
+        """Each partition in use: what it holds, and how far groups of consumers are behind."""
+        places = self._consumers.all()
+        out: list[dict[str, object]] = []
+        for name, partition in sorted({*self._tails, *places}):
+            is_topic = name in self._topics
+            view = None if is_topic else self._views.get(name)
+            if not is_topic and is_view(name) and (view is None or not view.is_ready):
+                # Anybody may ask, from any thread: it is looked at, and told the next time.
+                self._loop.call_soon_threadsafe(self._prepare_view, name)
+                continue
+            extent = self.extent(name, partition) if is_topic or is_view(name) else None
+            if extent is not None:
+                lag = {
+                    group: max(0, extent.last + 1 - number)
+                    for group, number in places.get((name, partition), {}).items()
+                }
+                out.append(
+                    {
+                        "topic": name,
+                        "partition": partition,
+                        "first": extent.first,
+                        "last": extent.last,
+                        "consumer_lag": lag,
+                    }
+                )
+        return out
+
+    def _topics_now(self) -> Iterable[TopicDef]:
+        return tuple(self._topics.values())
+
+    def _shortened(self) -> None:
+        """Upkeep has removed bundles."""
+        changed = self._look_around()
+        for listener in self._listeners:
+            listener(changed)
+
+    def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
+        self._listeners.append(callback)
+
+    # --- what sessions ask ------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def unstored_bytes(self) -> int:
+        return self._unstored_bytes
+
+    def partitions(self, topic: str) -> int | None:
+        found = self._topics.get(topic)
+        if found is not None and not topic.startswith(CONSUMER_PREFIX):
+            return found.partitions
+        if topic.startswith(CONSUMER_PREFIX) and not is_group(topic):
+            return None
+        name = topic_of(topic)
+        if is_view(name) and name not in self._topics:
+            return 1 if self._views.find(name) is not None else None
+        found = self._topics.get(name)
+        return None if found is None else found.partitions
+
+    def writable(self, topic: str) -> bool:
+        return topic in self._topics or topic.startswith(CONSUMER_PREFIX)
+
+    def creatable(self, topic: str) -> bool:
+        del topic
+        return not self._read_only
+
+    def is_topic(self, name: str) -> bool:
+        return name in self._topics
+
+    def prepare(self, request: object) -> Awaitable[object] | None:
+        """Open the views that `request` is about, in threads: the log may be long."""
+        names: Iterable[str] = ()
+        if isinstance(request, Fetch):
+            names = (name for name, _ in request.topics)
+        elif isinstance(request, Partitions):
+            names = (request.topic,)
+        found = [self._prepare_view(name) for name in names if is_view(name)]
+        opening = [task for task in found if task is not None]
+        return asyncio.wait(opening) if opening else None
+
+    def _prepare_view(self, name: str) -> asyncio.Task[None] | None:
+        """What opens that view; None where nothing has to be opened."""
+        return None if name in self._topics else self._views.open(name)
+
+    def topics(self) -> Sequence[tuple[str, bool, int]]:
+        return [(topic.name, True, topic.partitions) for topic in self._topics.values()]
+
+    def opening(self) -> tuple[int, int, int]:
+        return len(self._tails), self._opening_ms, self._start_time
+
+    def reload(self, topic: str, partition: int) -> ReloadError:
+        del partition
+        self._topics = topics_of(self._log)
+        found = self._topics.get(topic)
+        if found is None:
+            self._views.drop(topic)
+            text, _ = view_config(self._log, topic)
+            return ReloadError.DONE if text.strip() else ReloadError.NO_CONFIG
+        return ReloadError.DONE if found.config_text.strip() else ReloadError.NO_CONFIG
+
+    def extent(self, topic: str, partition: int) -> Extent | None:
+        if topic.startswith(CONSUMER_PREFIX):
+            return self._consumers.place(topic, partition)
+        try:
+            if topic not in self._topics:
+                view = self._views.find(topic)
+                return None if view is None else view.extent()
+            tail = self._tail(topic, partition)
+        except LogweirError as error:
+            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            return None
+        return Extent(tail.first, tail.last, tail.written_bytes)
+
+    def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk | None:
+        try:
+            return self._chunk(topic, partition, start, limit_bytes)
+        except LogweirError as error:
+            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            return None
+
+    def _chunk(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
+        if topic.startswith(CONSUMER_PREFIX):
+            return self._consumers.chunk(topic, partition)
+        if topic not in self._topics:
+            view = self._views.find(topic)
+            return _EMPTY if view is None else view.read(start, limit_bytes)
+        tail = self._tail(topic, partition)
+        news = self._news.get((topic, partition))
+        if news is not None and news.before < start <= news.bundles[0].last:
+            return news.chunk(limit_bytes)
+        found = self._reads.take(self._topics[topic], partition, start, limit_bytes, tail.last)
+        if found.next_is_wanted:
+            self._loop.call_soon(self._read_ahead, (topic, partition, found.next, limit_bytes))
+        return found.chunk
+
+    def _read_ahead(self, key: ReadKey) -> None:
+        """Read what whoever reads in order asks for next, while the network takes the last."""
+        topic, partition, start, limit_bytes = key
+        if self._closed or key in self._reads or topic not in self._topics:
+            return
+        with contextlib.suppress(LogweirError):  # who asks for it is told
+            tail = self._tail(topic, partition)
+            if tail.first <= start <= tail.last:
+                self._reads.read(self._topics[topic], partition, start, limit_bytes, tail.last)
+
+    def _tail(self, topic: str, partition: int) -> _Tail:
+        tail = self._tails.get((topic, partition))
+        if tail is not None and tail.generation == self._generation:
+            return tail
+        space_id = self._topics[topic].space_id
+        with self._log.read_view() as view:
+            self._entries[space_id] = view.count(space_id)
+            newest = last_bundle(view.engine, space_id, partition)
+            oldest = next(bundles_from(view.engine, space_id, partition, 0), None)
+            if tail is None:
+                tail = self._tails[topic, partition] = _Tail(0, 0, 0, 0)
+                tail.last = newest.last if newest else 0
+            elif newest is not None and newest.last > tail.last:
+                for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
+                    tail.written_bytes += framed_bytes(len(bundle.data))
+                tail.last = newest.last
+        tail.first = oldest.first if oldest else 0
+        tail.generation = self._generation
+        return tail
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
+        spans: list[tuple[int, TopicDef | None]] = []
+        for end in kernel.spans(appends):
+            name = appends[end - 1].topic
+            if name.startswith(CONSUMER_PREFIX):
+                self._consumers.need_space()
+            topic = self._topics.get(name)
+            if topic is not None and topic.config.by_arrival:
+                now_ms, start = int(self._log.now() * 1000), spans[-1][0] if spans else 0
+                appends[start:end] = [
+                    append._replace(time_ms=now_ms) for append in appends[start:end]
+                ]
+            spans.append((end, topic))
+        self._gathered_bytes += kernel.size_of(appends) + 64 * len(appends)
+        if not self._gathered:
+            self._loop.call_soon(self._submit_turn)
+        self._gathered.append(Publication(appends, spans, done))
+        if self._gathered_bytes > GROUP_BYTES // 2:
+            self._submit()
+
+    def _submit_turn(self) -> None:
+        """`_submit`; what is stored when it returns is told at once."""
+        self._in_turn = True
+        try:
+            self._submit()
+        finally:
+            self._in_turn = False
+        if self._arrived_here:
+            self._arrived_here = False
+            self._take_arrived()
+
+    def _submit(self) -> None:
+        """Give the log what all connections have brought in this turn of the loop.
+
+        What comes before the log takes it goes with it: one job costs less than two.
+        """
+        publishes, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = [], 0
+        if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
+            return
+        batch = self._batch = Batch(publishes, size)
+
+        def finished(job: Job) -> None:
+            done = batch.take()
+            if job.error is not None:
+                self._arrive_failed(done, job.error)
+            else:
+                self._arrive(zip(done, job.result, strict=True))
+
+        try:
+            job = Job(lambda group: self._apply(group, batch.take()), size, finished=finished)
+            if not self._log.run_jobs_here([job]):
+                self._log.submit_jobs([job])
+        except LogweirError as error:
+            self._arrive_failed(batch.take(), error)
+
+    def _apply(self, group: Group, publishes: Sequence[Publication]) -> list[list[Outcome]]:
+        """Give every bundle its numbers and add them as one run per space; in the log's thread."""
+        mark = self._writing.begin(group)
+        runs: dict[int, Run] = {}
+        outcomes: list[list[Outcome]] = []
+        try:
+            for publish in publishes:
+                mine: list[Outcome] = []
+                outcomes.append(mine)
+                for end, topic in publish.spans:
+                    self._number(group, publish.appends, end, topic, runs, mine)
+            for space_id, run in runs.items():
+                if run.tuples:
+                    self._add_run(group, space_id, run)
+        except BaseException:
+            self._writing.rollback(mark)
+            raise
+        return outcomes
+
+    def _add_run(self, group: Group, space_id: int, run: Run) -> None:
+        """Add the bundles of one space; what it refuses fails them and no others."""
+        mark = group.mark()
+        try:
+            if are_large(run.tuples) and append_tuples(group, space_id, run.tuples):
+                return
+            packed = b"".join(chain.from_iterable(run.tuples))
+            append_job(space_id, packed, one_transaction=False)(group)
+        except RequestError as error:
+            group.rollback(mark)
+            self._writing.forget(space_id, len(run.tuples))
+            for outcomes, index, count in run.places:
+                outcomes[index : index + count] = [FAILED] * count
+            _log.error("publish.refused", space_id=space_id, error=str(error))
+
+    def _number(
+        self,
+        group: Group,
+        appends: list[Append],
+        end: int,
+        topic: TopicDef | None,
+        runs: dict[int, Run],
+        outcomes: list[Outcome],
+    ) -> None:
+        """Give numbers to bundles of one partition: those that have no outcome yet, to before
+        `end`."""
+        at = len(outcomes)
+        name, partition = appends[at].topic, appends[at].partition
+        if name.startswith(CONSUMER_PREFIX):
+            store = self._consumers.store
+            outcomes += [store(group, append, self._writing) for append in appends[at:end]]
+            return
+        if topic is None or group.schema.get(topic.space_id) is None:
+            outcomes += [FAILED] * (end - at)
+            return
+        space_id = topic.space_id
+        run = runs.setdefault(space_id, Run([], []))
+        before = len(run.tuples)
+        last = self._writing.last(group, space_id, partition)
+        last = run.add(name, appends, end, last, outcomes)
+        self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
+
+    def create_from(
+        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
+    ) -> None:
+        def make() -> CreateError:
+            try:
+                create_topic(
+                    self._log,
+                    request.topic,
+                    request.partitions,
+                    request.config.decode(),
+                    now_seconds=self._log.now(),
+                    owner=owner,
+                )
+            except RequestError as error:
+                _log.warning("topic.not_created", topic=request.topic, error=str(error))
+                return CreateError.EXISTS
+            except LogweirError as error:
+                _log.error("topic.not_created", topic=request.topic, error=str(error))
+                return CreateError.FAILED
+            return CreateError.CREATED
+
+        async def work() -> None:
+            outcome = await asyncio.to_thread(make)
+            self._topics = topics_of(self._log)
+            done(outcome)
+
+        task = self._loop.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- from the committing thread into the loop -------------------------------------------------
+
+    def _on_commit(self, vclock: VClock) -> None:
+        if not self._writing.committed(vclock):
+            with self._guard:
+                self._foreign = True
+            self._call()
+        elif self._views:
+            self._call()
+
+    def _arrive_failed(self, publishes: Sequence[Publication], error: BaseException) -> None:
+        _log.error("publish.failed", publishes=len(publishes), error=str(error))
+        self._arrive((each, [FAILED] * len(each.appends)) for each in publishes)
+
+    def _arrive(self, found: Iterable[tuple[Publication, Sequence[Outcome]]]) -> None:
+        with self._guard:
+            self._arrived.extend(found)
+        self._call()
+
+    def _call(self) -> None:
+        with self._guard:
+            if self._called or self._closed:
+                return
+            self._called = True
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._take_arrived)
+        elif self._in_turn:
+            self._arrived_here = True
+        else:
+            self._loop.call_soon(self._take_arrived)
+
+    def _take_arrived(self) -> None:
+        with self._guard:
+            self._called = False
+            foreign, self._foreign = self._foreign, False
+            arrived, self._arrived = self._arrived, deque()
+        grown: set[PartitionKey] = set()
+        for publish, outcomes in arrived:
+            start = 0
+            for end, _ in publish.spans:
+                append = publish.appends[start]
+                key = append.topic, append.partition
+                if self._grow(key, outcomes[start:end]):
+                    grown.add(key)
+                start = end
+            publish.done(list(map(_RESULT, outcomes)))
+        if foreign:
+            wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
+            if wait_seconds <= 0:
+                self._news.clear()
+                grown |= self._look_around()
+            elif self._look_timer is None:
+                self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
+        grown |= {(name, 0) for name in self._views.grow()}
+        try:
+            if grown:
+                for listener in self._listeners:
+                    listener(grown)
+        finally:
+            self._news.clear()
+
+    def _grow(self, key: PartitionKey, outcomes: Sequence[Outcome]) -> bool:
+        """Whether any of these bundles are new ones of a topic."""
+        stored = [each for each in outcomes if each.size_bytes]
+        tail = self._tails.get(key)
+        if tail is not None:
+            news = [each for each in stored if each.first > tail.last]
+            if news:
+                self._news.setdefault(key, News(tail.last, [])).bundles.extend(news)
+                tail.first = tail.first or news[0].first
+                tail.last = news[-1].last
+                tail.written_bytes += sum([each.size_bytes for each in news])
+        return bool(stored)
+
+    def _look_later(self) -> None:
+        self._look_timer = None
+        with self._guard:
+            self._foreign = True
+        self._take_arrived()
+
+    def _look_around(self) -> set[PartitionKey]:
+        """Somebody else wrote: which partitions in use may have changed."""
+        self._looked = self._loop.time()
+        before = self._topics
+        self._topics = topics_of(self._log)
+        changed = {name for name, topic in before.items() if self._topics.get(name) != topic}
+        with self._log.read_view() as view:
+            for name, topic in self._topics.items():
+                if self._entries.get(topic.space_id) not in (None, view.count(topic.space_id)):
+                    changed.add(name)
+        keys = {key for key in self._tails if key[0] in changed}
+        if keys:
+            self._generation += 1
+            self._reads.forget()
+            for key in keys:
+                if key[0] not in self._topics:
+                    del self._tails[key]
+        return keys
