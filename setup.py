@@ -41,6 +41,7 @@ KERNELS = {
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.replication.bucket.kernel": "replication/bucket/kernel.py",
     "logweir.replication.bucket.itemkernel": "replication/bucket/itemkernel.pyx",
+    "logweir.replication.stream.kernel": "replication/stream/kernel.py",
     "logweir.replication.iproto.wire.kernel": "replication/iproto/wire/kernel.py",
     "logweir.replication.topic.kernel": "replication/topic/kernel.py",
     "logweir.replication.synapse.wire.kernel": "replication/synapse/wire/kernel.py",

@@ -7,7 +7,6 @@ import shutil
 import struct
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutation import mutate, wild_row
 from samples import GOOD, good_blocks, sample
-from support.kernels import interpreted as load_interpreted
+from support.kernels import PLAIN_WAL as interpreted
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.wal import kernel, mp
@@ -27,12 +26,8 @@ from logweir.wal.meta import decode_meta
 from logweir.wal.mp import encode_uint
 from logweir.wal.xrow import Body, Row, decode_body, decode_row, encode_row
 
-SOURCE = Path(__file__).resolve().parents[2] / "wal" / "kernel.py"
 MUTATED_BLOCKS = 10_000
 ONES = 2**64 - 1
-
-
-interpreted = load_interpreted("interpreted_kernel", SOURCE)
 
 
 def test_compiled_kernel_runs_where_it_can() -> None:

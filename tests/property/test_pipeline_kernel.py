@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.kernels import PLAIN_WAL
-from support.kernels import interpreted as load_interpreted
 
 from logweir.pipeline import kernel
+from logweir.store.schema.bulk import interpreted as plain_twin
 
-SOURCE = Path(__file__).resolve().parents[2] / "pipeline" / "kernel.py"
-
-
-interpreted = load_interpreted("interpreted_pipeline_kernel", SOURCE)
-interpreted.__dict__["rows"] = PLAIN_WAL
+interpreted = plain_twin(kernel)
 RUNS = pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
 
 

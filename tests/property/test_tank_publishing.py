@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.kernels import PLAIN_TANK
+from support.kernels import PLAIN_TOPIC
 
 from logweir.errors import DecodeError
 from logweir.replication.tank.wire.codec import decode_request, encode_published, encode_request
@@ -29,7 +29,7 @@ from logweir.replication.topic.spaces import Placed, bundle_tuple, place_bundle
 from logweir.store.schema.values import LargeTuple
 
 VIEWED = 100
-KERNELS = pytest.mark.parametrize("module", [kernel, PLAIN_TANK], ids=["compiled", "interpreted"])
+KERNELS = pytest.mark.parametrize("module", [kernel, PLAIN_TOPIC], ids=["compiled", "interpreted"])
 NUMBERS = st.one_of(
     st.integers(1, 40),
     st.integers(NUMBER_MAX - 3, NUMBER_MAX + 1),

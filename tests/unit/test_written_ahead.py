@@ -11,7 +11,6 @@ from array import array
 from pathlib import Path
 
 import pytest
-from support.kernels import interpreted
 from support.logs import INSTANCE, START, insert, transaction
 from typer.testing import CliRunner
 
@@ -21,6 +20,7 @@ from logweir.limits import WRITE_AHEAD_MAX_BYTES
 from logweir.recovery import examine
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.recovery.trim import trim
+from logweir.store.schema.bulk import interpreted
 from logweir.tools.cli.main import app
 from logweir.wal import fillerkernel
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decode_fixheader
@@ -36,9 +36,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
 AHEAD = 8192
-PLAIN = interpreted(
-    "interpreted_filler_kernel", Path(fillerkernel.__file__).parent / "fillerkernel.py"
-)
+PLAIN = interpreted(fillerkernel)
 
 
 def begun(folder: Path, **options: int | None) -> WalWriter:

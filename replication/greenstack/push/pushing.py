@@ -14,11 +14,10 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import VCLOCK_COMPONENTS
-from logweir.replication.greenstack.serve import runs
 from logweir.replication.greenstack.wire import pushkernel
 from logweir.replication.greenstack.wire.codec import FlexKey
-from logweir.replication.iproto.wire import kernel as iproto_kernel
 from logweir.store.schema.bulk import interpreted
+from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "Names",
@@ -36,7 +35,7 @@ def interpreted_kernel() -> ModuleType:
     return interpreted(pushkernel)
 
 
-_is_mixed: Final = not pushkernel.COMPILED and (runs.ANY_COMPILED or iproto_kernel.COMPILED)
+_is_mixed: Final = not pushkernel.COMPILED and rows_kernel.COMPILED
 kernel: Final = interpreted_kernel() if _is_mixed else pushkernel
 _ROOM_BYTES: Final = 2 * 1024 * 1024
 _rooms: Final[list[bytearray]] = []

@@ -1,7 +1,7 @@
 # The types of pushkernel.py, for Cython. Nothing here is needed to run it as plain Python.
 cimport cython
-cimport logweir.replication.iproto.wire.kernel as packets
 cimport logweir.replication.bucket.kernel as items
+cimport logweir.replication.stream.kernel as models
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64

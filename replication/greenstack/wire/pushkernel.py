@@ -27,7 +27,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as items
-import logweir.replication.iproto.wire.kernel as packets
+import logweir.replication.stream.kernel as models
 import logweir.wal.kernel as rows
 from logweir.replication.greenstack.wire.messages import DOCUMENT_HEAD, REMOVE_HEAD
 
@@ -359,7 +359,7 @@ def pushes(
         while has_more:
             how = _ODD
             stop = _BAD
-            if width and packets.alike(raw, at, end, model, place, width, tuple_at):
+            if width and models.alike(raw, at, end, model, place, width, tuple_at):
                 row[_LSN] = rows.load(raw, at + place, width)
                 row[_TSN] = (row[_LSN] - distance) & _ONES
                 spot, edge = at + tuple_at, end
@@ -373,7 +373,7 @@ def pushes(
                 edge = row[_TUPLE] >> 32
                 spot = row[_TUPLE] - (row[_TUPLE] >> 32 << 32)
                 model, width, framed = at, 0, _BAD
-                place = packets.lsn_place(raw, at, body, owed)
+                place = models.lsn_place(raw, at, body, owed)
                 if place and edge == stop:
                     width = 1 << (raw[at + place - 1] - 0xCC)
                     tuple_at = spot - at

@@ -1,5 +1,6 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
+cimport logweir.replication.stream.kernel as models
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
@@ -49,12 +50,3 @@ cdef void put(unsigned char* out, Py_ssize_t at, u64 value, Py_ssize_t width) no
 cpdef Py_ssize_t relay(
     bytes data, u64[::1] after, u64[::1] upto, u64 sync, u64[::1] lsns, bytearray out,
     Py_ssize_t at) except? -2
-
-@cython.locals(i=Py_ssize_t)
-cdef bint alike(
-    const unsigned char* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t model, Py_ssize_t place,
-    Py_ssize_t width, Py_ssize_t tuple_at) noexcept
-
-@cython.locals(start=Py_ssize_t, stop=Py_ssize_t, place=Py_ssize_t)
-cdef Py_ssize_t lsn_place(
-    const unsigned char* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t* owed) noexcept

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import logweir.replication.stream.kernel as models
 import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ def relay(
     open_ = True
     while start < end:
         stop = -1
-        if width and alike(raw, start, end, model, place, width, tuple_at):
+        if width and models.alike(raw, start, end, model, place, width, tuple_at):
             stop = start + tuple_at
             fields[3] = rows.load(raw, start + place, width)
             fields[5] = (fields[3] - distance) & _ONES
@@ -371,7 +372,7 @@ def relay(
                 return -1
             model = start
             distance = (fields[3] - fields[5]) & _ONES
-            place = lsn_place(raw, start, stop, owed)
+            place = models.lsn_place(raw, start, stop, owed)
             stop = rows.read_body(raw, stop, end, fields, owed)
             width = 0
             if place and stop >= 0 and fields[12] >> 32 == stop:
@@ -397,37 +398,3 @@ def relay(
                 return -1
         start = stop
     return -1 if open_ else at
-
-
-def alike(
-    data: bytes, at: int, end: int, model: int, place: int, width: int, tuple_at: int
-) -> bool:
-    """Whether the bytes from `at` on are those of the model up to its tuple, but for its lsn."""
-    if tuple_at >= end - at:
-        return False
-    i = 0
-    while i < place and data[at + i] == data[model + i]:
-        i += 1
-    if i < place:
-        return False
-    i += width
-    while i < tuple_at and data[at + i] == data[model + i]:
-        i += 1
-    return i == tuple_at
-
-
-def lsn_place(data: bytes, at: int, end: int, owed: list[int]) -> int:
-    """Where in the header from `at` to `end` the bytes of the lsn are, behind the first byte of the
-    number; 0 where they may stand elsewhere too, or are none."""
-    place = 0
-    start = rows.map_end(data, at, end)
-    while start < end:
-        stop = rows.skip_value(data, start, end, owed, 1)
-        if data[start] >= 0x80:
-            return 0  # any key may be written so
-        if data[start] == 3:
-            if place or data[stop] < 0xCC:
-                return 0
-            place = stop + 1 - at
-        start = rows.skip_value(data, stop, end, owed, 1)
-    return place
