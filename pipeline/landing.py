@@ -25,8 +25,8 @@ from logweir.pipeline.options import ORIGIN, SinkOptions
 from logweir.pipeline.publish import part_rows
 from logweir.replication.iproto.client import Client, open_client
 from logweir.replication.iproto.wire.codec import IprotoKey, RequestType
+from logweir.replication.protocols import parse_url
 from logweir.replication.stream.positions import POSITION_SPACE, make_spaces
-from logweir.replication.urls import parse_url
 from logweir.store import Log
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack

@@ -26,7 +26,8 @@ from pyspark.sql.streaming.datasource import (
 from logweir.errors import ConfigError, PositionUnavailable
 from logweir.pipeline.options import ORIGIN, ScanOptions, parse_vclock
 from logweir.pipeline.streams import check_stream_options, from_offset, to_offset
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.protocols import parse_url
+from logweir.replication.urls import Url
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:

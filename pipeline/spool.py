@@ -27,9 +27,9 @@ from typing import Final, Literal, Self
 
 import logweir.store as store
 from logweir.errors import DirectoryLocked, LogweirError, SourceStopped, Unreachable, WalError
-from logweir.replication.runner import STALL_SECONDS, Runner, SourceState
+from logweir.replication.runner import Runner, SourceState
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.urls import Url, option_seconds
+from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
 from logweir.store import CheckpointOptions
 from logweir.wal.vclock import VClock
 

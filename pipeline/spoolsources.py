@@ -35,7 +35,8 @@ from logweir.pipeline.streams import (
     read_part,
     to_offset,
 )
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.protocols import parse_url
+from logweir.replication.urls import Url
 from logweir.wal.directory import scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Schemes, Url, read_url
 
 __all__ = ["Closing", "Reconnecting"]
 
@@ -46,8 +46,10 @@ C = TypeVar("C", bound=_Connected)
 class Reconnecting(Closing, Generic[C]):
     """`url`: of the server."""
 
+    schemes: ClassVar[Schemes]
+
     def __init__(self, url: str | Url) -> None:
-        self.url = parse_url(url) if isinstance(url, str) else url
+        self.url = read_url(url, self.schemes) if isinstance(url, str) else url
         self._connection: C | None = None
         self._connecting = asyncio.Lock()
 

@@ -29,8 +29,9 @@ from logweir.errors import LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
+from logweir.replication.urls import STALL_SECONDS
 
-__all__ = ["STALL_SECONDS", "Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
+__all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
 
 _log = get_logger("logweir.replication")
 
@@ -44,9 +45,6 @@ class SourceState(StrEnum):
     WAITING = "waiting"
     STOPPED = "stopped"
 
-
-STALL_SECONDS: Final = 30.0
-"""An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 STATES: Final = tuple(str(state) for state in SourceState)
 

@@ -1,7 +1,6 @@
 """One server: a store, the addresses it listens on, the upstreams it follows.
 
-`SERVICES` names the protocols that can be served and `SOURCES` those that can be followed, by the
-scheme of their addresses; each is made from the `Server` it belongs to.
+What each protocol makes of an address: `logweir.replication.protocols`.
 """
 
 from __future__ import annotations
@@ -12,55 +11,39 @@ import ctypes
 import gc
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
-from logweir.errors import ConfigError, LogweirError
+from logweir.errors import LogweirError
 from logweir.limits import (
     MALLOC_KEPT_BYTES,
     MALLOC_SHARED_BYTES,
     STATUS_GAPS,
-    TAP_SWEEP_SECONDS,
 )
-from logweir.replication.greenstack.follow.source import GreenstackSource
-from logweir.replication.greenstack.serve.endpoint import GreenstackService
-from logweir.replication.iproto.client.status import CHECKSUMS_FUNCTION, STATUS_FUNCTION
-from logweir.replication.iproto.follow.source import TarantoolSource
-from logweir.replication.iproto.serve.endpoint import IprotoService
-from logweir.replication.iproto.serve.functions import Functions, load_functions
-from logweir.replication.iproto.serve.instance import Instance
-from logweir.replication.link import Link
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
-from logweir.replication.memcached.follow import STALL_SECONDS as TAP_STALL_SECONDS
-from logweir.replication.memcached.follow import TapSource
-from logweir.replication.memcached.serve.endpoint import TapService
-from logweir.replication.memcached.serve.options import read_listen_options
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS, MetricsService
+from logweir.replication.protocols import SCHEMES, wire_protocols
 from logweir.replication.runner import (
-    STALL_SECONDS,
     Runner,
-    Source,
     SourceState,
     Timing,
 )
 from logweir.replication.service.access import guest_grants
 from logweir.replication.service.names import Names
-from logweir.replication.service.rights import Choice, Rights, StoreUsers
+from logweir.replication.service.protocol import (
+    CHECKSUMS_FUNCTION,
+    STATUS_FUNCTION,
+    Surroundings,
+    WireProtocol,
+)
+from logweir.replication.service.rights import StoreUsers
 from logweir.replication.service.shared import Options, Shared
 from logweir.replication.stream import positions
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.places import Places
-from logweir.replication.synapse.follow.source import SynapseRedisSource, SynapseSource
-from logweir.replication.synapse.serve.endpoint import SynapseService
-from logweir.replication.synapse.serve.options import read_options
-from logweir.replication.synapse.serve.shown import Shown
-from logweir.replication.tank.follow.source import TankSource
-from logweir.replication.tank.serve.endpoint import TankService
-from logweir.replication.tank.serve.shown import ShownTopics
-from logweir.replication.topic.store import StoredTopics
 from logweir.replication.urls import Url, option_seconds
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
@@ -68,7 +51,7 @@ from logweir.wal.follow import Follower
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 
-__all__ = ["SERVICES", "SOURCES", "Server", "ServerOptions", "raise_file_limit", "run"]
+__all__ = ["Server", "ServerOptions", "raise_file_limit", "run"]
 
 _log = get_logger("logweir.replication")
 
@@ -105,7 +88,7 @@ class ServerOptions:
     tls: ssl.SSLContext | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        Names(self.follow)
+        Names(self.follow, SCHEMES)
 
 
 class Server:
@@ -116,11 +99,8 @@ class Server:
         self.options = options
         self.metrics = Metrics()
         self.places = Places()
-        self.names = Names(options.follow)
         self.hub = Hub(self._follow, on_gap=self.metrics.stream_gap)
         self.settled = Hub(self._follow_settled, on_gap=self.metrics.stream_gap)
-        functions = dict(load_functions(options.functions)) if options.functions else {}
-        functions |= {STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums}
         self.shared = Shared(
             log,
             self.hub,
@@ -133,13 +113,19 @@ class Server:
                 retain_max_bytes=options.retain_max_bytes,
             ),
         )
-        self.iproto = Instance(self.shared, Functions(functions, log))
         self.users = StoreUsers(self.shared)
         self.listener = Listener(metrics=self.metrics, users=self.users, logins=self.shared.logins)
-        self.topics: StoredTopics | None = None
-        self.greenstack: list[GreenstackService] = []
+        around = Surroundings(
+            names=Names(options.follow, SCHEMES),
+            once=options.once,
+            caught_up=self.caught_up,
+            is_caught_up=lambda: self.is_caught_up,
+            calls={STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums},
+            functions=options.functions,
+        )
+        self.protocols = [one(self.shared, around) for one in wire_protocols()]
+        self._by_scheme = {name: one for one in self.protocols for name in one.schemes}
         self.runners: list[Runner] = []
-        self.tap: list[TapService] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -165,21 +151,9 @@ class Server:
         self.hub.committed()
         self.settled.committed()
 
-    def rights(self, link: Link) -> Rights:
-        """What the peer of a connection may do."""
-        return Rights(self.shared, link.user)
-
-    def tank(self, url: Url) -> TankService:
-        """The topics of the store, for one more address. Raises `ConfigError`."""
-        choice = Choice.of(url, "topics")
-        if self.topics is None:
-            self.topics = StoredTopics(self.log, read_only=self.options.read_only)
-        topics = self.topics
-        return TankService(
-            topics,
-            metrics=self.metrics,
-            shown=lambda link: ShownTopics(topics, self.rights(link), choice),
-        )
+    def protocol(self, scheme: str) -> WireProtocol:
+        """What serves and follows addresses of that scheme, one of `protocols.SCHEMES`."""
+        return self._by_scheme[scheme]
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
@@ -189,10 +163,8 @@ class Server:
         self._stop_listening = self.log.on_commit(self._committed)
         try:
             for url in self.options.listen:
-                service = _named(SERVICES, url, "listened on")(self, url)
-                await self._listen(url, service)
-                if isinstance(service, SynapseService) and (more := service.companion()):
-                    await self._listen(*more)
+                for where, service in self.protocol(url.scheme).services(url):
+                    await self._listen(where, service)
             if self.options.metrics is not None:
                 service = MetricsService(self.metrics)
                 await self.listener.listen(self.options.metrics, service, open_to="read them")
@@ -217,8 +189,8 @@ class Server:
 
     def runner(self, url: Url) -> Runner:
         """What follows that upstream, not begun. Raises `ConfigError`."""
-        source = _named(SOURCES, url, "followed")(self, url)
-        stall_seconds = _STALL_SECONDS.get(url.scheme, STALL_SECONDS)
+        source = self.protocol(url.scheme).source(url)
+        stall_seconds = SCHEMES[url.scheme].stall_seconds
         timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
         return Runner(source, metrics=self.metrics, timing=timing, once=self.options.once)
 
@@ -230,13 +202,9 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for service in self.greenstack:
-            service.close()
         await self.listener.close()
-        for tap in self.tap:
-            tap.close()
-        if self.topics is not None:
-            await self.topics.close()
+        for protocol in self.protocols:
+            await protocol.close()
         await self.shared.retention.close()
         self.hub.close()
         self.settled.close()
@@ -297,79 +265,8 @@ class Server:
                 for runner in self.runners
             ],
             "gaps": [asdict(gap) for gap in positions.gaps(self.log)[-STATUS_GAPS:]],
-            "topics": [] if self.topics is None else self.topics.status(),
-            "streams": [stream for service in self.tap for stream in service.status()],
-            "replicas": self.iproto.status(),
+            **{name: told for one in self.protocols for name, told in one.status().items()},
         }
-
-
-def _named(table: Mapping[str, T], url: Url, what: str) -> T:
-    try:
-        return table[url.scheme]
-    except KeyError:
-        raise ConfigError(
-            str(url), f"{url.scheme} cannot be {what}", hint=f"one of {', '.join(table)}"
-        ) from None
-
-
-def _tap(server: Server, url: Url) -> Service:
-    options = read_listen_options(url)
-    service = TapService(
-        server.shared,
-        url.path[0] if url.path else "",
-        options=options.stream,
-        encoding=options.encoding,
-        sweep_seconds=options.sweep_seconds,
-        must_login=options.must_login,
-        names=server.tap[0].names if server.tap else None,
-    )
-    server.tap.append(service)
-    return service
-
-
-def _greenstack(server: Server, url: Url) -> Service:
-    service = GreenstackService(
-        server.shared,
-        ready=server.caught_up,
-        is_ready=lambda: server.is_caught_up,
-        plain=url.option("plain") == "1",
-        sweep_seconds=option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
-    )
-    server.greenstack.append(service)
-    return service
-
-
-def _synapse(server: Server, url: Url) -> Service:
-    choice = Choice.of(url, "streams")
-    return SynapseService(
-        server.log,
-        server.settled,
-        read_options(url),
-        shown=lambda streams, link: Shown(streams, server.rights(link), choice),
-    )
-
-
-SERVICES: Final[Mapping[str, Callable[[Server, Url], Service]]] = {
-    "tarantool": lambda server, url: IprotoService(server.iproto),
-    "tank": lambda server, url: server.tank(url),
-    "tap": _tap,
-    "memcached": _tap,
-    "greenstack": _greenstack,
-    "synapse": _synapse,
-}
-
-SOURCES: Final[Mapping[str, Callable[[Server, Url], Source]]] = {
-    "tarantool": lambda server, url: TarantoolSource(server.shared, url),
-    "tank": lambda server, url: TankSource(url, server.log, names=server.names),
-    "synapse": lambda server, url: SynapseSource(url, server.log, once=server.options.once),
-    "synapse+redis": lambda server, url: SynapseRedisSource(
-        url, server.log, once=server.options.once
-    ),
-    "tap": lambda server, url: TapSource(server.shared, url, once=server.options.once),
-    "greenstack": lambda server, url: GreenstackSource(server.shared, url),
-}
-
-_STALL_SECONDS: Final[Mapping[str, float]] = {"tap": TAP_STALL_SECONDS}
 
 
 def raise_file_limit(wanted: int) -> int:

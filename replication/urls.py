@@ -2,115 +2,45 @@
 
 ``scheme://[user[:password]@]host[:port][/path…][?name=value&…]``
 
-=================  ======  =========================================================================
-scheme             port    path
-=================  ======  =========================================================================
-`tarantool`        3301    none
-`tank`             11011   `/topic` or `/topic/partition`; none when listening
-`tap`              11210   `/bucket`, may be missing
-`memcached`        11210   `/bucket`, may be missing; for listeners only
-`greenstack`       11210   `/bucket`, may be missing
-`synapse`          9092    none
-`synapse+redis`    6379    `/server_name`; for upstreams only
-=================  ======  =========================================================================
+Which schemes there are, with their ports, paths and options, say the folders of the protocols
+(`Scheme`); `logweir.replication.protocols` reads addresses of all of them.
 
 Names, passwords and paths may be percent-encoded. A host that stands alone is an IPv6 address in
 brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, so that nothing is
-reachable from outside unless it is asked for. Options: `tls=1` (upstreams: speak TLS), `ca=FILE`
-(trust these certificates and no others), `certificate=FILE`, `key=FILE` (what we show of ourselves:
-see `--tls-client-ca` of servers), `plain=1` (Greenstack listeners: passwords unencrypted
-from afar, too), `stall=SECONDS` (an upstream that says nothing for so long
-is given up), `anonymous=1` (Tarantool: no place in `_cluster`),
-`topics`, `skip` (Tank: see `logweir.replication.tank.follow.source`),
-`eof`, `expiry`, `byteorder`, `takeover`, `vbuckets` (TAP: see
-`logweir.replication.memcached.follow`),
-for listeners `from` (`logweir.replication.addresses`); `topics` of Tank listeners and `streams` of
-Synapse listeners narrow what is shown (`logweir.replication.service.rights`); for TAP listeners
-`form`,
-`value`, `sweep`, `noop`, `sasl` (`logweir.replication.memcached.serve.options`; `sweep` also for
-those of Greenstack), and those of Synapse upstreams (`logweir.replication.synapse.follow.source`).
+reachable from outside unless it is asked for. Options of every upstream: `tls=1` (speak TLS),
+`ca=FILE` (trust these certificates and no others), `certificate=FILE`, `key=FILE` (what we show of
+ourselves: see `--tls-client-ca` of servers), `stall=SECONDS` (one that says nothing for so long is
+given up); of every listener: `from` (`logweir.replication.addresses`).
 """
 
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from logweir.errors import ConfigError
 
 __all__ = [
-    "SCHEMES",
+    "STALL_SECONDS",
     "Scheme",
+    "Schemes",
     "Url",
     "option_names",
     "option_seconds",
-    "parse_listen_url",
-    "parse_url",
+    "read_listen_url",
+    "read_url",
+    "schemes_of",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """One kind of address. `path_names`: what the path holds; `required`: how many parts;
-    `listens_with_path`: whether a listener may have one; `listens`, `follows`: whether it is one of
-    listeners, of upstreams."""
-
-    name: str
-    port: int
-    path_names: tuple[str, ...] = ()
-    required: int = 0
-    listens_with_path: bool = False
-    listens: bool = True
-    follows: bool = True
-
-
-SCHEMES: Final[Mapping[str, Scheme]] = {
-    scheme.name: scheme
-    for scheme in (
-        Scheme("tarantool", 3301),
-        Scheme("tank", 11011, ("topic", "partition")),
-        Scheme("tap", 11210, ("bucket",), listens_with_path=True),
-        Scheme("memcached", 11210, ("bucket",), listens_with_path=True, follows=False),
-        Scheme("greenstack", 11210, ("bucket",)),
-        Scheme("synapse", 9092),
-        Scheme("synapse+redis", 6379, ("server_name",), 1, listens=False),
-    )
-}
+STALL_SECONDS: Final = 30.0
+"""An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 _SECONDS_MAX: Final = 1e6
-OPTIONS: Final = frozenset(
-    [
-        *("tls", "ca", "anonymous", "eof", "expiry", "byteorder", "dialect", "server_name", "http"),
-        *("auth_file", "start", "name", "on_long_row", "relay_up", "keep"),
-        *("form", "value", "sweep", "noop", "sasl", "takeover", "vbuckets", "stall"),
-        *("plain", "topics", "skip", "streams", "from", "certificate", "key"),
-    ]
-)
-WRITER_OPTION: Final = "http."
-"""Before the name of one of a homeserver's writers: that writer's own `http`."""
-
-_TAP_OPTIONS: Final = frozenset(("form", "value", "sweep", "noop", "sasl"))
-LISTEN_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "tap": _TAP_OPTIONS,
-    "memcached": _TAP_OPTIONS,
-    "synapse": frozenset(
-        (
-            "dialect",
-            "server_name",
-            "http",
-            "auth_file",
-            "on_long_row",
-            "relay_up",
-            "keep",
-            "streams",
-        )
-    ),
-    "greenstack": frozenset(("plain", "sweep")),
-    "tank": frozenset(("topics",)),
-}
-"""What may stand in the address of a listener, by scheme; `from` in every one."""
+_OPTIONS: Final = frozenset(("tls", "ca", "certificate", "key", "stall", "name"))
+_LISTEN_OPTIONS: Final = frozenset(("from",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +71,38 @@ class Url:
         return self.option(name).lower() in ("1", "on", "true", "yes")
 
 
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One kind of address. `path_names`: what the path holds; `required`: how many parts;
+    `listens_with_path`: whether a listener may have one; `listens`, `follows`: whether it is one of
+    listeners, of upstreams; `options`, `listen_options`: what may stand in an upstream's and a
+    listener's address besides what may stand in each, a name that ends with a point for all that
+    begin so; `stall_seconds`: how long an upstream may say nothing, unless its address says;
+    `fills`: (kind, name here, part) of what an upstream's address tells that it fills, see
+    `replication.service.names`."""
+
+    name: str
+    port: int
+    path_names: tuple[str, ...] = ()
+    required: int = 0
+    listens_with_path: bool = False
+    listens: bool = True
+    follows: bool = True
+    options: frozenset[str] = frozenset()
+    listen_options: frozenset[str] = frozenset()
+    stall_seconds: float = STALL_SECONDS
+    fills: Callable[[Url], Iterable[tuple[str, str, str]]] = lambda url: ()
+
+
+Schemes = Mapping[str, Scheme]
+"""By name."""
+
+
+def schemes_of(*schemes: Scheme) -> Schemes:
+    """Schemes by their names."""
+    return {scheme.name: scheme for scheme in schemes}
+
+
 def option_seconds(url: Url, name: str, default: float, *, may_be_zero: bool = False) -> float:
     """An option of an address that is a time. Raises `ConfigError`."""
     text = url.option(name)
@@ -169,16 +131,16 @@ def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:
     return ConfigError(f"address {shown!r}", message, origin=origin, hint=hint)
 
 
-def _scheme(text: str, origin: str, is_listener: bool) -> Scheme:
+def _scheme(text: str, schemes: Schemes, origin: str, is_listener: bool) -> Scheme:
     """The scheme of an address. Raises `ConfigError` where it has none, or an unsuitable one."""
     name, separator, _ = text.partition("://")
-    fitting = [one for one in SCHEMES.values() if (one.listens if is_listener else one.follows)]
+    fitting = [one for one in schemes.values() if (one.listens if is_listener else one.follows)]
     known = ", ".join(one.name for one in fitting)
     if not separator:
         example = text.rsplit("@", 1)[-1] or "host"
         hint = f"write tarantool://{example}, or another scheme: {known}"
         raise _refuse(text, origin, "it does not begin with a scheme", hint)
-    scheme = SCHEMES.get(name)
+    scheme = schemes.get(name)
     what = "listened on" if is_listener else "followed"
     if scheme is None:
         hint = f"those that can be {what}: {known}"
@@ -188,12 +150,16 @@ def _scheme(text: str, origin: str, is_listener: bool) -> Scheme:
     return scheme
 
 
-def _is_option(key: str) -> bool:
-    return key in OPTIONS or (key.startswith(WRITER_OPTION) and key != WRITER_OPTION)
+def _takes(options: frozenset[str], key: str) -> bool:
+    """Whether `key` is among them, or begins as one that ends with a point."""
+    head, _, rest = key.partition(".")
+    return (f"{head}." if rest else key) in options and not key.endswith(".")
 
 
-def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
-    scheme = _scheme(text, origin, is_listener)
+def _parse(
+    text: str, schemes: Schemes, origin: str, default_host: str, is_listener: bool
+) -> tuple[Url, Scheme]:
+    scheme = _scheme(text, schemes, origin, is_listener)
     form = f"write {scheme.name}://host:{scheme.port}" + "".join(
         f"/{part}" for part in scheme.path_names
     )
@@ -217,11 +183,7 @@ def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
     least = 0 if is_listener else scheme.required
     if not least <= len(path) <= len(scheme.path_names) or "" in path:
         raise _refuse(text, origin, "its path does not fit", form)
-    unknown = sorted(key for key, _ in options if not _is_option(key))
-    if unknown:
-        known = ", ".join(sorted(OPTIONS))
-        raise _refuse(text, origin, f"option {unknown[0]!r} is not known", f"known are {known}")
-    return Url(
+    url = Url(
         scheme=scheme.name,
         host=host,
         port=scheme.port if port is None else port,
@@ -230,32 +192,39 @@ def _parse(text: str, origin: str, default_host: str, is_listener: bool) -> Url:
         path=path,
         options=tuple(options),
     )
+    return url, scheme
 
 
-def parse_url(text: str, *, origin: str = "argument") -> Url:
+def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
     """Read the address of an upstream. `origin`: where it was written, for the error.
 
     Raises `ConfigError`, in which a password is not shown.
     """
-    url = _parse(text, origin, "", is_listener=False)
+    url, scheme = _parse(text, schemes, origin, "", is_listener=False)
     if url.port == 0:
         raise _refuse(text, origin, "port 0 cannot be connected to", "name the port")
+    allowed = scheme.options | _OPTIONS
+    unknown = sorted(key for key, _ in url.options if not _takes(allowed, key))
+    if unknown:
+        known = ", ".join(sorted(allowed))
+        message = f"an upstream of {url.scheme} has no option {unknown[0]!r}"
+        raise _refuse(text, origin, message, f"it has {known}")
     return url
 
 
-def parse_listen_url(text: str, *, origin: str = "argument") -> Url:
-    """Read the address of a listener: no user; a path only for a bucket; host 127.0.0.1 unless
-    given; port 0: any; options those of `LISTEN_OPTIONS`.
+def read_listen_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
+    """Read the address of a listener: no user; a path only where `Scheme.listens_with_path`; host
+    127.0.0.1 unless given; port 0: any.
 
     Raises `ConfigError`.
     """
-    url = _parse(text, origin, "127.0.0.1", is_listener=True)
-    allowed = LISTEN_OPTIONS.get(url.scheme, frozenset()) | {"from"}
-    refused = sorted({key for key, _ in url.options} - allowed)
+    url, scheme = _parse(text, schemes, origin, "127.0.0.1", is_listener=True)
+    allowed = scheme.listen_options | _LISTEN_OPTIONS
+    refused = sorted(key for key, _ in url.options if not _takes(allowed, key))
     plain = f"write {url.scheme}://{url.host}:{url.port}"
     if url.user or url.password:
         raise _refuse(text, origin, "a listener has no user and no password", plain)
-    if url.path and not SCHEMES[url.scheme].listens_with_path:
+    if url.path and not scheme.listens_with_path:
         raise _refuse(text, origin, f"a listener of {url.scheme} has no path", plain)
     if refused:
         known = f"it has {', '.join(sorted(allowed))}"

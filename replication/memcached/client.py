@@ -24,8 +24,9 @@ from logweir.errors import SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.link import client_tls
 from logweir.replication.memcached.client_session import ConsumerSession, Refused, StreamEvent
+from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.messages import Connect, TapMessage
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Url, read_url
 
 __all__ = ["TapStream"]
 
@@ -44,7 +45,7 @@ class TapStream:
     def __init__(
         self, url: Url | str, connect: Connect, *, idle_seconds: float | None = None
     ) -> None:
-        self.url = parse_url(url) if isinstance(url, str) else url
+        self.url = read_url(url, SCHEMES) if isinstance(url, str) else url
         self._session = ConsumerSession(
             connect,
             user=self.url.user,

@@ -44,9 +44,6 @@ named.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from array import array
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -61,6 +58,7 @@ from logweir.replication.bucket.item import (
     VbucketState,
     unpack_item,
 )
+from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
@@ -71,22 +69,20 @@ from logweir.replication.memcached.client_session import (
     StreamEvent,
 )
 from logweir.replication.memcached.serve.commands import Executor, item_of
+from logweir.replication.memcached.wire.address import vbuckets_of
 from logweir.replication.memcached.wire.codec import Opcode, Status
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.service.names import local_name, vbuckets_of
+from logweir.replication.service.names import local_name
 from logweir.replication.service.shared import Shared
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
-__all__ = ["STALL_SECONDS", "SeenKeys", "TapSource"]
+__all__ = ["TapSource"]
 
 _log = get_logger("logweir.replication.tap")
-
-STALL_SECONDS: Final = 450.0
-"""A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
 
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
 _DUMP: Final = Option.DUMP | Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
@@ -95,35 +91,6 @@ _TAKEOVER: Final = "takeover"
 _EOFS: Final = ("", "whole")
 _EXPIRIES: Final = ("ignore", "relative", "absolute")
 _ACTIVE: Final = int(VbucketState.ACTIVE)
-
-
-class SeenKeys:
-    """A set of keys that takes 8 bytes for each: their hashes. Ask only after all were added."""
-
-    def __init__(self, salt: bytes) -> None:
-        self._salt = salt
-        self._hashes = array("Q")
-        self._is_sorted = False
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def add(self, key: bytes) -> None:
-        """Note a key."""
-        self._hashes.append(self._hash(key))
-        self._is_sorted = False
-
-    def __contains__(self, key: bytes) -> bool:
-        if not self._is_sorted:
-            self._hashes = array("Q", sorted(self._hashes))
-            self._is_sorted = True
-        wanted = self._hash(key)
-        place = bisect_left(self._hashes, wanted)
-        return place < len(self._hashes) and self._hashes[place] == wanted
-
-    def _hash(self, key: bytes) -> int:
-        digest = hashlib.blake2b(key, digest_size=8, key=self._salt).digest()
-        return int.from_bytes(digest, "little")
 
 
 class _Upstream:

@@ -8,15 +8,14 @@ Upstreams of one kind may share a topic or bucket if each names its own partitio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from logweir.errors import ConfigError
-from logweir.replication.bucket.item import DEFAULT_BUCKET, VBUCKETS
-from logweir.replication.urls import Url
+from logweir.replication.urls import Schemes, Url
 
-__all__ = ["Names", "local_name", "vbuckets_of"]
+__all__ = ["Names", "local_name"]
 
 _PARTS: Final = {"topic": "partition", "bucket": "vbucket"}
 
@@ -40,16 +39,16 @@ class _Filled:
 class Names:
     """The topics, buckets and streams that the upstreams of one server fill, and which does.
 
-    `urls`: the upstreams; what their addresses tell is claimed. Raises `ConfigError` where two of
-    them meet, and for vbuckets that are none.
+    `urls`: the upstreams; what their addresses tell (`Scheme.fills`) is claimed. Raises
+    `ConfigError` where two of them meet, and for vbuckets that are none.
     """
 
-    def __init__(self, urls: Iterable[Url] = ()) -> None:
+    def __init__(self, urls: Iterable[Url] = (), schemes: Schemes | None = None) -> None:
         self._filled: dict[str, _Filled] = {}
         seen: set[str] = set()
         for url in urls:
             source = str(url)
-            for kind, name, part in _told_by(url):
+            for kind, name, part in (schemes or {})[url.scheme].fills(url):
                 if source in seen:
                     raise _meeting(source, name, "", source)
                 self.claim(kind, name, part, source)
@@ -78,36 +77,7 @@ def _meeting(source: str, name: str, part: str, owner: str) -> ConfigError:
     )
 
 
-def _told_by(url: Url) -> Iterator[tuple[str, str, str]]:
-    """Kind, name here and part of what an address tells that it fills."""
-    name = url.option("name")
-    if url.scheme == "tank":
-        if url.path:  # with `skip` the broker has to tell which partitions are left
-            rest = "*" if url.option("skip") else ""
-            part = (url.path[1].lstrip("0") or "0") if len(url.path) > 1 else rest
-            yield "topic", local_name(name, url.path[0]), part
-    elif url.scheme in ("tap", "greenstack"):
-        bucket = local_name(name, url.path[0] if url.path else DEFAULT_BUCKET)
-        vbuckets = vbuckets_of(url) if url.scheme == "tap" else ()
-        for part in map(str, sorted(vbuckets)) if vbuckets else ("",):
-            yield "bucket", bucket, part
-    elif url.scheme.startswith("synapse"):
-        yield "stream", f"synapse_{local_name(name, '*')}", ""
-
-
 def local_name(name: str, theirs: str) -> str:
     """What a topic, bucket or stream is called here. `name`: the option of the address, "" for
     none."""
     return f"{name}_{theirs}" if name else theirs
-
-
-def vbuckets_of(url: Url) -> frozenset[int]:
-    """The vbuckets that an address names, none for all. Raises `ConfigError`."""
-    found: set[int] = set()
-    for part in filter(None, url.option("vbuckets").split(",")):
-        first, _, last = part.partition("-")
-        last = last or first
-        if not (first.isdecimal() and last.isdecimal() and int(last) < VBUCKETS):
-            raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
-        found.update(range(int(first), int(last) + 1))
-    return frozenset(found)

@@ -45,6 +45,7 @@ from logweir.replication.runner import Timing
 from logweir.replication.synapse.client_session import Event, FollowerSession, Greeted
 from logweir.replication.synapse.follow.catchup import Sources
 from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.synapse.wire.codec import Dialect, decode_row_value
 from logweir.replication.synapse.wire.units import (
     Change,
@@ -56,7 +57,7 @@ from logweir.replication.synapse.wire.units import (
     Units,
     size_of,
 )
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Url, read_url
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.newfile import replace_file
 
@@ -135,7 +136,7 @@ class Follower(Closing):
         name: str = "logweir-client",
         timing: Timing | None = None,
     ) -> None:
-        self.url = parse_url(url) if isinstance(url, str) else url
+        self.url = read_url(url, SCHEMES) if isinstance(url, str) else url
         if self.url.scheme != "synapse":
             raise ConfigError("url", f"{self.url.scheme} is not followed here", hint="synapse://…")
         if start not in ("now", "all"):

@@ -187,7 +187,7 @@ def served(folder: Path, commit: Commit) -> None:
     from interop.kvclient import KvClient, store
     from interop.serving import Serving
     from logweir.replication.iproto.follow.join import join
-    from logweir.replication.urls import parse_listen_url
+    from logweir.replication.protocols import parse_listen_url
 
     schemes = ("tarantool", "memcached", "tank", "greenstack")
     listen = [parse_listen_url(f"{scheme}://:0") for scheme in schemes]

@@ -24,7 +24,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.replication.bucket.item import Item, pack_item
 from logweir.replication.iproto.follow.join import join
-from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.replication.protocols import parse_listen_url, parse_url
 
 pytestmark = [pytest.mark.tarantool, pytest.mark.kill]
 

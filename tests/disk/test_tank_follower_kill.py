@@ -20,13 +20,13 @@ from disk.test_failpoints import forked, kill
 
 import logweir
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.stream.positions import GAP_SPACE, POSITION_SPACE, gaps, position
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.tank.wire.messages import PublishPart, PublishResult
 from logweir.replication.topic.bundle import Message, encode_bundle
-from logweir.replication.urls import parse_url
 from logweir.store import Log
 from logweir.store.state import layers
 from logweir.wal import failpoint

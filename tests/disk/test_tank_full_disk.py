@@ -11,6 +11,7 @@ from support.loops import run
 from support.places import mounted
 
 import logweir
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client.connection import Connection
 from logweir.replication.tank.wire.messages import (
@@ -22,7 +23,6 @@ from logweir.replication.tank.wire.messages import (
     PublishResult,
 )
 from logweir.replication.topic.bundle import Message, encode_bundle
-from logweir.replication.urls import parse_listen_url
 
 DISK_BYTES = 24 * 1024 * 1024
 FILLER_BYTES = 12 * 1024 * 1024

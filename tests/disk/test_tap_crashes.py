@@ -32,7 +32,7 @@ from logweir.replication.memcached.wire.messages import (
     decode_tap,
     encode_connect,
 )
-from logweir.replication.urls import parse_url
+from logweir.replication.protocols import parse_url
 
 CODE = "from logweir.tools.cli.main import run; run()"
 KEYS = 300

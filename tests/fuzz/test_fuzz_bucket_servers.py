@@ -34,7 +34,7 @@ from logweir.replication.memcached.wire.messages import (
     encode_connect,
     encode_tap,
 )
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 from logweir.wal.vclock import VClock
 
 SEED = 11213

@@ -32,13 +32,14 @@ from logweir.replication.greenstack.wire.messages import decode_ack
 from logweir.replication.memcached.serve.options import ListenOptions, read_listen_options
 from logweir.replication.memcached.wire.codec import Opcode, Packet, PacketBuffer
 from logweir.replication.memcached.wire.messages import TapMessage, encode_tap
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.stream import positions
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.units import Cursor, Unit
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.wire.messages import PublishPart, PublishResult
 from logweir.replication.topic.spaces import TOPIC_SPACE
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 from logweir.store import Log
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import Key, RowType

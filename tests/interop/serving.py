@@ -11,7 +11,8 @@ from typing import Any, Self
 
 import logweir
 from logweir.replication import server as serving
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.protocols import parse_listen_url
+from logweir.replication.urls import Url
 
 
 class Serving:

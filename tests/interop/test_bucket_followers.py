@@ -27,8 +27,8 @@ from logweir.replication.greenstack.wire.messages import StreamOpen
 from logweir.replication.memcached.serve import endpoint
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.stream import positions
-from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.wal.vclock import VClock
 
 BOTH = pytest.mark.parametrize("scheme", ["tap", "greenstack"])

@@ -20,7 +20,7 @@ from support.waiting import until
 import logweir
 from interop.contractsides import SIDES, Changing, Side
 from interop.serving import Serving
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 from logweir.wal.vclock import VClock
 
 pytestmark = pytest.mark.kill

@@ -22,9 +22,10 @@ from logweir.replication.greenstack.follow.incoming import CaughtUp, Rows
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.stream.hub import Hub
 from logweir.replication.tank.client.sync import Client as TankClient
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock

@@ -20,9 +20,9 @@ from logweir.replication.greenstack.wire.messages import (
     decode_get_answer,
     encode_remove,
 )
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import shared as service
 from logweir.replication.service.shared import Shared
-from logweir.replication.urls import parse_listen_url
 from logweir.store.commit.queue import Job
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack

@@ -40,11 +40,11 @@ from logweir.replication.greenstack.wire.messages import (
     Operation,
     encode_remove,
 )
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState, Timing
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
 from logweir.replication.stream import positions
-from logweir.replication.urls import parse_listen_url, parse_url
 
 
 def serve(folder: Path, **options: Any) -> Serving:

@@ -15,9 +15,9 @@ from interop.gsraw import RawClient, mutation
 from interop.serving import Serving
 from logweir.errors import Unreachable
 from logweir.replication.greenstack.wire.codec import Flag, Frame
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Timing
 from logweir.replication.stream import positions
-from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store import Log
 
 pytestmark = pytest.mark.kill
@@ -65,7 +65,7 @@ def check_whole(log: Log) -> None:
 def pushed_rows(server: Serving) -> int:
     """Rows that were pushed on the streams that are open."""
     try:
-        conversations = tuple(server.server.greenstack[0].conversations)
+        conversations = tuple(server.server.protocol("greenstack").made[0].conversations)
         streams = [stream for one in conversations for stream in tuple(one.streams.values())]
     except RuntimeError:  # one came or went meanwhile, in the server's thread
         return 0

@@ -42,7 +42,7 @@ from logweir.replication.greenstack.wire.messages import (
     NoticeCode,
     encode_opened,
 )
-from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.wal import failpoint
 from logweir.wal.filesystem import OS
 from logweir.wal.vclock import VClock

@@ -21,7 +21,7 @@ from logweir.replication.greenstack.wire.messages import MarkKind, MutationAnswe
 from logweir.replication.memcached.wire.codec import Opcode as Tap
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 from logweir.store import open as open_store
 from logweir.store.state import layers
 from logweir.wal.mp import unpack

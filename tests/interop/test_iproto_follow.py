@@ -17,8 +17,9 @@ import logweir
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.replication.iproto.follow.join import join
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Url
 
 pytestmark = pytest.mark.tarantool
 

@@ -25,9 +25,9 @@ from logweir.replication.iproto.client_session import Rows, Subscribed
 from logweir.replication.iproto.follow.upstream import connect
 from logweir.replication.iproto.wire import codec
 from logweir.replication.iproto.wire.runs import Run
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.service import users
-from logweir.replication.urls import parse_url
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 

@@ -11,7 +11,7 @@ import pytest
 from interop.realtarantool import RealTarantool
 from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.replication.iproto.follow.join import join
-from logweir.replication.urls import parse_url
+from logweir.replication.protocols import parse_url
 from logweir.wal.vclock import VClock
 
 pytestmark = pytest.mark.tarantool

@@ -30,8 +30,9 @@ from logweir.errors import ConfigError, RequestError, Unreachable
 from logweir.replication.iproto.client.status import fetch_status
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.listener import server_tls
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Url
 from logweir.tools.cli import serve
 from logweir.tools.cli.configfile import read_config
 

@@ -11,7 +11,7 @@ from interop.realtarantool import RealTarantool
 from logweir.errors import RequestError, Unreachable
 from logweir.replication.iproto.client import open_client
 from logweir.replication.iproto.client.play import play
-from logweir.replication.urls import parse_url
+from logweir.replication.protocols import parse_url
 
 pytestmark = pytest.mark.tarantool
 

@@ -91,4 +91,4 @@ def test_silent_replica_is_told_and_dropped(tmp_path: Path) -> None:
         assert int(answer.error().code) == 115
         with pytest.raises(EOFError):
             client.receive()
-        serving.wait(lambda: not serving.server.iproto.followers)
+        serving.wait(lambda: not serving.server.protocol("tarantool").instance.followers)

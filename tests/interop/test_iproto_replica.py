@@ -73,8 +73,8 @@ def test_replica_joins_follows_and_restarts(tmp_path: Path) -> None:
         log.truncate("l")
         with replica:
             until(lambda: equal(serving, replica))
-            serving.wait(lambda: bool(serving.server.iproto.followers))
-            (follower,) = serving.server.iproto.followers.values()
+            serving.wait(lambda: bool(serving.server.protocol("tarantool").instance.followers))
+            (follower,) = serving.server.protocol("tarantool").instance.followers.values()
             serving.wait(lambda: follower.acknowledged == log.vclock.without_local())
             assert follower.replica_id == 2
 

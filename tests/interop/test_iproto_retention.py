@@ -71,7 +71,7 @@ def test_follower_above_the_bound_is_warned_of_and_evicted(
         fill(serving)
         vclock = dict(join(client).body[0x26])
         subscribe(client, vclock)
-        serving.wait(lambda: INSTANCE in serving.server.iproto.followers)
+        serving.wait(lambda: INSTANCE in serving.server.protocol("tarantool").instance.followers)
         metrics = serving.server.metrics
         grow(serving.log, 35_000)
         serving.wait(lambda: "retention.behind" in caplog.text)
@@ -118,7 +118,7 @@ def test_positions_survive_a_restart(tmp_path: Path) -> None:
         serving.log.insert("t", (1,))
         ack = {1: serving.log.vclock[1]}
         client.send(encode_request(0, 0, {0x26: ack}))
-        follower = serving.server.iproto.followers
+        follower = serving.server.protocol("tarantool").instance.followers
         serving.wait(lambda: any(dict(one.acknowledged) == ack for one in follower.values()))
     with logweir.open(tmp_path) as log:
         assert log.status()["followers"][NAME][1] == ack[1]

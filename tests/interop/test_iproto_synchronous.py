@@ -23,7 +23,8 @@ from interop.serving import Serving
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.iproto.wire.codec import RequestType
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.protocols import parse_url
+from logweir.replication.urls import Url
 from logweir.wal.xrow import RowType
 
 pytestmark = pytest.mark.tarantool

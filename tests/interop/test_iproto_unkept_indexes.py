@@ -13,7 +13,7 @@ from interop.serving import Serving
 from interop.test_iproto_cli import told
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto.follow.join import join
-from logweir.replication.urls import parse_url
+from logweir.replication.protocols import parse_url
 from logweir.wal.mp import Value
 
 pytestmark = pytest.mark.tarantool

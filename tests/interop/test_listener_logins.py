@@ -23,8 +23,8 @@ from logweir.replication.link import Link
 from logweir.replication.logins import Logins
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.urls import parse_listen_url, parse_url
 
 WRONG = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ann\0wrong")
 

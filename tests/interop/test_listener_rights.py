@@ -16,6 +16,7 @@ from support.synapseclient import Client as Follower
 
 from interop.serving import Serving
 from logweir.errors import ConfigError, LogweirError, PeerRefused
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.rights import Rights
@@ -30,7 +31,6 @@ from logweir.replication.tank.wire.messages import (
     PublishResult,
 )
 from logweir.replication.topic.bundle import Message, encode_bundle
-from logweir.replication.urls import parse_listen_url
 
 READ, WRITE, CREATE = Privilege.READ, Privilege.WRITE, Privilege.CREATE
 BUNDLE = encode_bundle([Message(0, 5, None, b"x")])

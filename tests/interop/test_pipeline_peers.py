@@ -20,8 +20,8 @@ from logweir.pipeline.landing import land
 from logweir.pipeline.options import ScanOptions, SinkOptions
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.peersources import PeerReader, PeerStream, TopicReader, TopicStream
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.tank.client import Client
-from logweir.replication.urls import parse_listen_url
 from logweir.wal.mp import pack
 
 

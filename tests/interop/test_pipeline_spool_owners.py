@@ -79,7 +79,7 @@ ORPHAN = """
 import os, sys
 from logweir.errors import SourceStopped
 from logweir.pipeline.spool import taken
-from logweir.replication.urls import parse_url
+from logweir.replication.protocols import parse_url
 
 if os.fork():
     with open(sys.argv[3]) as told:

@@ -33,8 +33,8 @@ from logweir.pipeline.spoolsources import SpoolReader, SpoolStream
 from logweir.pipeline.tail import Tail
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Option, TapMessage, encode_tap
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.stream import positions
-from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.wal import failpoint
 from logweir.wal.mp import unpack
 

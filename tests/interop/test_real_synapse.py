@@ -13,10 +13,10 @@ import logweir
 from interop.realsynapse import RealSynapse, RedisServer, ReferenceFollower, python_of
 from interop.serving import Serving
 from interop.synapsemodel import wire_rows
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
 from logweir.replication.synapse.wire.codec import Dialect
-from logweir.replication.urls import parse_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.synapse]
 

@@ -30,8 +30,9 @@ from logweir.replication.greenstack.follow.incoming import CaughtUp, Rows
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.tank.client.sync import Client as TankClient
-from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.replication.urls import Url
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import logweir
 from interop.serving import Serving
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.stream import positions
 from logweir.replication.stream.recorded import read_folder
-from logweir.replication.urls import parse_listen_url
 from logweir.store import Log
 
 PROGRAM = Path(sys.executable).parent / "logweir"

@@ -13,9 +13,9 @@ from support.synapseclient import Client
 
 from interop.serving import Serving
 from logweir.errors import ConfigError, SourceStopped
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.client import Follower, Missing, Rows
-from logweir.replication.urls import parse_listen_url
 
 FAST = Timing(first_seconds=0.001, max_seconds=0.01)
 

@@ -17,13 +17,13 @@ import logweir
 from interop.serving import Serving
 from interop.synapsemodel import Peer, lines_of, wire, wire_rows
 from logweir.limits import HUB_STEP_BYTES, SYNAPSE_OUTPUT_HIGH_BYTES
-from logweir.replication import server as serving
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.client_session import Greeted
 from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.serve.protocol import SynapseProtocol
 from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.synapse.wire.units import Change
-from logweir.replication.urls import parse_listen_url, parse_url
 
 
 def ingest(folder: Path, name: str) -> None:
@@ -244,14 +244,14 @@ def test_follower_that_takes_nothing_is_told_that_it_failed_to_keep_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is on its way arrives, then ERROR and the end; the others have everything."""
-    made = serving.SERVICES["synapse"]
+    made = SynapseProtocol.services
 
-    def impatient(server: Any, url: Any) -> Any:
-        service = made(server, url)
+    def impatient(self: Any, url: Any) -> Any:
+        ((where, service),) = made(self, url)
         service.options = replace(service.options, stall_seconds=0.5)
-        return service
+        return [(where, service)]
 
-    monkeypatch.setitem(serving.SERVICES, "synapse", impatient)
+    monkeypatch.setattr(SynapseProtocol, "services", impatient)
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
         space(server)
         with Client(server.port) as stuck, Client(server.port) as other:

@@ -12,11 +12,11 @@ from support.synapseclient import Client
 import logweir
 from interop.serving import Serving
 from logweir.errors import ConfigError, SourceStopped
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.codec import encode_row
 from logweir.replication.synapse.wire.units import Cursor, Unit
-from logweir.replication.urls import parse_listen_url, parse_url
 
 
 def homeserver(stack: ExitStack, folder: Path, name: str, rows: int) -> Serving:

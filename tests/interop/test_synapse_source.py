@@ -14,10 +14,10 @@ import pytest
 import logweir
 from interop.synapsehttp import listening
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import Runner, SourceState, Timing
 from logweir.replication.stream import positions
 from logweir.replication.synapse.follow.source import SynapseSource
-from logweir.replication.urls import parse_url
 from logweir.store import Log
 
 SECONDS = 30.0

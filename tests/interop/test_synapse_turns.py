@@ -16,11 +16,11 @@ from support.synapseclient import Client
 
 from interop.serving import Serving
 from logweir.replication.httpsession import Request
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.synapse.serve.endpoint import Conversation
 from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.serve.updates import UpdatesService
-from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store import Log
 from logweir.wal.directory import scan_directory
 

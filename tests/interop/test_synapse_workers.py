@@ -15,10 +15,10 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.synapsemodel import wire_rows
 from interop.test_real_synapse import follows, has_all, stored
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.stream import positions
 from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.tank.client import Client
-from logweir.replication.urls import parse_listen_url, parse_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.synapse]
 

@@ -16,10 +16,11 @@ import redis
 from interop.realsynapse import RedisServer
 from interop.serving import Serving
 from interop.synapsehttp import listening
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
 from logweir.replication.synapse.follow import catchup
-from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.replication.urls import Url
 
 CHANNEL = "logweir.test"
 Rows = dict[int, list[Any]]

@@ -22,13 +22,14 @@ import pytest
 import logweir
 from interop.serving import Serving
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.stream.positions import gaps
 from logweir.replication.tank.client.sync import Client
 from logweir.replication.tank.follow.importer import import_folder
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.topic.bundle import decode_bundle
-from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.replication.urls import Url
 
 pytestmark = pytest.mark.skipif(
     shutil.which("tank") is None or shutil.which("tank-cli") is None,

@@ -21,12 +21,13 @@ from logweir.replication.greenstack.wire.codec import Frame
 from logweir.replication.greenstack.wire.codec import Opcode as GsOpcode
 from logweir.replication.greenstack.wire.messages import encode_remove
 from logweir.replication.memcached.wire.codec import Opcode, Packet
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank import client as aio
 from logweir.replication.tank.client import Record
 from logweir.replication.tank.client.sync import Client
 from logweir.replication.topic.spaces import set_config
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import decode_row
 

@@ -10,7 +10,7 @@ from interop.kvclient import KvClient, store
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.replication.memcached.wire.codec import Opcode, Packet
-from logweir.replication.urls import parse_listen_url, parse_url
+from logweir.replication.protocols import parse_listen_url, parse_url
 
 pytestmark = pytest.mark.tarantool
 

@@ -14,9 +14,9 @@ from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.replication.memcached.client import TapStream
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Connect, Option, TapMessage
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
-from logweir.replication.urls import parse_listen_url, parse_url
 
 
 def test_a_dump_is_iterated_to_its_end(tmp_path: Path) -> None:

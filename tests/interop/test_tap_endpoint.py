@@ -25,9 +25,9 @@ from logweir.replication.memcached.wire.messages import (
     encode_connect,
     encode_tap,
 )
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
 from logweir.replication.service.verifiers import verifier
-from logweir.replication.urls import parse_listen_url
 from logweir.wal.failpoint import arm, disarm
 
 FUTURE = 2**64 - 1

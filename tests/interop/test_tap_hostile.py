@@ -130,7 +130,8 @@ def test_answers_of_a_consumer_that_is_busy_or_refuses(tmp_path: Path) -> None:
     other status ends the connection, and the name goes on behind what was acknowledged."""
     wanted = Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE)
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        server.server.tap[0].options = StreamOptions(backoff_seconds=0.05, ack_interval_packets=2)
+        (tap,) = server.server.protocol("tap").made
+        tap.options = StreamOptions(backoff_seconds=0.05, ack_interval_packets=2)
         with KvClient(server.port) as consumer:
             consumer.socket.sendall(encode_connect(wanted))
             opening = consumer.receive()
@@ -173,7 +174,8 @@ def test_a_consumer_that_stops_acknowledging_is_cut_off_and_goes_on_later(tmp_pa
     that it had not acknowledged."""
     wanted = Connect(b"n", ACK | Option.BACKFILL, backfill=FUTURE)
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:
-        server.server.tap[0].options = StreamOptions(grace_seconds=0.3, window_packets=5)
+        (tap,) = server.server.protocol("tap").made
+        tap.options = StreamOptions(grace_seconds=0.3, window_packets=5)
         with KvClient(server.port) as consumer:
             stream = consumer.stream(wanted)
             next(stream)

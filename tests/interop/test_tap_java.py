@@ -14,7 +14,7 @@ from support.tapmodel import DATA
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.replication.memcached.wire.codec import Opcode, Packet
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 
 JAR = Path("/usr/share/java/spymemcached.jar")
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 
 pytestmark = pytest.mark.skipif(
     shutil.which("memcached") is None, reason="no `memcached` program on this machine"

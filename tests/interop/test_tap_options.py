@@ -35,9 +35,9 @@ from logweir.replication.memcached.wire.messages import (
     encode_connect,
     encode_tap,
 )
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
-from logweir.replication.urls import parse_listen_url
 from logweir.wal.mp import unpack
 
 NUMBERED = [("id", "unsigned"), ("name", "string")]

@@ -22,10 +22,10 @@ from logweir.errors import ConfigError
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Opaque, Option, TapMessage, decode_tap
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
-from logweir.replication.urls import parse_url
 from logweir.wal.mp import unpack
 
 

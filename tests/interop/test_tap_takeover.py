@@ -16,9 +16,9 @@ from logweir.replication.memcached.wire.messages import (
     Option,
     encode_connect,
 )
+from logweir.replication.protocols import parse_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
-from logweir.replication.urls import parse_url
 
 
 def rows(server: Serving) -> list[tuple[Any, ...]]:

@@ -13,11 +13,11 @@ import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.errors import ConfigError
+from logweir.replication.protocols import SCHEMES, parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.service.names import Names
-from logweir.replication.urls import parse_listen_url, parse_url
 
-SCHEMES = ["tap", "greenstack"]
+FILLERS = ["tap", "greenstack"]
 MEETING = [
     ("tank://h/t", "tank://i/t", "'t'"),
     ("tank://h/t", "tank://i/t/1", "'t'"),
@@ -50,7 +50,7 @@ def test_addresses_that_meet_are_refused(first: str, second: str, what: str) -> 
     """With both, and what would be filled twice, as it was written."""
     one, two = parse_url(first), parse_url(second)
     with pytest.raises(ConfigError, match="name=two") as caught:
-        Names([one, two])
+        Names([one, two], SCHEMES)
     said = str(caught.value)
     assert said.startswith(f"address {two} (upstreams): it fills {what} here, as does {one} Hint")
 
@@ -60,7 +60,7 @@ def test_addresses_that_do_not_meet_are_taken(urls: tuple[str, str]) -> None:
     """In both orders; each fills something of its own then."""
     first, second = map(parse_url, urls)
     for order in ((first, second), (second, first)):
-        names = Names(order)
+        names = Names(order, SCHEMES)
         names.claim("topic", "more", "", urls[0])
         with pytest.raises(ConfigError, match="'more' here"):
             names.claim("topic", "more", "1", urls[1])
@@ -89,7 +89,7 @@ def upstream(folder: Path, scheme: str) -> Serving:
     return Serving(folder, listen=listen, guest="all")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", FILLERS)
 def test_bucket_with_a_name_of_its_own(tmp_path: Path, scheme: str) -> None:
     """Two servers with a bucket of one name, in one store: refused without `name=`, apart with
     it, over a restart too."""
@@ -123,7 +123,7 @@ def held(serving: Serving, bucket: str, value: bytes) -> Callable[[], bool]:
     return look
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", FILLERS)
 def test_name_that_a_space_has_stops_the_source(tmp_path: Path, scheme: str) -> None:
     """With what to do, instead of being tried for ever; the space is not touched."""
     with logweir.open(tmp_path / "copy") as log:

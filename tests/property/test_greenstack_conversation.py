@@ -39,7 +39,7 @@ from logweir.replication.greenstack.wire.messages import (
     decode_get_answer,
     encode_remove,
 )
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 from logweir.store.state import layers
 
 LANES = st.sampled_from([None, b"", b"blue", b"red"])

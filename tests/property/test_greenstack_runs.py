@@ -34,7 +34,7 @@ from logweir.replication.greenstack.wire.codec import (
 )
 from logweir.replication.greenstack.wire.messages import Document, MutationAnswer, decode_mutation
 from logweir.replication.memcached.wire.codec import PacketBuffer
-from logweir.replication.urls import parse_listen_url
+from logweir.replication.protocols import parse_listen_url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.state import layers

@@ -187,7 +187,7 @@ def _main(
     from logweir.errors import SourceStopped
     from logweir.replication import server as serving
     from logweir.replication.iproto.follow.join import join
-    from logweir.replication.urls import parse_url
+    from logweir.replication.protocols import parse_url
 
     speaking = threading.Lock()
 

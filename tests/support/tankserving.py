@@ -13,6 +13,7 @@ import logweir
 from interop.tankmodel import DATA
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Runner, Timing
 from logweir.replication.service.names import Names
 from logweir.replication.tank.follow.source import TankSource
@@ -20,7 +21,7 @@ from logweir.replication.tank.serve.endpoint import TankService, TopicStore
 from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.replication.topic.spaces import topics_of
 from logweir.replication.topic.store import StoredTopics
-from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.replication.urls import Url
 
 
 def ordinary(*contents: bytes) -> bytes:

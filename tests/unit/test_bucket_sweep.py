@@ -15,8 +15,8 @@ from logweir.limits import TAP_SWEEP_SECONDS
 from logweir.replication.bucket.item import Item
 from logweir.replication.bucket.store import Bucket, Buckets
 from logweir.replication.bucket.sweep import Sweeper
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.server import Server, ServerOptions
-from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store.log import Log
 
 NOW = 1_795_000_000.0

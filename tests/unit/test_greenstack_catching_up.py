@@ -22,10 +22,10 @@ from logweir.replication.greenstack.follow.incoming import (
     Step,
 )
 from logweir.replication.greenstack.follow.source import GreenstackSource, _Following
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.stream import positions
-from logweir.replication.urls import parse_url
 from logweir.wal.vclock import VClock
 
 

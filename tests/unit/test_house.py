@@ -281,6 +281,25 @@ def second_lmdb(tree: Tree) -> list[str]:
 STORE_ROOMS = ("schema", "state", "engine", "commit", "recover")
 """Folders of `store/`, each above those before it; the face, `store/` itself, is above them all."""
 
+PROTOCOLS = ("iproto", "tank", "memcached", "greenstack", "synapse")
+REPLICATION_ROOMS = {
+    "": 0.0,  # sockets, and what else stands in `replication/` itself
+    "stream": 1.0,
+    "service": 2.0,
+    "bucket": 3.0,
+    "topic": 3.0,
+    **dict.fromkeys(PROTOCOLS, 4.0),
+    "protocols": 5.0,
+    "server": 6.0,
+}
+"""Floors in `replication/`: of folders, and of the files that know all of them."""
+
+PROTOCOL_ROOMS = (
+    *("__init__", "wire", "server_session", "client_session"),
+    *("serve", "push", "follow", "client"),
+)
+"""What each folder of a protocol holds, as a file or a folder, and nothing else."""
+
 
 def running_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
     """The same without those that only a type checker sees."""
@@ -294,6 +313,17 @@ def running_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
     return (found for found in imported_names(module) if found[0] not in typed)
 
 
+def targets_of(name: str, text: str, *, typed: bool) -> Iterable[tuple[int, str]]:
+    """What a file of the package imports, kernels included. `typed`: also for types only."""
+    if name.endswith(".py"):
+        return (imported_names if typed else running_imports)(ast.parse(text))
+    if name.endswith((".pyx", ".pxd", ".pyi")):
+        found = re.compile(r"\s*(?:from|c?import) (\S+)").match
+        lines = enumerate(text.splitlines(), 1)
+        return ((number, hit[1]) for number, line in lines if (hit := found(line)))
+    return ()
+
+
 def store_rooms(tree: Tree) -> list[str]:
     """Imports between folders of `store/` that do not go down, and such of kernels."""
     complaints = []
@@ -301,20 +331,54 @@ def store_rooms(tree: Tree) -> list[str]:
         own = name.removeprefix("store/").split("/")[0]
         if not name.startswith("store/") or own not in STORE_ROOMS:
             continue
-        targets: Iterable[tuple[int, str]] = ()
-        if name.endswith(".py"):
-            targets = running_imports(ast.parse(text))
-        elif name.endswith((".pyx", ".pxd", ".pyi")):
-            found = re.compile(r"\s*(?:from|c?import) (\S+)").match
-            lines = enumerate(text.splitlines(), 1)
-            targets = ((number, hit[1]) for number, line in lines if (hit := found(line)))
-        for number, target in targets:
+        for number, target in targets_of(name, text, typed=False):
             room = target.removeprefix("logweir.store").removeprefix(".").split(".")[0]
             if (
                 target.startswith("logweir.store")
                 and room not in STORE_ROOMS[: STORE_ROOMS.index(own) + 1]
             ):
                 complaints.append(f"{name}:{number} imports {target}, which is not below it")
+    return complaints
+
+
+def replication_room(place: str) -> str:
+    """The room of a file or module, below `replication`."""
+    first = re.split(r"[./]", place)[0]
+    return first if first in REPLICATION_ROOMS else ""
+
+
+SIDEWAYS = ("replication/greenstack/serve/runs.py",)
+"""Still imports memcached's: what both need belongs into `bucket/`."""
+
+
+def sideways_imports(tree: Tree) -> list[str]:
+    """Imports between rooms of `replication/` that do not go down: between protocols above all."""
+    complaints = []
+    for name, text in tree.items():
+        if not name.startswith("replication/") or name in SIDEWAYS:
+            continue
+        own = replication_room(name.removeprefix("replication/"))
+        for number, target in targets_of(name, text, typed=True):
+            if not target.startswith("logweir.replication."):
+                continue
+            room = replication_room(target.removeprefix("logweir.replication."))
+            if room != own and REPLICATION_ROOMS[room] >= REPLICATION_ROOMS[own]:
+                complaints.append(f"{name}:{number} imports {target}, which is not below it")
+    return complaints
+
+
+def protocol_folders(tree: Tree) -> list[str]:
+    """Folders of protocols that hold anything but the same rooms."""
+    complaints = []
+    for protocol in PROTOCOLS:
+        inside = [
+            name.split("/")[2] for name in tree if name.startswith(f"replication/{protocol}/")
+        ]
+        held = {one.partition(".")[0] for one in inside}
+        complaints += [
+            f"replication/{protocol}: {one}"
+            for one in sorted(held ^ set(PROTOCOL_ROOMS) if held else ())
+        ]
     return complaints
 
 
@@ -351,6 +415,8 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     foreign_paths,
     second_lmdb,
     store_rooms,
+    sideways_imports,
+    protocol_folders,
     import_circles,
 ]
 
@@ -410,6 +476,24 @@ BAD = [
     (store_rooms, "store/schema/x.py", '"""X."""\nfrom logweir.store.state import tree\n'),
     (store_rooms, "store/state/x.py", '"""X."""\nfrom logweir.store import Log\n'),
     (store_rooms, "store/schema/x.pyx", "from logweir.store.state.tree cimport Tree\n"),
+    (
+        sideways_imports,
+        "replication/tank/push.py",
+        '"""X."""\nfrom logweir.replication.iproto import push\n',
+    ),
+    (
+        sideways_imports,
+        "replication/greenstack/wire/kernel.pxd",
+        "cimport logweir.replication.memcached.wire.kernel\n",
+    ),
+    (sideways_imports, "replication/link.py", '"""X."""\nimport logweir.replication.server\n'),
+    (
+        sideways_imports,
+        "replication/bucket/x.py",
+        '"""X."""\nif TYPE_CHECKING:\n    from logweir.replication.topic.store import X\n',
+    ),
+    (protocol_folders, "replication/tank/push.py", ""),
+    (protocol_folders, "replication/synapse/streams/x.py", ""),
     (import_circles, "errors.py", '"""X."""\ndef x():\n    from logweir.wal.a import b\n'),
     (second_lmdb, "tests/test_x.py", "def f() -> None:\n    from lmdb import Environment\n"),
     (foreign_paths, "tests/data/x.json", '"/hom' + 'e/me/data"'),

@@ -12,8 +12,9 @@ from logweir.errors import ConfigError, Unreachable
 from logweir.replication.link import Link, dial
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.session import InputBuffer, Outbox
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 
 
 class Echo:

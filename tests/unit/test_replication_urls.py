@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logweir.errors import ConfigError
-from logweir.replication.urls import SCHEMES, Url, parse_listen_url, parse_url
+from logweir.replication.protocols import SCHEMES, parse_listen_url, parse_url, wire_protocols
+from logweir.replication.urls import Url
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,28 @@ def test_listener_is_told_what_it_cannot_have(text: str, message: str, hint: str
     assert message in caught.value.message
     assert hint in caught.value.hint
     assert "synapse+redis" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("tank://h/t?dialect=D1", "it has ca, certificate, key, name, skip, stall, tls, topics"),
+        ("synapse://h?vbuckets=1", "http."),
+        ("greenstack://h?sweep=1", "stall"),
+        ("tarantool://h?from=::1", "anonymous"),
+    ],
+)
+def test_upstream_is_told_which_options_its_scheme_has(text: str, known: str) -> None:
+    """What another scheme, or a listener, would take is refused by name."""
+    with pytest.raises(ConfigError, match="has no option") as caught:
+        parse_url(text)
+    assert known in caught.value.hint
+
+
+def test_every_scheme_belongs_to_the_protocol_that_serves_it() -> None:
+    """Addresses that can be read, and protocols of a server, are the same."""
+    served = {name: scheme for one in wire_protocols() for name, scheme in one.schemes.items()}
+    assert served == SCHEMES
 
 
 @pytest.mark.parametrize(

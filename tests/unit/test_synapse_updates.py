@@ -13,6 +13,7 @@ import logweir
 from logweir import limits
 from logweir.errors import ConfigError
 from logweir.replication.httpsession import HttpSession, Request
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.stream.hub import Hub
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.push import Streams
@@ -21,7 +22,6 @@ from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.serve.updates import UpdatesService
 from logweir.replication.synapse.wire.codec import Dialect, encode_row
 from logweir.replication.synapse.wire.units import Change, Cursor, Moved, Unit
-from logweir.replication.urls import parse_listen_url
 from logweir.store import Log
 from logweir.wal.follow import Follower
 

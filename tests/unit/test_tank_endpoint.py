@@ -23,6 +23,7 @@ from logweir.errors import (
 from logweir.limits import OUTPUT_HIGH_BYTES, TANK_SILENT_CONNECTIONS, TANK_UNSTORED_BYTES
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.serve.endpoint import TankService
 from logweir.replication.tank.wire.codec import PING, decode_answer, encode_request
@@ -36,7 +37,7 @@ from logweir.replication.tank.wire.messages import (
     Status,
 )
 from logweir.replication.topic.bundle import Message, encode_bundle, split_chunk
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 
 
 @asynccontextmanager

@@ -13,13 +13,13 @@ from support.tankserving import FOLDER, contents, following, listening, ordinary
 import logweir
 from interop.tankmodel import MemoryStore
 from logweir.errors import ConfigError
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.stream.positions import gaps, position
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.importer import import_folder
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.tank.wire.messages import PublishPart
-from logweir.replication.urls import parse_url
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 import logweir
 from logweir.errors import RequestError
 from logweir.limits import TANK_BUNDLE_BYTES, TOPIC_TUPLE_BYTES, TUPLE_BYTES
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client.connection import Connection
 from logweir.replication.tank.wire.messages import (
@@ -27,7 +28,6 @@ from logweir.replication.tank.wire.messages import (
 )
 from logweir.replication.topic import publishing
 from logweir.replication.topic.bundle import Message, encode_bundle
-from logweir.replication.urls import parse_listen_url
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job

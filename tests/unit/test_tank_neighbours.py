@@ -12,6 +12,7 @@ from support.tankserving import contents, following, listening, ordinary
 import logweir
 from interop.tankmodel import MemoryStore
 from logweir.errors import ConfigError
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.service.names import Names
@@ -24,7 +25,6 @@ from logweir.replication.tank.wire.messages import FetchPart, PublishPart
 from logweir.replication.topic.bundle import Message, encode_bundle, encode_varint
 from logweir.replication.topic.spaces import create_topic, set_config, topics_of
 from logweir.replication.topic.trimming import retain
-from logweir.replication.urls import parse_listen_url, parse_url
 
 ODD = b"\x06" + ordinary(b"a")[1:]
 """One message, in a codec that nobody has."""

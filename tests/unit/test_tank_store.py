@@ -16,6 +16,7 @@ from support.tankserving import FOLDER, contents, ordinary, served, somebody_wai
 import logweir
 from logweir.errors import ConfigError, PeerRefused, SourceStopped
 from logweir.limits import TANK_UNSTORED_HERE_BYTES
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.stream.positions import gaps
 from logweir.replication.tank.client import Client
@@ -48,7 +49,7 @@ from logweir.replication.topic.spaces import (
     topics_of,
 )
 from logweir.replication.topic.trimming import compact, retain
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 from logweir.wal.mp import pack
 from logweir.wal.xrow import decode_row
 

@@ -12,11 +12,11 @@ import logweir
 from logweir.errors import Unreachable
 from logweir.replication.listener import server_tls
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.source import TankSource
-from logweir.replication.urls import parse_listen_url, parse_url
 
 TLS = Path(__file__).parents[1] / "data" / "tls"
 CERTIFICATE = TLS / "certificate.pem"

@@ -13,12 +13,13 @@ from support.loops import run
 
 import logweir
 from logweir.errors import LogweirError, WalError
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.client.connection import Connection
 from logweir.replication.tank.wire.messages import Fetch, FetchPart, FetchStatus
 from logweir.replication.topic.views import READ_BYTES, View
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url
 
 
 @pytest.fixture

@@ -38,9 +38,9 @@ from typing import Any, Final
 from logweir.limits import SYNAPSE_PARK_SECONDS
 from logweir.replication import server as serving
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Runner
 from logweir.replication.synapse.follow.source import SynapseSource
-from logweir.replication.urls import parse_listen_url, parse_url
 from logweir.store import open as open_store
 from logweir.tools.bench.harness import Case, Result, compare
 

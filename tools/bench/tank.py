@@ -36,12 +36,12 @@ from typing import Any, Final
 
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
+from logweir.replication.protocols import parse_listen_url
 from logweir.replication.tank.serve.endpoint import TankService
 from logweir.replication.tank.wire.codec import encode_request
 from logweir.replication.tank.wire.messages import Create, Fetch, FetchPart, Publish, PublishPart
 from logweir.replication.topic.bundle import Message, encode_bundle, encode_varint
 from logweir.replication.topic.store import StoredTopics
-from logweir.replication.urls import parse_listen_url
 from logweir.store import open as open_store
 from logweir.tools.bench.harness import Case, Result, compare
 

@@ -13,7 +13,8 @@ import typer
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.iproto.follow.join import join
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.protocols import parse_url
+from logweir.replication.urls import Url
 from logweir.store.recover.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes
 from logweir.tools.cli.output import Output

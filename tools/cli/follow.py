@@ -15,9 +15,10 @@ import typer
 import logweir
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
+from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
-from logweir.replication.urls import Url, parse_url
+from logweir.replication.urls import Url
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory

@@ -10,7 +10,7 @@ import typer
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.iproto.client.play import play
-from logweir.replication.urls import parse_url
+from logweir.replication.protocols import parse_url
 from logweir.tools.cli.common import PathArgument, existing
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory

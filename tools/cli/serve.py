@@ -22,7 +22,8 @@ from logweir.replication import server as serving
 from logweir.replication.addresses import FROM
 from logweir.replication.listener import server_tls
 from logweir.replication.metricsport import METRICS
-from logweir.replication.urls import Url, parse_listen_url, parse_url
+from logweir.replication.protocols import parse_listen_url, parse_url
+from logweir.replication.urls import Url
 from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output

@@ -12,8 +12,8 @@ from logweir.errors import ConfigError
 from logweir.recovery.report import vclock_json
 from logweir.replication import server as serving
 from logweir.replication.iproto.client.status import fetch_checksums, fetch_status
+from logweir.replication.protocols import parse_url
 from logweir.replication.stream.recorded import Recorded, read_folder
-from logweir.replication.urls import parse_url
 from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.gaps import show_gaps
 from logweir.tools.cli.output import Output

@@ -10,6 +10,7 @@ import typer
 import logweir
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
+from logweir.replication.protocols import parse_url
 from logweir.replication.tank.client import Client
 from logweir.replication.topic.spaces import (
     create_topic,
@@ -19,7 +20,6 @@ from logweir.replication.topic.spaces import (
     set_config,
     topics_of,
 )
-from logweir.replication.urls import parse_url
 from logweir.tools.cli.output import Output
 
 Action = Literal["list", "create", "config", "delete"]

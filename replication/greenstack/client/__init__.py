@@ -30,6 +30,7 @@ from logweir.limits import CONNECT_SECONDS
 from logweir.replication.dialer import Reconnecting
 from logweir.replication.greenstack.client.connection import Connection, Notice, Stream, status_of
 from logweir.replication.greenstack.follow.incoming import Ended, Step
+from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import (
     Document,
@@ -129,6 +130,8 @@ class Client(Reconnecting[Connection]):
 
     `on_notice`: called with code and text of what the server tells.
     """
+
+    schemes = SCHEMES
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from typing import Final
 from logweir.errors import PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
+from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.client.connection import Connection, Stream, status_of
 from logweir.replication.greenstack.follow.incoming import (
@@ -38,7 +39,6 @@ from logweir.replication.greenstack.follow.incoming import (
 from logweir.replication.greenstack.wire.codec import Status
 from logweir.replication.greenstack.wire.messages import Feature, StreamOpen
 from logweir.replication.logs import get_logger
-from logweir.replication.memcached.follow import SeenKeys
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.names import local_name
 from logweir.replication.service.shared import Shared

@@ -12,12 +12,11 @@ from typing import Any
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError
 from logweir.replication.iproto.client import open_client
 from logweir.replication.iproto.wire.codec import IprotoKey, RequestType, decode_ballot
+from logweir.replication.service.protocol import CHECKSUMS_FUNCTION, STATUS_FUNCTION
 from logweir.replication.urls import Url
 
-__all__ = ["CHECKSUMS_FUNCTION", "STATUS_FUNCTION", "fetch_checksums", "fetch_status"]
+__all__ = ["fetch_checksums", "fetch_status"]
 
-STATUS_FUNCTION = "logweir.status"
-CHECKSUMS_FUNCTION = "logweir.checksums"
 
 _NOT_TOLD = frozenset(
     (ErrorCode.ACCESS_DENIED, ErrorCode.NO_SUCH_PROC, ErrorCode.UNKNOWN_REQUEST_TYPE)

@@ -10,8 +10,9 @@ from logweir.limits import (
     SYNAPSE_STALL_SECONDS,
 )
 from logweir.replication.synapse.follow.catchup import read_secret
+from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.synapse.wire.codec import Dialect
-from logweir.replication.urls import Url, parse_listen_url
+from logweir.replication.urls import Url, read_listen_url
 
 __all__ = ["Options", "read_options"]
 
@@ -47,7 +48,7 @@ def read_options(url: Url) -> Options:
     if address := url.option("http"):
         if wanted != "D3":
             raise ConfigError("http", "only D3 fetches missed rows", hint="add dialect=D3")
-        where = parse_listen_url(f"synapse://{address}", origin="http")
+        where = read_listen_url(f"synapse://{address}", SCHEMES, origin="http")
         port = where.port if urllib.parse.urlsplit(f"//{address}").port is not None else 0
         taken = tuple(one for one in url.options if one[0] == "from")  # as beside it
         http = Url("synapse+http", where.host, port, options=taken)

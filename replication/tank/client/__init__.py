@@ -52,6 +52,7 @@ from logweir.replication.tank.client.producer import (
     Producer,
 )
 from logweir.replication.tank.follow.cursor import Cursor, Reading
+from logweir.replication.tank.wire.address import SCHEMES
 from logweir.replication.tank.wire.messages import (
     Create,
     CreateAnswer,
@@ -97,6 +98,8 @@ class Record:
 
 class Client(Reconnecting[Connection]):
     """One broker. Connects when it is first needed, and again when the connection was lost."""
+
+    schemes = SCHEMES
 
     def __init__(
         self, url: str | Url = "tank://127.0.0.1:11011", *, connect_seconds: float = CONNECT_SECONDS

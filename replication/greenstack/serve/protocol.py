@@ -1,0 +1,51 @@
+"""Greenstack, as a server has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logweir.limits import TAP_SWEEP_SECONDS
+from logweir.replication.greenstack.follow.source import GreenstackSource
+from logweir.replication.greenstack.serve.endpoint import GreenstackService
+from logweir.replication.greenstack.wire.address import SCHEMES
+from logweir.replication.listener import Service
+from logweir.replication.runner import Source
+from logweir.replication.service.protocol import Surroundings, WireProtocol
+from logweir.replication.service.shared import Shared
+from logweir.replication.urls import Url, option_seconds
+
+__all__ = ["PROTOCOL", "GreenstackProtocol"]
+
+
+class GreenstackProtocol(WireProtocol):
+    """A service for each address."""
+
+    schemes = SCHEMES
+
+    def __init__(self, shared: Shared, around: Surroundings) -> None:
+        super().__init__(shared, around)
+        self.made: list[GreenstackService] = []
+
+    def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
+        """See `WireProtocol`."""
+        made = GreenstackService(
+            self.shared,
+            ready=self.around.caught_up,
+            is_ready=self.around.is_caught_up,
+            plain=url.option("plain") == "1",
+            sweep_seconds=option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
+        )
+        self.made.append(made)
+        return [(url, made)]
+
+    def source(self, url: Url) -> Source:
+        """See `WireProtocol`."""
+        return GreenstackSource(self.shared, url)
+
+    async def close(self) -> None:
+        """See `WireProtocol`."""
+        for service in self.made:
+            service.close()
+
+
+PROTOCOL = GreenstackProtocol

@@ -1,0 +1,45 @@
+"""Tarantool's binary protocol, as a server has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from logweir.replication.iproto.follow.source import TarantoolSource
+from logweir.replication.iproto.serve.endpoint import IprotoService
+from logweir.replication.iproto.serve.functions import Functions, load_functions
+from logweir.replication.iproto.serve.instance import Instance
+from logweir.replication.iproto.wire.address import SCHEMES
+from logweir.replication.listener import Service
+from logweir.replication.runner import Source
+from logweir.replication.service.protocol import Surroundings, WireProtocol
+from logweir.replication.service.shared import Shared
+from logweir.replication.urls import Url
+
+__all__ = ["PROTOCOL", "IprotoProtocol"]
+
+
+class IprotoProtocol(WireProtocol):
+    """One instance, whatever the address."""
+
+    schemes = SCHEMES
+
+    def __init__(self, shared: Shared, around: Surroundings) -> None:
+        super().__init__(shared, around)
+        found = load_functions(around.functions) if around.functions else {}
+        self.instance = Instance(shared, Functions({**found, **around.calls}, shared.log))
+
+    def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
+        """See `WireProtocol`."""
+        return [(url, IprotoService(self.instance))]
+
+    def source(self, url: Url) -> Source:
+        """See `WireProtocol`."""
+        return TarantoolSource(self.shared, url)
+
+    def status(self) -> dict[str, list[Any]]:
+        """The replicas that follow."""
+        return {"replicas": self.instance.status()}
+
+
+PROTOCOL = IprotoProtocol

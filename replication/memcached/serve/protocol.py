@@ -1,0 +1,59 @@
+"""memcached's binary protocol and TAP, as a server has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from logweir.replication.listener import Service
+from logweir.replication.memcached.follow import TapSource
+from logweir.replication.memcached.serve.endpoint import TapService
+from logweir.replication.memcached.serve.options import read_listen_options
+from logweir.replication.memcached.wire.address import SCHEMES
+from logweir.replication.runner import Source
+from logweir.replication.service.protocol import Surroundings, WireProtocol
+from logweir.replication.service.shared import Shared
+from logweir.replication.urls import Url
+
+__all__ = ["PROTOCOL", "MemcachedProtocol"]
+
+
+class MemcachedProtocol(WireProtocol):
+    """A service for each address; names of streams are those of the first."""
+
+    schemes = SCHEMES
+
+    def __init__(self, shared: Shared, around: Surroundings) -> None:
+        super().__init__(shared, around)
+        self.made: list[TapService] = []
+
+    def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
+        """See `WireProtocol`."""
+        options = read_listen_options(url)
+        made = TapService(
+            self.shared,
+            url.path[0] if url.path else "",
+            options=options.stream,
+            encoding=options.encoding,
+            sweep_seconds=options.sweep_seconds,
+            must_login=options.must_login,
+            names=self.made[0].names if self.made else None,
+        )
+        self.made.append(made)
+        return [(url, made)]
+
+    def source(self, url: Url) -> Source:
+        """See `WireProtocol`."""
+        return TapSource(self.shared, url, once=self.around.once)
+
+    def status(self) -> dict[str, list[Any]]:
+        """The streams that are given."""
+        return {"streams": [stream for service in self.made for stream in service.status()]}
+
+    async def close(self) -> None:
+        """See `WireProtocol`."""
+        for service in self.made:
+            service.close()
+
+
+PROTOCOL = MemcachedProtocol

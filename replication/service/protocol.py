@@ -1,0 +1,64 @@
+"""What a wire protocol is to a server: services for its listeners, sources for its upstreams."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from logweir.replication.listener import Service
+from logweir.replication.runner import Source
+from logweir.replication.service.names import Names
+from logweir.replication.service.shared import Shared
+from logweir.replication.urls import Schemes, Url
+
+__all__ = ["CHECKSUMS_FUNCTION", "STATUS_FUNCTION", "Surroundings", "WireProtocol"]
+
+STATUS_FUNCTION: Final = "logweir.status"
+CHECKSUMS_FUNCTION: Final = "logweir.checksums"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a server is besides `Shared`.
+
+    `names`: what its upstreams fill; `once`: of every upstream only what it has; `caught_up`,
+    `is_caught_up`: every upstream is followed to its end; `calls`: what clients may call by name;
+    `functions`: a module with more of these, "" for none.
+    """
+
+    names: Names
+    once: bool
+    caught_up: Callable[[], Awaitable[None]]
+    is_caught_up: Callable[[], bool]
+    calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    functions: str = ""
+
+
+class WireProtocol(ABC):
+    """One protocol of one server: what its listeners have in common. Made in the event loop.
+
+    `schemes`: its addresses.
+    """
+
+    schemes: ClassVar[Schemes]
+
+    def __init__(self, shared: Shared, around: Surroundings) -> None:
+        self.shared = shared
+        self.around = around
+
+    @abstractmethod
+    def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
+        """What serves a listener's address, and those that come with it. Raises `ConfigError`."""
+
+    @abstractmethod
+    def source(self, url: Url) -> Source:
+        """What follows an upstream. Raises `ConfigError`."""
+
+    def status(self) -> dict[str, list[Any]]:
+        """What `status` of a server tells besides, in plain values."""
+        return {}
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """End what runs beside the connections, which are closed."""

@@ -1,0 +1,47 @@
+"""Addresses of homeservers: ``synapse://host:port``, ``synapse+redis://host:port/server_name``.
+
+The second is for upstreams only. Options of an upstream are in `synapse.follow.source`, those of a
+listener in `synapse.serve.options`; `streams` narrows what is shown, see
+`logweir.replication.service.rights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from logweir.replication.service.names import local_name
+from logweir.replication.urls import Scheme, Url, schemes_of
+
+__all__ = ["SCHEMES"]
+
+_OPTIONS: Final = frozenset(("dialect", "server_name", "http", "http.", "auth_file", "start"))
+
+
+def _fills(url: Url) -> Iterator[tuple[str, str, str]]:
+    yield "stream", f"synapse_{local_name(url.option('name'), '*')}", ""
+
+
+SCHEMES: Final = schemes_of(
+    Scheme(
+        "synapse",
+        9092,
+        options=_OPTIONS,
+        listen_options=frozenset(
+            (
+                *("dialect", "server_name", "http", "auth_file"),
+                *("on_long_row", "relay_up", "keep", "streams"),
+            )
+        ),
+        fills=_fills,
+    ),
+    Scheme(
+        "synapse+redis",
+        6379,
+        ("server_name",),
+        1,
+        listens=False,
+        options=_OPTIONS,
+        fills=_fills,
+    ),
+)

@@ -1,0 +1,34 @@
+"""Addresses of Tank brokers: ``tank://host:port[/topic[/partition]]``.
+
+Options of an upstream are in `tank.follow.source`; `topics` of a listener narrows what is shown,
+see `logweir.replication.service.rights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from logweir.replication.service.names import local_name
+from logweir.replication.urls import Scheme, Url, schemes_of
+
+__all__ = ["SCHEMES"]
+
+
+def _fills(url: Url) -> Iterator[tuple[str, str, str]]:
+    if url.path:  # with `skip` the broker has to tell which partitions are left
+        rest = "*" if url.option("skip") else ""
+        part = (url.path[1].lstrip("0") or "0") if len(url.path) > 1 else rest
+        yield "topic", local_name(url.option("name"), url.path[0]), part
+
+
+SCHEMES: Final = schemes_of(
+    Scheme(
+        "tank",
+        11011,
+        ("topic", "partition"),
+        options=frozenset(("topics", "skip")),
+        listen_options=frozenset(("topics",)),
+        fills=_fills,
+    )
+)
