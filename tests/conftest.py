@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from support.leaks import Leaks, unfinished_tasks
-from support.rooms import ROOMS, is_quick, rooms_of
+from support.rooms import ROOMS, is_quick, place_of, rooms_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +57,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what is marked `tarantool` or `spark` if the program is not installed; give more time
-    to what is marked as slow."""
+    to what is marked as slow. Where files are dealt out to workers the long ones come first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(item.path))
     missing = {}
     if shutil.which("tarantool") is None:
         missing["tarantool"] = "no `tarantool` program on this machine"

@@ -7,7 +7,6 @@ import contextlib
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 
 from interop.kvclient import KvClient, store
 from interop.rawclient import RawClient
@@ -55,13 +55,6 @@ end)
 STOP = "writing:cancel()"
 ID = "return box.space[...].id"
 ALL = "return box.space[...]:select({}, {limit = 10000000})"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Ours:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.places import mounted
+from support.ports import free_port
 
 import logweir
 from interop.kvclient import KvClient, store
@@ -254,15 +254,6 @@ def vbucket_state(port: int) -> int:
     return 0 if answer.status else int.from_bytes(answer.value, "big")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback on which nobody listens."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 def until_state(port: int, *states: int) -> None:
     """Ask until the vbucket has one of these states."""
     until = time.monotonic() + 60
@@ -275,7 +266,7 @@ def until_state(port: int, *states: int) -> None:
 def test_a_takeover_under_writes_survives_kills(tmp_path: Path, victim: str) -> None:
     """One side is killed when the taker has begun, and once more when the giver has given the
     vbucket up: what was answered is there, nothing is there twice, and one side serves."""
-    ports = free_ports(2)
+    ports = [free_port(), free_port()]
     url = f"tap://127.0.0.1:{ports[0]}/b?takeover=1&vbuckets=5"
 
     def start(stack: contextlib.ExitStack, place: int) -> subprocess.Popen[str]:
@@ -320,7 +311,7 @@ def test_a_giver_that_is_killed_before_it_hears_of_the_end_gives_again(
 ) -> None:
     """Its vbucket is dead, whoever asks; the second attempt gets what the name has not
     acknowledged, without a name everything, and the vbucket."""
-    (port,) = free_ports(1)
+    port = free_port()
     options = ACK | Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS
     connect = Connect(name, options, vbuckets=(5,))
 

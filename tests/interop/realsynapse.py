@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from support.ports import free_port
 
 PINS = Path(__file__).parent.parent / "data" / "synapse"
 SERVER = "logweir.test"
@@ -64,14 +65,6 @@ def _interpreter(major: int, minor: int) -> str:
             if told.returncode == 0 and told.stdout.startswith(f"Python {name}."):
                 return candidate
     pytest.skip(f"there is no Python {name} on this machine")
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +13,17 @@ from typing import Any, Self
 import logweir
 from logweir.replication import server as serving
 from logweir.replication.protocols import parse_listen_url
+from logweir.replication.runner import Runner
 from logweir.replication.urls import Url
+
+
+class _Server(serving.Server):
+    """One that soon tries again to reach an upstream, for which tests wait often."""
+
+    def runner(self, url: Url) -> Runner:
+        made = super().runner(url)
+        made._timing = replace(made._timing, first_seconds=0.05, max_seconds=0.25)
+        return made
 
 
 class Serving:
@@ -43,7 +54,7 @@ class Serving:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.server = serving.Server(self.log, self._options)
+        self.server = _Server(self.log, self._options)
         self.urls = await self.server.start()
         self._ready.set()
         await self._stop.wait()
@@ -79,7 +90,7 @@ class Serving:
         return self.urls[0]
 
     def wait(self, condition: Any, seconds: float = 20.0) -> None:
-        """Until `condition()` holds, looked at after each commit and each tenth of a second."""
+        """Until `condition()` holds, looked at after each commit and fifty times a second."""
         changed = threading.Event()
         forget = self.log.on_commit(lambda vclock: changed.set())
         try:
@@ -87,7 +98,7 @@ class Serving:
             while time.monotonic() < until:
                 if condition():
                     return
-                changed.wait(0.1)
+                changed.wait(0.02)
                 changed.clear()
         finally:
             forget()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 
 import logweir
 from interop.gsraw import RawClient, mutation, vbucket
@@ -302,8 +303,7 @@ def bucket_rows(log: logweir.Log) -> list[bytes]:
 
 def test_two_servers_may_follow_each_other(tmp_path: Path) -> None:
     """Changes of each are in both, and do not go round for ever."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with follow(tmp_path / "a", port) as left:
         source = parse_url(f"greenstack://127.0.0.1:{left.port}/default")
         listen = [parse_listen_url(f"greenstack://:{port}")]
@@ -439,7 +439,6 @@ def test_a_connection_that_breaks_at_any_frame_loses_and_doubles_nothing(
 
 def test_unreachable_is_told() -> None:
     """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(Unreachable):
         with_client(port, lambda client: client.set(b"k", b"v"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 
 import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
@@ -146,8 +147,7 @@ def test_ready_comes_at_once_where_nothing_is_followed(tmp_path: Path) -> None:
 
 def test_warming_up_lasts_until_the_upstream_is_caught_up_with(tmp_path: Path) -> None:
     """Warming up while the upstream cannot be reached, ready once it was caught up with."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     source = parse_url(f"greenstack://127.0.0.1:{port}/default")
     with (
         serve(tmp_path / "b", follow=[source]) as server,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 
 import logweir
 from interop.rawclient import RawClient
@@ -188,8 +188,7 @@ def test_serve_of_a_new_folder_joins_first(tmp_path: Path) -> None:
 
 def test_serve_that_cannot_join_leaves_nothing(tmp_path: Path) -> None:
     """It does not begin a replica set of its own in place of the one that it was to follow."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"tarantool://127.0.0.1:{free.getsockname()[1]}"
+    url = f"tarantool://127.0.0.1:{free_port()}"
     listen = ("--listen", "tarantool://127.0.0.1:0")
     code, _, err = told("serve", tmp_path / "two", "--follow", url, *listen)
     assert code == 4

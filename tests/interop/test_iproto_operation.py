@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.ports import free_port
 from support.waiting import until
 
 import logweir
@@ -120,8 +121,7 @@ def test_tls_is_named_in_the_version_the_library_offers() -> None:
 def test_metrics_and_options_of_a_file(tmp_path: Path) -> None:
     """`serve --config` takes every option from TOML; `--metrics` is fetched by HTTP."""
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     file = tmp_path / "serve.toml"
     file.write_text(
         f'directory = "{tmp_path / "store"}"\n'

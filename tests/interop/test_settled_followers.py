@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 from support.synapseclient import Client as SynapseClient
 
 import logweir
 from interop.kvclient import KvClient
-from interop.realsynapse import free_port
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_synchronous import ALWAYS, NEVER, address

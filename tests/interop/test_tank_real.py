@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 
 import logweir
 from interop.serving import Serving
@@ -43,13 +44,6 @@ def cli(url: Url, *args: str, topic: str = "events") -> str:
     done = subprocess.run(command, capture_output=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def listens(port: int) -> bool:

@@ -11,7 +11,6 @@ seldom).
 from __future__ import annotations
 
 import shutil
-import socket
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.ports import free_port
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
@@ -131,9 +131,7 @@ def comparable(answer: Packet) -> tuple[object, ...]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of a memcached and of a server of ours."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary"]
     quiet = ["-u", "root", "-o", "no_modern,no_lru_maintainer,no_lru_crawler"]
     process = subprocess.Popen([*command, *quiet])

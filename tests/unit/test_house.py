@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from support.rooms import ROOMS, rooms_of
+from support.rooms import LONG, ROOMS, rooms_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -540,3 +540,8 @@ def test_every_test_file_belongs_to_a_room(tree: Tree) -> None:
     assert [str(file) for file in files if not rooms_of(file)] == []
     assert " | ".join(ROOMS) in tree["tools/test"]
     assert {room for file in files for room in rooms_of(file)} == set(ROOMS)
+
+
+def test_every_long_test_file_is_there(tree: Tree) -> None:
+    """Who renames one of them renames it in the list."""
+    assert [name for name in LONG if f"tests/{name}.py" not in tree] == []
