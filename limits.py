@@ -86,6 +86,10 @@ wait where they hold twice as much."""
 LAYER_SECONDS: Final = 1.0
 """Or when the oldest of them is as old as this."""
 
+STATE_KEPT_BYTES: Final = 32 * 1024 * 1024
+"""When what the state took last may have left so much freed memory behind, it is given back to the
+system as soon as nothing came for `LAYER_SECONDS`."""
+
 STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024
 """Size of the state's memory map (address space, not disk) at first; it doubles when full."""
 
@@ -171,6 +175,9 @@ OUTPUT_MAX_BYTES: Final = 256 * 1024 * 1024
 
 MALLOC_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Freed memory that a serving process keeps for the next blocks, per arena of the C library."""
+
+MALLOC_ARENAS: Final = 2
+"""Heaps of the C library in a serving process: what one has freed another cannot use."""
 
 MALLOC_SHARED_BYTES: Final = 32 * 1024 * 1024
 """Larger blocks get memory of their own, which goes back at once. Source: largest glibc takes."""

@@ -6,8 +6,6 @@ What each protocol makes of an address: `logweir.replication.protocols`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import gc
 import ssl
 import sys
@@ -17,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from logweir.errors import LogweirError
 from logweir.limits import (
+    MALLOC_ARENAS,
     MALLOC_KEPT_BYTES,
     MALLOC_SHARED_BYTES,
     STATUS_GAPS,
@@ -47,6 +46,7 @@ from logweir.replication.stream.places import Places
 from logweir.replication.urls import Url, option_seconds
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
+from logweir.store.state import heap
 from logweir.wal.follow import Follower
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
@@ -57,9 +57,6 @@ _log = get_logger("logweir.replication")
 
 SWITCH_SECONDS: Final = 0.001
 """How long a thread of a serving process may keep the interpreter while another one waits."""
-
-_M_TRIM_THRESHOLD: Final = -1  # glibc's malloc.h
-_M_MMAP_THRESHOLD: Final = -3
 
 T = TypeVar("T")
 
@@ -298,10 +295,9 @@ def _prepare_process() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, MALLOC_SHARED_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, MALLOC_KEPT_BYTES)
+    heap.set_limits(
+        shared_bytes=MALLOC_SHARED_BYTES, kept_bytes=MALLOC_KEPT_BYTES, arenas=MALLOC_ARENAS
+    )
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -228,7 +228,7 @@ class Log(OfProcess, TakesJobs, Reads, Statements, Appends, Upkeep):
         """Let `change` have a transaction on the state, which holds everything; nobody commits
         meanwhile. Returns its result. Raises what the disk raises."""
         with self.exclusive():
-            return self._committer.change_base(change)
+            return self._committer.layers.change_base(change)
 
     def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` when changes wait for views to end, so that the state can grow; from any

@@ -14,7 +14,7 @@ from logweir.store.engine.executing import DONE, Answer, Executor
 from logweir.store.engine.reference import selected
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import SpaceDef
-from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.layered import LayeredTxn
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 

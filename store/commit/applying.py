@@ -18,7 +18,7 @@ from logweir.store.engine.executing import Executor
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
 from logweir.store.engine.sequence import learn_sequence
-from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.layered import LayeredTxn
 from logweir.wal.columns import RowColumns
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 

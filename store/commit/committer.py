@@ -35,8 +35,9 @@ from logweir.store.engine.settling import Settlement
 from logweir.store.engine.statements import result_of
 from logweir.store.engine.synchro import SynchroQueue
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layers import LayeredTxn, Layers
-from logweir.store.state.state import Position, State, StateError, Txn
+from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.layers import Layers
+from logweir.store.state.state import Position, State, StateError
 from logweir.store.state.viewers import Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
@@ -145,12 +146,11 @@ class Committer(Fails, OfProcess):
         self._aside = Aside(self._sync_aside)
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
-        self._taking = OnError(self._fail_taking)
         self.viewers = Viewers(self.state)
         with self.state.read() as txn:
             position = txn.position()
         self.layers = Layers(
-            self.state, self.viewers, self._view_guard, position, self.apply_layers
+            self.state, self.viewers, self._view_guard, position, OnError(self._fail_taking)
         )
         self.reader = Reader(self.state, self.layers, self._view_guard, self.plans, self._published)
         self._belong()
@@ -272,6 +272,7 @@ class Committer(Fails, OfProcess):
         finally:
             if group is not None:
                 group.txn.abort()
+            del group  # the frames of a job's error lead here
 
     def _apply(self, group: Group, job: Job) -> None:
         mark = group.mark()
@@ -391,16 +392,6 @@ class Committer(Fails, OfProcess):
         with self._logged:
             self.writer.rotate()
 
-    def apply_layers(self) -> None:
-        """Have the state take what it lacks; return when it has, whoever did it."""
-        with self._taking:
-            self.layers.apply()
-
-    def change_base(self, change: Callable[[Txn], T]) -> T:
-        """See `Log.change_base`. The caller holds `lock`."""
-        with self._taking:
-            return self.layers.change_base(change)
-
 
 class TakesJobs:
     """The part of `Log` that takes changes: it waits for them, or not."""
@@ -464,5 +455,9 @@ class TakesJobs:
 
     def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
         job = Job(apply, size)
-        self.run_job(job)
+        try:
+            self.run_job(job)
+        except BaseException:
+            job.error = None  # whose frames hold the job
+            raise
         return job.result

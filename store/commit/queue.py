@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, RequestError, WalError
+from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.wal.process import OfProcess
 
@@ -46,6 +47,8 @@ class Job:
     def finish(self) -> None:
         """Tell whoever waits."""
         self.done = True
+        if self.error is not None:
+            _lighten(self.error)
         if self.finished is not None:
             self.finished(self)
         if self.waiter is not None:
@@ -85,8 +88,8 @@ class CommitQueue(OfProcess):
         """Whether a group is being committed, or somebody else holds the lock."""
         return self._lock.locked()
 
-    def run(self, job: Job, before: Sequence[Job] = ()) -> Any:
-        """Wait until `job` is durable. Returns its result, or raises its error.
+    def run(self, job: Job, before: Sequence[Job] = ()) -> None:
+        """Wait until `job` is durable. Raises its error.
 
         `before`: jobs that go in line before it; their errors are only noted in them.
 
@@ -109,7 +112,6 @@ class CommitQueue(OfProcess):
             self._leave(job)
         if job.error is not None:
             raise job.error
-        return job.result
 
     def submit(self, apply: Callable[[Any], Any], size: int = 0) -> Future[Any]:
         """Put a change in line and return at once. The future is resolved in the leader's
@@ -223,6 +225,19 @@ def _finish(jobs: Sequence[Job], cause: BaseException | None) -> None:
         if cause is not None and job.error is None:
             job.error = _interrupted(cause)
         job.finish()
+
+
+def _lighten(error: BaseException) -> None:
+    """Let an error keep nothing of how it came about: its frames lead to the group, with its
+    layers, and to all who called, and they to the error. Where it is no error of ours somebody has
+    to find out what was wrong, so that the frames stay, without what they held."""
+    if not isinstance(error, LogweirError):
+        clear_frames(error.__traceback__)
+        return
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
 
 
 def _interrupted(cause: BaseException) -> BaseException:

@@ -23,7 +23,7 @@ from logweir.store.schema.keys import exact_key
 from logweir.store.schema.schema import Schema
 from logweir.store.schema.spaceplan import plan_of
 from logweir.store.schema.values import go_to, read_array, skip
-from logweir.store.state.layers import LayeredTree, LayeredTxn
+from logweir.store.state.layered import LayeredTree, LayeredTxn
 from logweir.store.state.state import Txn
 from logweir.store.state.tree import Tree
 from logweir.wal.mp import encode_array_header

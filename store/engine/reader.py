@@ -26,8 +26,9 @@ from logweir.store.engine.reads import (
 )
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layers import LayeredTxn, Layers
-from logweir.store.state.state import State, StateError, Txn, explained
+from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.layers import Layers
+from logweir.store.state.state import State, StateError, explained
 from logweir.store.state.undo import Undo
 
 if TYPE_CHECKING or COMPILED:
@@ -42,13 +43,13 @@ _NOTHING: Final = Undo()
 
 
 class _Reading:
-    """What is published at one moment. `base`: `State.latest` of then."""
+    """What is published at one moment; over `State.latest`, and while that goes on `State.shown`,
+    so that nobody keeps layers that the state has taken."""
 
-    __slots__ = ("base", "engine", "places", "spaces")
+    __slots__ = ("engine", "places", "spaces")
 
-    def __init__(self, engine: Engine, base: Txn) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.base = base
         self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
         self.spaces: dict[int, tuple[SpaceDef | None, Space]] = {}
 
@@ -112,11 +113,16 @@ class Reader:
         self._guard = guard
         self._plans = plans
         self._published = published
-        self._reading: _Reading | None = None
 
     def forget(self) -> None:
         """Something else is published; the caller holds the guard."""
-        self._reading = None
+        self._state.shown = None
+
+    @property
+    def _reading(self) -> _Reading | None:
+        """What is shown now."""
+        found: _Reading | None = self._state.shown
+        return found
 
     def rows(
         self,
@@ -135,7 +141,7 @@ class Reader:
             while True:
                 with self._state.reading:
                     reading = self._reading
-                    if reading is not None and reading.base is self._state.latest:
+                    if reading is not None:
                         place = reading.places.get((space, index)) or reading.place(space, index)
                         definition, index_id, below = place
                         if below is not None:
@@ -168,7 +174,7 @@ class Reader:
             while True:
                 with self._state.reading:
                     reading = self._reading
-                    if reading is not None and reading.base is self._state.latest:
+                    if reading is not None:
                         return reading.select_batch(executor, data, columns, ids, limit_bytes)
                 self._renew()
         except _Referred:
@@ -182,4 +188,4 @@ class Reader:
             schema = self._published()
             base = self._state.begin_latest()
             txn = LayeredTxn(self._layers.stack, base, write=False)
-            self._reading = _Reading(Engine(txn, schema, self._plans), base)
+            self._state.shown = _Reading(Engine(txn, schema, self._plans))

@@ -15,7 +15,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COMPILED
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.definition import IndexDef, SpaceDef
-from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.layered import LayeredTxn
 from logweir.wal.mp import Value
 
 if TYPE_CHECKING or COMPILED:

@@ -26,7 +26,8 @@ from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueu
 from logweir.store.schema import kernel
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layers import LayeredTxn, put_into
+from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.layers import put_into
 from logweir.store.state.state import MapFull, Position, State, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint

@@ -141,6 +141,8 @@ class State(OfProcess):
         self.latest: Txn | None = None
         """A transaction on what was committed last, for short reads of all threads; None where one
         has to be begun. It ends with the next commit, so that it keeps no page."""
+        self.shown: Any = None
+        """What readers made of `latest`, and of the layers over it: it goes when that ends."""
         self._stop = threading.Event()
         self._damage = ""
 
@@ -341,8 +343,8 @@ class State(OfProcess):
 
     def _left_behind(self) -> None:
         # To close it would wait for threads that are not here, and give up its readers' slots.
-        keep_for_ever((self._env, self.latest))
-        self._env = self.latest = None
+        keep_for_ever((self._env, self.latest, self.shown))
+        self._env = self.latest = self.shown = None
         self.reading = threading.Lock()
         self._databases = {}
 
@@ -365,8 +367,20 @@ class State(OfProcess):
         self._check_place()
         self._databases_max *= 2
         self._lacks_databases = False
+        self._open_again()
+
+    def give_back(self) -> None:
+        """Free the pages that LMDB keeps in memory for its next changes, as many as one transaction
+        has ever changed: it does so when it is closed. No transaction of this process may be open.
+        Raises `WalError`."""
+        with self.reading:
+            self._end_latest()
+            self._check_place()
+            self._open_again()
+
+    def _open_again(self) -> None:
         self._databases = {}
-        env.close()
+        self._environment.close()
         try:
             self._env = self._open_environment()
             self._open_databases()
@@ -435,7 +449,7 @@ class State(OfProcess):
                 self._end_latest()
 
     def _end_latest(self) -> None:
-        txn, self.latest = self.latest, None
+        txn, self.latest, self.shown = self.latest, None, None
         if txn is not None:
             txn.abort()
 

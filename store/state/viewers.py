@@ -136,6 +136,15 @@ class Viewers(OfProcess):
                 self._is_growing = False
                 self._changed.notify_all()
 
+    def give_back(self) -> bool:
+        """Let the state give memory back, where nobody looks at it; whether it did. No transaction
+        may be open."""
+        with self._lock:
+            if self._is_closed or self._views:
+                return False
+            self._state.give_back()
+            return True
+
     def reserve(self, room_bytes: int) -> None:
         """Let the state grow by as much, where nobody looks at it. No transaction may be open."""
         with self._lock:

@@ -31,7 +31,8 @@ from logweir.store.engine.request import Request, encode_body
 from logweir.store.log import Log
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layers import LayeredTxn, put_into
+from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.layers import put_into
 from logweir.store.state.state import State, Txn
 from logweir.wal.block import encode_block
 from logweir.wal.columns import RowColumns

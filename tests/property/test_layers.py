@@ -75,6 +75,7 @@ def test_layers_are_a_dict(seed: int, tmp_path: Path, monkeypatch: pytest.Monkey
     random = Random(seed)
     monkeypatch.setattr(layers, "LAYER_BYTES", random.choice([2_000, 20_000, 10**9]))
     monkeypatch.setattr(layers, "LAYER_SECONDS", random.choice([0.0, 0.01, 10**9]))
+    monkeypatch.setattr(layers, "STATE_KEPT_BYTES", random.choice([1, 10**9]))
     model: Model = {}
     for _ in range(4):
         log = opened(tmp_path / "s")

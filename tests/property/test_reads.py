@@ -27,7 +27,7 @@ from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Schema
 from logweir.store.state import layers
 from logweir.store.state.layer import Layer
-from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.references import REFERENCE, LogFiles
 from logweir.store.state.state import State, Txn
 from logweir.wal.mp import pack, unpack

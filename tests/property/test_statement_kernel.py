@@ -27,7 +27,7 @@ from logweir.store.engine.reference import found_by, is_expected
 from logweir.store.engine.request import Request, encode_body
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layers import LayeredTxn
+from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.state import State, Txn
 from logweir.wal.xrow import RowType
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.store.state.layers import Layers, Stack
+from logweir.store.state.layer import Stack
+from logweir.store.state.layers import Layers
 from logweir.store.state.state import Txn
 
 
@@ -29,7 +30,7 @@ def test_a_change_right_behind_the_states_commit_is_made(
         log.insert("kv", (2,))
         with monkeypatch.context() as patched:
             patched.setattr(Layers, "_changed_base", then_change)
-            log._committer.apply_layers()
+            log._committer.layers.apply()
         log.insert("kv", (4,))
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,), (2,), (3,), (4,)]

@@ -68,7 +68,7 @@ def test_rows_that_were_acknowledged_are_read_after_a_failed_write(tmp_path: Pat
         log.replace("kv", (1, "refused"))
     assert log.count("kv") == 210
     assert log.get("kv", 1) == (1, "x")
-    log._committer.apply_layers()
+    log._committer.layers.apply()
     assert log.count("kv") == 210
     log.close()
 

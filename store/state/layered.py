@@ -1,0 +1,345 @@
+"""One transaction over layers: what it sees of them and of the base, and the layer that it changes.
+
+`store.state.layers` says what layers are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from operator import eq
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from logweir.store.schema.values import LargeTuple
+from logweir.store.state.layer import Layer, Name, Stack, joined
+from logweir.store.state.memtable import Memtable, merged_ascending, merged_descending
+from logweir.store.state.references import REFERENCE, unwritten, unwritten_number
+from logweir.store.state.state import Txn
+from logweir.store.state.tree import Tree
+from logweir.store.state.undo import COMPILED, Undo
+
+if TYPE_CHECKING or COMPILED:
+    from logweir.store.schema.plankernel import Plan
+    from logweir.store.state.layerkernel import Base, Space
+    from logweir.store.state.statebase import state_base
+
+__all__ = ["LayeredTree", "LayeredTxn", "Mark"]
+
+Mark: TypeAlias = tuple[int, int]
+"""A place to roll back to: what was changed, and what was dropped before it."""
+
+
+class _Referred:
+    """The tuples of entries that are references: of the base, and `held` until the log has them."""
+
+    __slots__ = ("base", "held")
+
+    def __init__(self, base: Txn) -> None:
+        self.base = base
+        self.held: list[LargeTuple] = []
+
+    def resolve(self, value: bytes) -> bytes:
+        """The tuple of an entry that is a reference to it."""
+        number = unwritten_number(value)
+        return self.base.resolve(value) if number is None else self.held[number].joined()
+
+
+class LayeredTree:
+    """One index in one transaction: ordered bytes → bytes. See `store.state.tree.Tree`. It knows
+    nothing of its transaction, which knows it: layers are freed by whoever needs them last, and not
+    when the collector of cycles comes by."""
+
+    __slots__ = ("_referred", "_undo", "base", "tables")
+
+    def __init__(
+        self, referred: _Referred, undo: Undo, tables: Sequence[Memtable], base: Tree | None
+    ) -> None:
+        self._referred = referred
+        self._undo = undo
+        self.tables = tables
+        self.base = base
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`."""
+        for table in self.tables:
+            found = table.get(key)
+            if found is not None:
+                return self._resolved(found) if found else None
+        return None if self.base is None else self.base.get(key)
+
+    def _has(self, key: bytes) -> bool:
+        for table in self.tables:
+            found = table.get(key)
+            if found is not None:
+                return bool(found)
+        return self.base is not None and self.base.has(key)
+
+    def _resolved(self, value: bytes) -> bytes:
+        return self._referred.resolve(value) if value[0] == REFERENCE else value
+
+    def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries from `start` on, in order of keys."""
+        below = iter(()) if self.base is None else self.base.ascending(start)
+        if not self.tables:
+            return below
+        return self._whole(merged_ascending(self.tables, start, below))
+
+    def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Entries below `stop` (None: from the greatest), in reverse order of keys."""
+        below = iter(()) if self.base is None else self.base.descending(stop)
+        if not self.tables:
+            return below
+        return self._whole(merged_descending(self.tables, stop, below))
+
+    def _whole(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        state = self._referred.base.state
+        for key, value in pairs:
+            yield key, self._resolved(value)
+            if state.is_foreign:
+                state.check_process()
+
+    def values(self, start: bytes, limit_items: int, limit_bytes: int) -> tuple[list[bytes], bool]:
+        """Values of entries from `start` on, in order of keys, and whether these were the last.
+
+        It stops at `limit_items`, or soon after `limit_bytes`.
+        """
+        if not self.tables:
+            if self.base is None:
+                return [], True
+            return self.base.values(start, limit_items, limit_bytes)
+        found: list[bytes] = []
+        size = 0
+        for _, value in self.ascending(start):
+            if len(found) >= limit_items or size >= limit_bytes:
+                return found, False
+            found.append(value)
+            size += len(value)
+        return found, True
+
+    def count(self) -> int:
+        """How many entries there are. Each key of the layers is looked up."""
+        base = self.base
+        count = 0 if base is None else base.count()
+        for key, value in joined(self.tables).ascending():
+            count += bool(value) - (base is not None and base.has(key))
+        return count
+
+    def has_any(self, keys: Iterable[bytes]) -> bool:
+        """Whether one of these keys, ascending, is there."""
+        last = self.last_key()
+        return last is not None and any(key <= last and self._has(key) for key in keys)
+
+    def last_key(self) -> bytes | None:
+        """The greatest key; None in an empty tree."""
+        below = iter(()) if self.base is None else self.base.descending(None, whole=False)
+        found = next(merged_descending(self.tables, None, below), None)
+        return None if found is None else found[0]
+
+    # --- changing, in a transaction that writes ---------------------------------------------------
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value under `key`."""
+        self._undo.set(self.tables[0], key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key`."""
+        self.put(key, b"")
+
+    def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many entries, fastest in ascending order of keys."""
+        for key, value in pairs:
+            self.put(key, value)
+
+
+class _Drop(NamedTuple):
+    """How to undo that an index was emptied. `at`: what was changed before it."""
+
+    at: int
+    name: Name
+    table: Memtable | None
+    was_cleared: bool
+
+
+class LayeredTxn:
+    """One transaction: a stack of layers over a view of the base, and to change anything a layer of
+    its own. `mark` and `rollback` undo part of it, `abort` ends it."""
+
+    def __init__(self, stack: Stack, base: Txn, *, write: bool) -> None:
+        self.stack = stack
+        self.base = base
+        self.layer: Layer | None = Layer() if write else None
+        self.undo = Undo()
+        self._drops: list[_Drop] = []
+        self._spaces: dict[int, Space] = {}
+        self._referred = _Referred(base)
+        self._closing = contextlib.ExitStack()
+        self._trees: dict[Name, LayeredTree | None] = {}
+
+    def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
+        """The entries of one index; None where a reader finds none (it was never written)."""
+        self.check_process()
+        name = space_id, index_id
+        if name in self._trees:
+            return self._trees[name]
+        tables: list[Memtable] = []
+        base: Tree | None = None
+        layers = self.stack
+        if self.layer is not None:
+            if name not in self.layer.tables and self.base.tree(space_id, index_id) is None:
+                self._check_new(name)
+            self.layer.table(name)
+            layers = (self.layer, *layers)
+        for layer in layers:
+            if name in layer.tables:
+                tables.append(layer.tables[name])
+            if name in layer.cleared:
+                break
+        else:
+            base = self.base.tree(space_id, index_id)
+        found = None
+        if tables or base is not None:
+            found = LayeredTree(self._referred, self.undo, tables, base)
+        self._trees[name] = found
+        return found
+
+    def _check_new(self, name: Name) -> None:
+        """Whether the base can take one more index. Raises `WalError`."""
+        assert self.layer is not None
+        names = {name}.union(self.layer.tables, *[layer.tables for layer in self.stack])
+        self.base.state.check_databases(f"{one[0]}/{one[1]}".encode() for one in names)
+
+    def check_process(self) -> None:
+        """Raise `UsedAfterFork` in a child of the process that began it."""
+        if self.base.state.is_foreign:
+            self.base.state.check_process()
+
+    def hold(self, tuples: Sequence[LargeTuple]) -> list[bytes]:
+        """Values in the place of tuples that will be written, until the log has them."""
+        held = self._referred.held
+        held += tuples
+        return unwritten(len(held) - len(tuples), len(tuples))
+
+    def set_all(
+        self,
+        space_id: int,
+        keys: Sequence[bytes],
+        values: Sequence[bytes],
+        *,
+        over: list[bytes] | None = None,
+    ) -> None:
+        """Set entries of a primary index for good: no mark takes them back. `over`: only those that
+        are still so, and were set here."""
+        tree = self.tree(space_id, 0)
+        assert tree is not None
+        table = tree.tables[0]
+        pairs: Iterable[tuple[bytes, bytes]] = zip(keys, values, strict=True)
+        if over is not None and (found := list(map(table.get, keys))) != over:
+            pairs = compress(pairs, map(eq, found, over))
+        for key, value in pairs:
+            table.put(key, value)
+
+    def items(self, space_id: int, index_id: int) -> Iterator[tuple[bytes, bytes]]:
+        """All entries of an index, in order; none where it was never written."""
+        tree = self.tree(space_id, index_id)
+        return iter(()) if tree is None else tree.ascending(b"")
+
+    def count(self, space_id: int, index_id: int) -> int:
+        """How many entries an index has."""
+        tree = self.tree(space_id, index_id)
+        return 0 if tree is None else tree.count()
+
+    def drop(self, space_id: int, index_id: int) -> None:
+        """Remove all entries of an index."""
+        assert self.layer is not None
+        name = space_id, index_id
+        table = self.layer.tables.get(name)
+        self._drops.append(_Drop(self.undo.mark(), name, table, name in self.layer.cleared))
+        self.layer.tables[name] = Memtable()
+        self.layer.cleared.add(name)
+        self._forget_tree(name)
+
+    def _forget_tree(self, name: Name) -> None:
+        self._trees.pop(name, None)
+        self._spaces.pop(name[0], None)
+
+    def load(self, space_id: int, index_id: int, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many entries."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.load(pairs)
+
+    def remove(self, space_id: int, index_id: int, key: bytes) -> None:
+        """Remove one entry, which is there."""
+        tree = self.tree(space_id, index_id)
+        assert tree is not None
+        tree.delete(key)
+
+    def space(self, plan: Plan) -> Space:
+        """What compiled statements and selections of a space need of this transaction."""
+        found = self._spaces.get(plan.space_id)
+        if found is None or found.plan is not plan:
+            trees = [self.tree(plan.space_id, index_id) for index_id in plan.index_ids]
+            undo = None if self.layer is None else self.undo
+            found = Space(plan, *_below(trees), undo)
+            self._spaces[plan.space_id] = found
+        return found
+
+    def mark(self) -> Mark:
+        """A place to roll back to."""
+        return self.undo.mark(), len(self._drops)
+
+    def rollback(self, mark: Mark) -> None:
+        """Undo what was done since `mark`."""
+        layer = self.layer
+        assert layer is not None
+        at, drops = mark
+        while len(self._drops) > drops:
+            done = self._drops.pop()
+            self.undo.rollback(done.at)
+            layer.tables.pop(done.name, None)
+            if done.table is not None:
+                layer.tables[done.name] = done.table
+            if not done.was_cleared:
+                layer.cleared.discard(done.name)
+            self._forget_tree(done.name)
+        self.undo.rollback(at)
+
+    def forget(self) -> None:
+        """What was done until now will not be undone alone: marks before it are worth nothing."""
+        self.undo.forget()
+        self._drops.clear()
+
+    def child(self) -> LayeredTxn:
+        """A transaction over what this one sees, which waits until that is aborted."""
+        assert self.layer is not None
+        made = LayeredTxn((self.layer, *self.stack), self.base, write=True)
+        made._referred.held += self._referred.held
+        return made
+
+    def taken(self) -> Layer:
+        """The layer, for the stack. It is not changed any more."""
+        layer = self.layer
+        assert layer is not None
+        for name in [name for name, table in layer.tables.items() if not len(table)]:
+            if name not in layer.cleared:
+                del layer.tables[name]
+        return layer
+
+    def abort(self) -> None:
+        """Forget it, or end it after its layer was taken."""
+        self._closing.close()
+
+    def keep(self, closing: contextlib.ExitStack) -> None:
+        """What `abort` is to end."""
+        self._closing = closing
+
+
+def _below(trees: Sequence[LayeredTree | None]) -> tuple[list[Sequence[Memtable]], list[Base]]:
+    """The memtables of each index, and what lies below them."""
+    return (
+        [() if tree is None else tree.tables for tree in trees],
+        [Base() if tree is None or tree.base is None else state_base(tree.base) for tree in trees],
+    )
