@@ -166,9 +166,7 @@ QUICK: tuple[str, ...] = (
 )
 """Files of `unit` that start no process, and take seconds in all."""
 
-LONG: tuple[str, ...] = (
-    "spark/test_spark_jobs",
-)
+LONG: tuple[str, ...] = ("spark/test_spark_jobs",)
 """Files that take longest, the longest first: with several workers these are begun first, so that
 in the end none is left alone with one."""
 
