@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.limits import HTTP_BODY_BYTES, HTTP_HEAD_BYTES, HTTP_IDLE_SECONDS
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 
 __all__ = ["JSON", "HttpSession", "Request", "error_body"]
 
@@ -38,15 +38,14 @@ class Request:
     headers: dict[str, str]
 
 
-class HttpSession:
+class HttpSession(BaseSession[Request]):
     """HTTP/1.1, as much as is needed. Keeps the contract of `logweir.replication.session`.
 
     Events are `Request`s; each is to be answered once, in order.
     """
 
     def __init__(self, now: float) -> None:
-        self.close_reason = ""
-        self._out = Outbox()
+        super().__init__()
         self._rest = b""
         self._body_bytes = 0
         self._heard = now
@@ -119,16 +118,6 @@ class HttpSession:
     def _refuse(self, status: int, reason: str) -> None:
         self._put(status, error_body("M_UNRECOGNIZED", reason), True)
         self.close_reason = reason
-
-    def receive_eof(self, now: float) -> Sequence[Request]:
-        """See `Session`."""
-        del now
-        self.close_reason = self.close_reason or "the client closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._out.take()
 
     def next_deadline(self) -> float | None:
         """See `Session`."""

@@ -199,6 +199,8 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for protocol in self.protocols:
+            protocol.stopping()
         await self.listener.close()
         for protocol in self.protocols:
             await protocol.close()

@@ -18,11 +18,11 @@ grows without a limit of `logweir.limits`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from logweir.errors import LimitExceeded
 
-__all__ = ["InputBuffer", "Outbox", "SendsParts", "Session"]
+__all__ = ["BaseSession", "InputBuffer", "Outbox", "SendsParts", "Session"]
 
 Event_co = TypeVar("Event_co", covariant=True)
 
@@ -170,3 +170,43 @@ class InputBuffer:
         """Forget what was kept."""
         self._parts = []
         self.size_bytes = self._needed_bytes = 0
+
+
+Event = TypeVar("Event")
+
+
+class BaseSession(Generic[Event]):
+    """What the state machines have in common: an end with a reason, what waits to be sent, and one
+    deadline. `peer`, `unit`: what the peer, and a message of it, are called in reasons."""
+
+    peer: ClassVar[str] = "the client"
+    unit: ClassVar[str] = "frame"
+
+    def __init__(self) -> None:
+        self.close_reason = ""
+        self._out = Outbox()
+        self._unit_deadline: float | None = None  # when a message that has begun must be whole
+
+    def end(self, reason: str) -> None:
+        """Close the connection once everything is written; the first reason counts."""
+        self.close_reason = self.close_reason or reason
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        """See `Session`."""
+        del now
+        self.end(f"{self.peer} closed the connection")
+        return ()
+
+    def data_to_send(self) -> bytes:
+        """See `Session`."""
+        return self._out.take()
+
+    def next_deadline(self) -> float | None:
+        """See `Session`."""
+        return self._unit_deadline
+
+    def deadline_passed(self, now: float) -> Sequence[Event]:
+        """See `Session`."""
+        if self._unit_deadline is not None and now >= self._unit_deadline:
+            self.end(f"{self.peer}'s {self.unit} does not go on")
+        return ()

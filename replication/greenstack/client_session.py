@@ -35,7 +35,7 @@ from logweir.replication.greenstack.wire.messages import (
     encode_sasl,
 )
 from logweir.replication.service.sasl import Login
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 from logweir.wal.writer import VERSION
 
 __all__ = ["Answered", "ClientEvent", "ClientSession", "Pushed", "Ready", "Refused"]
@@ -83,8 +83,10 @@ class Pushed:
 ClientEvent: TypeAlias = Ready | Refused | Answered | Pushed
 
 
-class ClientSession:
+class ClientSession(BaseSession[ClientEvent]):
     """See the module's text. `random`: see `Login`."""
+
+    peer = "the server"
 
     def __init__(
         self,
@@ -96,18 +98,16 @@ class ClientSession:
         features: tuple[int, ...] = (),
         agent: str = "logweir",
     ) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.is_ready = False
         self.unawaited = 0
         self._login = Login(user, password, random) if user else None
         self._bucket = bucket
         self._hello: HelloAnswer | None = None
         self._frames = FrameBuffer()
-        self._out = Outbox()
         self._held: list[bytes] = []
         self._last_opaque = 0
         self._asked: dict[int, Frame] = {}
-        self._frame_deadline: float | None = None
         hello = Hello(agent, VERSION, "", features)
         self._say(Frame(Opcode.HELLO, payload=hello.encode()))
 
@@ -117,7 +117,7 @@ class ClientSession:
         if self.close_reason:
             return ()
         frames, problem = self._frames.feed(data)
-        self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
+        self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         events: list[ClientEvent] = []
         for frame in frames:
             if self._is_over():
@@ -132,22 +132,6 @@ class ClientSession:
         if problem is not None:
             self.end(f"malformed frame: {problem}")
         return events
-
-    def receive_eof(self, now: float) -> Sequence[ClientEvent]:
-        del now
-        self.end("the server closed the connection")
-        return ()
-
-    def data_to_send(self) -> bytes:
-        return self._out.take()
-
-    def next_deadline(self) -> float | None:
-        return self._frame_deadline
-
-    def deadline_passed(self, now: float) -> Sequence[ClientEvent]:
-        if self._frame_deadline is not None and now >= self._frame_deadline:
-            self.end("the server's frame does not go on")
-        return ()
 
     # --- what the owner does ----------------------------------------------------------------------
 
@@ -175,10 +159,6 @@ class ClientSession:
     def refuse(self, frame: Frame, status: Status) -> None:
         """Answer what was pushed with a failure."""
         self._out.put(encode_answer(frame, status))
-
-    def end(self, reason: str) -> None:
-        """Take nothing more; the connection is to be closed."""
-        self.close_reason = self.close_reason or reason
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ from logweir.replication.greenstack.wire.messages import (
     encode_sasl_answer,
 )
 from logweir.replication.service.sasl import Authentication, Credentials
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -210,22 +210,20 @@ class _StreamPusher:
         self._session.push_all(data, count)
 
 
-class ServerSession:
+class ServerSession(BaseSession[Event]):
     """One client. `now`: seconds."""
 
     def __init__(self, settings: Settings, now: float) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.features: frozenset[int] = frozenset()
         self.is_open = False
         self.unawaited = 0
         self.streams: dict[bytes, Outgoing] = {}
         self._settings = settings
         self._frames = FrameBuffer()
-        self._out = Outbox()
         self._attempt: Authentication | None = None
         self._failures = 0
         self._proven: str | None = None
-        self._frame_deadline: float | None = None
         self._keepalive_seconds = 0.0
         self._keepalive_at: float | None = None
         self._last_push = _PUSH_MIN - 1
@@ -246,7 +244,7 @@ class ServerSession:
             events.append(Pending(run))
             at = run.stop
         frames, problem = self._frames.decode(data, at) if data else ((), None)
-        self._frame_deadline = now + FRAME_SECONDS if len(self._frames) else None
+        self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in frames:
             if frame.status is None:
                 self._take_request(frame, events)
@@ -258,21 +256,13 @@ class ServerSession:
             self._break(str(problem))
         return events
 
-    def receive_eof(self, now: float) -> Sequence[Event]:
-        del now
-        self.close_reason = self.close_reason or "the client closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        return self._out.take()
-
     def next_deadline(self) -> float | None:
-        deadlines = [self._frame_deadline, self._keepalive_at]
+        deadlines = [self._unit_deadline, self._keepalive_at]
         deadlines += [stream.next_deadline() for stream in self.streams.values()]
         return min((at for at in deadlines if at is not None), default=None)
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
-        if self._frame_deadline is not None and now >= self._frame_deadline:
+        if self._unit_deadline is not None and now >= self._unit_deadline:
             self._break("the client's frame does not go on")
         if self._keepalive_at is not None and now >= self._keepalive_at:
             self._keepalive_at = now + self._keepalive_seconds
@@ -365,10 +355,6 @@ class ServerSession:
         if self.has(Feature.NOTICES) and not self.close_reason:
             payload = encode_notice(code, text, detail)
             self.push(Frame(Opcode.NOTICE, payload=payload, flags=Flag.QUIET))
-
-    def end(self, reason: str) -> None:
-        """Close the connection once everything is sent."""
-        self.close_reason = self.close_reason or reason
 
     # --- inside -----------------------------------------------------------------------------------
 

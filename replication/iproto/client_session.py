@@ -48,13 +48,13 @@ from logweir.replication.iproto.wire.codec import (
 )
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.service.verifiers import METHOD
-from logweir.replication.session import InputBuffer, Outbox
+from logweir.replication.session import BaseSession, InputBuffer
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
 __all__ = [
     "Authenticated",
-    "FollowerSession",
+    "ClientSession",
     "Greeted",
     "Heartbeat",
     "Refused",
@@ -166,12 +166,13 @@ class _State(Enum):
 _ROW_STATES: Final = (_State.INITIAL, _State.FINAL, _State.FOLLOWING)
 
 
-class FollowerSession:
+class ClientSession(BaseSession[Event]):
     """One connection to a master. `now`: the clock at the start, in seconds."""
 
+    peer = "the master"
+
     def __init__(self, now: float) -> None:
-        self.close_reason = ""
-        self._outbox = Outbox()
+        super().__init__()
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
         self._state = _State.GREETING
@@ -196,16 +197,6 @@ class FollowerSession:
         except RemoteProtocolError as error:
             self.close_reason = str(error)
         return events
-
-    def receive_eof(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
-        del now
-        self.close_reason = self.close_reason or "the master closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._outbox.take()
 
     def next_deadline(self) -> float | None:
         """See `Session`: when a silent master is given up. A join may take as long as it likes."""
@@ -317,7 +308,7 @@ class FollowerSession:
                 f"{RequestType(kind).name} cannot be sent during {self._state.value}"
             )
         self._state = state
-        self._outbox.put(encode_request(kind, 0, body))
+        self._out.put(encode_request(kind, 0, body))
 
     def authenticate(self, user: str, password: str) -> None:
         """Say who we are."""
@@ -370,11 +361,7 @@ class FollowerSession:
     def acknowledge(self, vclock: VClock) -> None:
         """Tell the master that everything up to `vclock` is durable here."""
         if self._state == _State.FOLLOWING:
-            self._outbox.put(encode_ack(vclock))
-
-    def close(self, reason: str) -> None:
-        """End the connection."""
-        self.close_reason = self.close_reason or reason
+            self._out.put(encode_ack(vclock))
 
 
 def _vclock(body: dict[int, Value]) -> VClock:

@@ -95,7 +95,7 @@ async def serve(conversation: Conversation, request: Request) -> None:
         )
         session.put_error(request.sync, refusal)
         if request.type == RequestType.SUBSCRIBE:
-            session.close(f"the subscription ended: {refusal.message}")
+            session.end(f"the subscription ended: {refusal.message}")
             link.flush()
             return
     conversation.handle(session.end_stream(link.time()))
@@ -448,7 +448,7 @@ def _tell_evicted(conversation: Conversation, sync: int, reason: str) -> None:
     """The logs behind a replica's position are given up: error 32, so that it copies anew."""
     text = f"Missing .xlog file: the logs behind this replica were removed, {reason}"
     conversation.session.put_error(sync, RequestError(ErrorCode.PROC_LUA, text))
-    conversation.session.close(f"evicted: {reason}")
+    conversation.session.end(f"evicted: {reason}")
     conversation.link.flush()
 
 
@@ -481,7 +481,7 @@ async def _relay(
             now = link.time()
             if now - link.last_received > _SILENCE * pause:
                 conversation.session.put_error(sync, RequestError(ErrorCode.SYSTEM, "timed out"))
-                conversation.session.close("the replica said nothing for too long")
+                conversation.session.end("the replica said nothing for too long")
                 link.flush()
                 return
             packets = next_packets(reader, upto, sync)

@@ -44,7 +44,7 @@ from logweir.replication.iproto.wire.codec import (
 )
 from logweir.replication.iproto.wire.requests import STREAM_TYPES, Request, decode_request
 from logweir.replication.iproto.wire.runs import Run, take_run
-from logweir.replication.session import InputBuffer, Outbox
+from logweir.replication.session import BaseSession, InputBuffer
 from logweir.wal.vclock import VClock
 
 __all__ = ["Ack", "ServerSession", "State"]
@@ -75,7 +75,7 @@ _ENTERS: Final = {
 }
 
 
-class ServerSession:
+class ServerSession(BaseSession[Event]):
     """One client or replica.
 
     `instance`: our UUID; `noise`: 32 random bytes for the greeting; `schema_version`: gives the
@@ -85,17 +85,15 @@ class ServerSession:
     def __init__(
         self, instance: uuid.UUID, noise: bytes, schema_version: Callable[[], int]
     ) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.user = "guest"
         self.salt = noise[:SALT_BYTES]
         self.malformed = 0
         self.pings = 0
         self._schema_version = schema_version
-        self._outbox = Outbox()
-        self._outbox.put(encode_greeting(instance, noise))
+        self._out.put(encode_greeting(instance, noise))
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
-        self._frame_began: float | None = None
         self._state = State.REQUESTS
 
     @property
@@ -106,7 +104,7 @@ class ServerSession:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of answers that `data_to_send` would give."""
-        return self._outbox.size_bytes
+        return self._out.size_bytes
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -118,38 +116,12 @@ class ServerSession:
             try:
                 self._input.add(data)
             except LimitExceeded as error:
-                self._close(f"too much arrived while a stream was sent: {error}")
+                self.end(f"too much arrived while a stream was sent: {error}")
             return ()
         if self._input.size_bytes:
             whole = self._input.join(data)
             return self._read(whole, now) if whole else ()
         return self._read(data, now)
-
-    def receive_eof(self, now: float) -> Sequence[Event]:
-        """See `Session`: a client that sends nothing more is gone, also for Tarantool."""
-        del now
-        self._close("the peer closed the connection")
-        return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._outbox.take()
-
-    def next_deadline(self) -> float | None:
-        """See `Session`: when a frame that has begun must be complete."""
-        began = self._frame_began
-        return None if began is None else began + FRAME_SECONDS
-
-    def deadline_passed(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
-        deadline = self.next_deadline()
-        if deadline is not None and now >= deadline:
-            self._close(f"a frame was not complete after {FRAME_SECONDS:g} seconds")
-        return ()
-
-    def _close(self, reason: str) -> None:
-        self.close_reason = self.close_reason or reason
-        self._frame_began = None
 
     def _read(self, data: bytes, now: float) -> Sequence[Event]:
         broken: RequestError | None = None
@@ -157,7 +129,7 @@ class ServerSession:
         read_to = self._take_run(data, 0, events)
         if read_to == len(data):
             self._input.clear()
-            self._frame_began = None
+            self._unit_deadline = None
             return events
         try:
             spans, rest_at, needed = self._splitter.split(data, read_to)
@@ -182,13 +154,13 @@ class ServerSession:
             read_to = end
         if broken is not None:
             self.put_error(0, broken)
-            self._close(f"malformed: {broken.message}")
+            self.end(f"malformed: {broken.message}")
             return events
         self._input.keep(data[rest_at:], needed)
         if len(self._input) == 0 or self._state == State.STREAM:
-            self._frame_began = None
-        elif spans or self._frame_began is None:
-            self._frame_began = now
+            self._unit_deadline = None
+        elif spans or self._unit_deadline is None:
+            self._unit_deadline = now + FRAME_SECONDS
         return events
 
     def _take_run(self, data: bytes, at: int, events: list[Event]) -> int:
@@ -214,7 +186,7 @@ class ServerSession:
             return
         if request.type == RequestType.PING:
             self.pings += 1
-            self._outbox.put(encode_answer(request.sync, self._schema_version(), EMPTY_BODY))
+            self._out.put(encode_answer(request.sync, self._schema_version(), EMPTY_BODY))
             return
         if request.type in STREAM_TYPES:
             self._enter("stream")
@@ -228,21 +200,21 @@ class ServerSession:
                 raise RemoteProtocolError("the vclock of an acknowledgement is not a map")
             events.append(Ack(VClock(vclock).without_local()))
         except (RemoteProtocolError, ValueError, TypeError) as error:
-            self._close(f"malformed acknowledgement: {error}")
+            self.end(f"malformed acknowledgement: {error}")
 
     # --- out --------------------------------------------------------------------------------------
 
     def put(self, data: bytes) -> None:
         """Send bytes that are frames already."""
-        self._outbox.put(data)
+        self._out.put(data)
 
     def put_answer(self, sync: int, body: bytes) -> None:
         """Answer a request well. `body`: encoded."""
-        self._outbox.put(encode_answer(sync, self._schema_version(), body))
+        self._out.put(encode_answer(sync, self._schema_version(), body))
 
     def put_error(self, sync: int, error: RequestError) -> None:
         """Answer a request with an error."""
-        self._outbox.put(encode_error(sync, self._schema_version(), error))
+        self._out.put(encode_error(sync, self._schema_version(), error))
 
     def end_stream(self, now: float) -> Sequence[Event]:
         """The answer to JOIN and the like is complete: what waited is read."""
@@ -253,10 +225,6 @@ class ServerSession:
         """SUBSCRIBE was accepted: from now on acknowledgements are read."""
         self._enter("relay")
         return self._take_waiting(now)
-
-    def close(self, reason: str) -> None:
-        """End the connection after what is still to be sent."""
-        self._close(reason)
 
     def _enter(self, step: str) -> None:
         self._state = _ENTERS[self._state, step]

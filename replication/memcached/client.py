@@ -23,7 +23,7 @@ from typing import Self
 from logweir.errors import SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.link import client_tls
-from logweir.replication.memcached.client_session import ConsumerSession, Refused, StreamEvent
+from logweir.replication.memcached.client_session import ClientSession, Refused, StreamEvent
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.messages import Connect, TapMessage
 from logweir.replication.urls import Url, read_url
@@ -46,7 +46,7 @@ class TapStream:
         self, url: Url | str, connect: Connect, *, idle_seconds: float | None = None
     ) -> None:
         self.url = read_url(url, SCHEMES) if isinstance(url, str) else url
-        self._session = ConsumerSession(
+        self._session = ClientSession(
             connect,
             user=self.url.user,
             password=self.url.password,

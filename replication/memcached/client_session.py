@@ -44,13 +44,13 @@ from logweir.replication.memcached.wire.messages import (
     encode_connect,
 )
 from logweir.replication.service.sasl import Login
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 
 _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
-__all__ = ["Alive", "ConsumerSession", "Refused", "Started", "StreamEvent"]
+__all__ = ["Alive", "ClientSession", "Refused", "Started", "StreamEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,16 @@ class Started:
 StreamEvent = TapMessage | Refused | Alive | Started
 
 
-class ConsumerSession:
+class ClientSession(BaseSession[StreamEvent]):
     """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
     `bucket`: "" for the one that the server gives.
 
     `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
     `ended_whole`: the server closed the connection behind a whole packet.
     """
+
+    peer = "the server"
+    unit = "packet"
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class ConsumerSession:
         big_endian_producer: bool = False,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.ended_whole = False
         self.dropped = 0
         self._connect = connect
@@ -104,9 +107,7 @@ class ConsumerSession:
         self._doubt: Packet | None = None  # the answer to SELECT_BUCKET, if it was a refusal
         self._big_endian_producer = big_endian_producer
         self._packets = PacketBuffer()
-        self._out = Outbox()
         self._due: deque[tuple[int, int]] = deque()
-        self._frame_deadline: float | None = None
         self._awaits_bucket = False
         self._asks_start = asks_start
         self._statistics: dict[bytes, bytes] | None = None
@@ -122,7 +123,7 @@ class ConsumerSession:
         if self.close_reason:
             return ()
         packets, problem = self._packets.feed(data)
-        self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
+        self._unit_deadline = now + FRAME_SECONDS if len(self._packets) else None
         events: list[StreamEvent] = []
         for packet in packets:
             if self._is_over():
@@ -144,17 +145,6 @@ class ConsumerSession:
         self.end("the server closed the connection")
         return events
 
-    def data_to_send(self) -> bytes:
-        return self._out.take()
-
-    def next_deadline(self) -> float | None:
-        return self._frame_deadline
-
-    def deadline_passed(self, now: float) -> Sequence[StreamEvent]:
-        if self._frame_deadline is not None and now >= self._frame_deadline:
-            self.end("the server's packet does not go on")
-        return ()
-
     # --- what the owner does ----------------------------------------------------------------------
 
     @property
@@ -172,10 +162,6 @@ class ConsumerSession:
         if self._due and self._due[0] == (message.opcode, message.opaque):
             self._due.popleft()
         self._out.put(encode_ack(message.opcode, message.opaque, status))
-
-    def end(self, reason: str) -> None:
-        """Take nothing more; the connection is to be closed."""
-        self.close_reason = self.close_reason or reason
 
     # --- inside -----------------------------------------------------------------------------------
 

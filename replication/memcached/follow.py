@@ -63,7 +63,7 @@ from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewIt
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.client_session import (
-    ConsumerSession,
+    ClientSession,
     Refused,
     Started,
     StreamEvent,
@@ -96,7 +96,7 @@ _ACTIVE: Final = int(VbucketState.ACTIVE)
 class _Upstream:
     """The conversation of a consumer: events wait until they are asked for."""
 
-    def __init__(self, link: Link, url: Url, session: ConsumerSession, alive: Callable[[], None]):
+    def __init__(self, link: Link, url: Url, session: ClientSession, alive: Callable[[], None]):
         self.link = link
         self.session = session
         self._url = url
@@ -225,7 +225,7 @@ class TapSource:
         if self.takes_over and self.taken(bucket).issuperset(self.vbuckets):
             progress.finished()
             return
-        session = ConsumerSession(
+        session = ClientSession(
             self._connect(bucket),
             user=self._url.user,
             password=self._url.password,

@@ -38,7 +38,7 @@ from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, pack
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Connect, decode_connect, decode_filter
 from logweir.replication.service.sasl import Authentication, Credentials
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 
 __all__ = [
     "Acknowledged",
@@ -156,24 +156,24 @@ class Settings:
     credentials: Credentials | None = None
 
 
-class ServerSession:
+class ServerSession(BaseSession[Event]):
     """One client. `settings`: see `Settings`; `now`: seconds; `must_login`: SASL is required."""
 
+    unit = "packet"
+
     def __init__(self, settings: Settings, now: float, *, must_login: bool = False) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.user: str | None = None
         self.producer: Producer[object] | None = None
         self._settings = settings
         self._must_login = must_login
         self._packets = RunBuffer()
-        self._out = Outbox()
         self._slots: deque[bytes | None] = deque()
         self._first_slot = 0
         self._connecting: int | None = None  # the slot of a TAP_CONNECT that has no answer yet
         self._closing = ""
         self._attempt: Authentication | None = None
         self._failures = 0
-        self._frame_deadline: float | None = None
         self._now = now
 
     # --- the contract of sessions -----------------------------------------------------------------
@@ -182,7 +182,7 @@ class ServerSession:
         if self.close_reason or self._closing:
             return ()
         pieces, problem = self._packets.feed_runs(data)
-        self._frame_deadline = now + FRAME_SECONDS if len(self._packets) else None
+        self._unit_deadline = now + FRAME_SECONDS if len(self._packets) else None
         events: list[Event] = []
         run: list[Packet | RequestRun] = []
         for piece in pieces:
@@ -198,23 +198,14 @@ class ServerSession:
             self._close(str(problem))
         return events
 
-    def receive_eof(self, now: float) -> Sequence[Event]:
-        del now
-        self.close_reason = self.close_reason or "the client closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        return self._out.take()
-
     def next_deadline(self) -> float | None:
-        deadlines = [] if self._frame_deadline is None else [self._frame_deadline]
+        deadlines = [] if self._unit_deadline is None else [self._unit_deadline]
         if self.producer is not None:
             deadlines.append(self.producer.next_deadline())
         return min(deadlines, default=None)
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
-        if self._frame_deadline is not None and now >= self._frame_deadline:
-            self.close_reason = self.close_reason or "the client's packet does not go on"
+        super().deadline_passed(now)
         if self.producer is None:
             return ()
         self.producer.deadline_passed(now)
@@ -269,11 +260,7 @@ class ServerSession:
     def settle(self) -> None:
         """Take over that the stream has ended."""
         if self.producer is not None and self.producer.close_reason:
-            self.close_reason = self.close_reason or self.producer.close_reason
-
-    def end(self, reason: str) -> None:
-        """Close the connection once everything is sent."""
-        self.close_reason = self.close_reason or reason
+            self.end(self.producer.close_reason)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -430,4 +417,4 @@ class ServerSession:
             slots.popleft()
             self._first_slot += 1
         if self._closing and not slots:
-            self.close_reason = self.close_reason or self._closing
+            self.end(self._closing)

@@ -60,5 +60,8 @@ class WireProtocol(ABC):
         """What `status` of a server tells besides, in plain values."""
         return {}
 
+    def stopping(self) -> None:  # noqa: B027 - most have nothing to say
+        """The connections are about to be closed: what is to be told to them goes out first."""
+
     async def close(self) -> None:  # noqa: B027 - most have nothing to end
         """End what runs beside the connections, which are closed."""

@@ -42,7 +42,7 @@ from logweir.limits import SYNAPSE_WAITING_BYTES
 from logweir.replication.dialer import Closing
 from logweir.replication.link import Link, dial
 from logweir.replication.runner import Timing
-from logweir.replication.synapse.client_session import Event, FollowerSession, Greeted
+from logweir.replication.synapse.client_session import ClientSession, Event, Greeted
 from logweir.replication.synapse.follow.catchup import Sources
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.wire.address import SCHEMES
@@ -278,7 +278,7 @@ class Follower(Closing):
 class _Conversation:
     """One connection of a follower."""
 
-    session: FollowerSession
+    session: ClientSession
     _link: Link
 
     def __init__(self, follower: Follower) -> None:
@@ -291,7 +291,7 @@ class _Conversation:
         follower = self._follower
         follower.conversation = self
         self._link = link
-        self.session = FollowerSession(
+        self.session = ClientSession(
             link.time(),
             dialect=follower.dialect,
             server_name=follower.server,

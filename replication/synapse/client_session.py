@@ -50,7 +50,7 @@ from logweir.limits import (
     SYNAPSE_SILENCE_SECONDS,
     SYNAPSE_TIMEOUT_SECONDS,
 )
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 from logweir.replication.synapse.follow.catchup import Page, Refused
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.wire.codec import (
@@ -76,7 +76,7 @@ from logweir.replication.synapse.wire.codec import (
 from logweir.replication.synapse.wire.rows import Reader
 from logweir.replication.synapse.wire.units import Ask, Change, Fetch
 
-__all__ = ["FollowerSession", "Greeted", "RedisSession", "error_line", "take_page"]
+__all__ = ["ClientSession", "Greeted", "RedisSession", "error_line", "take_page"]
 
 _ERROR_CHARACTERS: Final = 300
 _GROWTH: Final = 3
@@ -92,7 +92,7 @@ class LineTooLong(DecodeError):
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """The server has said its name; it waits for `FollowerSession.begin`."""
+    """The server has said its name; it waits for `ClientSession.begin`."""
 
     server: str
 
@@ -126,7 +126,7 @@ def _take_row(tracker: Tracker, found: Rdata) -> None:
         tracker.rdata(found.stream, found.instance, found.token, row)
 
 
-class FollowerSession:
+class ClientSession(BaseSession[Event]):
     """See the module's text.
 
     `dialect`: None to find out; `server_name`: the only one that is taken, "" for any; `name`: what
@@ -142,7 +142,7 @@ class FollowerSession:
         name: str = "logweir",
         milliseconds: Callable[[], int],
     ) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.wrong_server = False
         self.dialect = dialect
         self.server = ""
@@ -153,7 +153,6 @@ class FollowerSession:
         self._milliseconds = milliseconds
         self._rest = b""
         self._reader: Reader | None = None
-        self._out = Outbox()
         self._tracker: Tracker | None = None
         self._began = self._heard = self._sent = now
         self._put(Name(name), now)
@@ -170,7 +169,7 @@ class FollowerSession:
         try:
             at = self._read(data, now, events)
         except NotText:
-            self.close_reason = self.close_reason or "the server sent a line that is not UTF-8"
+            self.end("the server sent a line that is not UTF-8")
         except LineTooLong:
             self._refuse("Line length exceeded")
         except DecodeError as error:
@@ -191,12 +190,8 @@ class FollowerSession:
         """See `Session`."""
         del now
         told = f" after the error {self.last_error!r}" if self.last_error else ""
-        self.close_reason = self.close_reason or f"the server closed the connection{told}"
+        self.end(f"the server closed the connection{told}")
         return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._out.take()
 
     def next_deadline(self) -> float | None:
         """See `Session`."""

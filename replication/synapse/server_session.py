@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from logweir.errors import DecodeError
 from logweir.limits import SYNAPSE_PING_SECONDS, SYNAPSE_TIMEOUT_SECONDS
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 from logweir.replication.synapse.client_session import error_line
 from logweir.replication.synapse.wire.codec import (
     ALL,
@@ -86,9 +86,11 @@ class PeerUp:
 Event = Subscribe | Acknowledged | PeerUp
 
 
-class ServerSession:
+class ServerSession(BaseSession[Event]):
     """One follower. `server_name`: ours; `now`: the clock of this session; `milliseconds`: what
     PING says. `commands`: how many were put out."""
+
+    peer = "the follower"
 
     def __init__(
         self,
@@ -98,14 +100,13 @@ class ServerSession:
         server_name: str,
         milliseconds: Callable[[], int],
     ) -> None:
-        self.close_reason = ""
+        super().__init__()
         self.dialect = dialect
         self.name = ""
         self.last_error = ""
         self.commands = 0
         self._milliseconds = milliseconds
         self._lines = LineBuffer()
-        self._out = Outbox()
         self._heard = self._sent = now
         self._armed = False
         self.put(Server(server_name), now)
@@ -148,16 +149,6 @@ class ServerSession:
         if problem is not None:
             self.refuse("Line length exceeded")
         return events
-
-    def receive_eof(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
-        del now
-        self.close_reason = self.close_reason or "the follower closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._out.take()
 
     def next_deadline(self) -> float | None:
         """See `Session`."""

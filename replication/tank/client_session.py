@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from logweir.errors import DecodeError
 from logweir.limits import TANK_FRAME_BYTES
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 from logweir.replication.tank.wire.codec import decode_answer, encode_request, publish_results
 from logweir.replication.tank.wire.framing import FrameBuffer
 from logweir.replication.tank.wire.messages import (
@@ -67,13 +67,14 @@ class Answered:
     results: tuple[tuple[PublishResult, ...], ...] = ()
 
 
-class ClientSession:
+class ClientSession(BaseSession[Answered]):
     """See the module's text."""
 
+    peer = "the broker"
+
     def __init__(self, *, frame_limit_bytes: int = TANK_FRAME_BYTES) -> None:
-        self.close_reason = ""
+        super().__init__()
         self._frames = FrameBuffer(frame_limit_bytes)
-        self._out = Outbox()
         self._asked: dict[int, Question] = {}
         self._last_id = 0
 
@@ -117,18 +118,3 @@ class ClientSession:
             results = publish_results(answer, [len(parts) for _, parts in request.topics])
         del self._asked[answer.request_id]
         return Answered(request, answer, results)
-
-    def receive_eof(self, now: float) -> Sequence[Answered]:
-        del now
-        self.close_reason = self.close_reason or "the broker closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        return self._out.take()
-
-    def next_deadline(self) -> float | None:
-        return None
-
-    def deadline_passed(self, now: float) -> Sequence[Answered]:
-        del now
-        return ()

@@ -57,7 +57,7 @@ from logweir.limits import (
     TANK_WAIT_MS,
     TANK_WAITING_FETCHES,
 )
-from logweir.replication.session import Outbox
+from logweir.replication.session import BaseSession
 from logweir.replication.tank.push import WaitIndex
 from logweir.replication.tank.wire.codec import (
     PING,
@@ -159,7 +159,7 @@ class Waiting:
         return [(part.topic, part.partition) for part, _, _ in self.since]
 
 
-class ServerSession:
+class ServerSession(BaseSession[Event]):
     """See the module's text. `now`: the clock when the connection began, in seconds."""
 
     def __init__(
@@ -171,15 +171,14 @@ class ServerSession:
         budget: InputBudget | None = None,
         frame_limit_bytes: int = TANK_FRAME_BYTES,
     ) -> None:
-        self.close_reason = ""
+        super().__init__()
         self._budget = InputBudget() if budget is None else budget
         self._kept_bytes = 0
         self._topics = topics
         self._waiters = waiters
         self._frames = FrameBuffer(frame_limit_bytes)
-        self._out = Outbox()
         self._out.put(PING)
-        self._input_deadline: float | None = now + TANK_SILENT_SECONDS
+        self._unit_deadline = now + TANK_SILENT_SECONDS
         self._waiting: dict[Waiting, None] = {}
         self._publishing: dict[int, _Publishing] = {}
         self._tickets = 0
@@ -207,7 +206,7 @@ class ServerSession:
     ) -> Sequence[Event]:
         self.spoke = True
         self._keep(self._frames.held_bytes)
-        self._input_deadline = now + FRAME_SECONDS if len(self._frames) else None
+        self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         events: list[Event] = []
         at = 0
         try:
@@ -226,25 +225,17 @@ class ServerSession:
                 self.end(str(problem))
         return events
 
-    def receive_eof(self, now: float) -> Sequence[Event]:
-        del now
-        self.end("the client closed the connection")
-        return ()
-
-    def data_to_send(self) -> bytes:
-        return self._out.take()
-
     def parts_to_send(self) -> list[bytes | memoryview]:
         return self._out.take_parts()
 
     def next_deadline(self) -> float | None:
         deadlines = [waiting.deadline for waiting in self._waiting]
-        if self._input_deadline is not None:
-            deadlines.append(self._input_deadline)
+        if self._unit_deadline is not None:
+            deadlines.append(self._unit_deadline)
         return min(deadlines, default=None)
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
-        if self._input_deadline is not None and now >= self._input_deadline:
+        if self._unit_deadline is not None and now >= self._unit_deadline:
             silent = "it sent nothing" if not self.spoke else "its frame does not go on"
             self.end(f"the client is silent: {silent}")
         for waiting in [each for each in self._waiting if now >= each.deadline]:
@@ -260,8 +251,8 @@ class ServerSession:
 
     def end(self, reason: str) -> None:
         """Wait for nothing more; the connection is to be closed."""
-        self.close_reason = self.close_reason or reason
-        self._input_deadline = None
+        super().end(reason)
+        self._unit_deadline = None
         self._budget.used_bytes -= self._kept_bytes
         self._kept_bytes = 0
         for waiting in self._waiting:

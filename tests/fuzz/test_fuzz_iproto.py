@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logweir.errors import DecodeError, LimitExceeded, RemoteProtocolError, RequestError
-from logweir.replication.iproto.client import ClientSession
-from logweir.replication.iproto.client_session import FollowerSession
+from logweir.replication.iproto.client import CommandSession
+from logweir.replication.iproto.client_session import ClientSession
 from logweir.replication.iproto.server_session import ServerSession
 from logweir.replication.iproto.wire import auth, codec
 from logweir.replication.iproto.wire.requests import Request, decode_request
@@ -53,7 +53,7 @@ def test_server_session(frames: list[tuple[bytes, bytes]], tail: bytes) -> None:
 @given(st.lists(st.binary(max_size=80), max_size=8), st.sampled_from(["join", "fetch", "follow"]))
 def test_follower_session(frames: list[bytes], doing: str) -> None:
     """Whatever a master sends."""
-    session = FollowerSession(0.0)
+    session = ClientSession(0.0)
     session.receive_data(codec.encode_greeting(UUID, NOISE), 0.0)
     if doing == "join":
         session.join(UUID)
@@ -66,7 +66,7 @@ def test_follower_session(frames: list[bytes], doing: str) -> None:
 @given(st.lists(st.binary(max_size=80), max_size=8))
 def test_client_session(frames: list[bytes]) -> None:
     """Whatever a server answers."""
-    session = ClientSession(0.0)
+    session = CommandSession(0.0)
     session.receive_data(codec.encode_greeting(UUID, NOISE), 0.0)
     events = session.receive_data(b"".join(map(codec.frame, frames)), 0.0)
     assert len(events) <= len(frames)

@@ -14,7 +14,7 @@ from support.tapmodel import Server, Users, captures, sent
 
 from logweir.errors import LogweirError
 from logweir.replication.bucket.item import Item, pack_item, unpack_item
-from logweir.replication.memcached.client_session import ConsumerSession
+from logweir.replication.memcached.client_session import ClientSession
 from logweir.replication.memcached.wire.codec import PacketBuffer
 from logweir.replication.memcached.wire.messages import (
     Connect,
@@ -67,7 +67,7 @@ def test_broken_servers_end_or_go_on() -> None:
     ended = 0
     for name in captures():
         for _ in range(ROUNDS):
-            session = ConsumerSession(Connect(b"n", Option.SUPPORT_ACK))
+            session = ClientSession(Connect(b"n", Option.SUPPORT_ACK))
             data = broken(sent(name, "s2c"), chance)
             for at in range(0, len(data), 100):
                 session.receive_data(data[at : at + 100], 0.0)
@@ -83,7 +83,7 @@ def test_broken_logins_come_to_an_end(mechanism: str) -> None:
     chance = random.Random(SEED)
     came_in = 0
     for _ in range(5 * ROUNDS):
-        session = ConsumerSession(Connect(b"n"), user="ada", password="lovelace")
+        session = ClientSession(Connect(b"n"), user="ada", password="lovelace")
         server = Server(credentials=Users(mechanism), must_login=True)
         for _ in range(6):
             asked = session.data_to_send()

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from logweir.replication.synapse.client_session import FollowerSession, Greeted
+from logweir.replication.synapse.client_session import ClientSession, Greeted
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.wire.codec import Dialect, decode_row_value
 from logweir.replication.synapse.wire.units import Change, Cursor, Fetch, Unit, Units
@@ -110,7 +110,7 @@ class Peer:
         self.tracker = tracker or Tracker({})
         self.stored = Stored()
         self.now = 0.0
-        self.session = FollowerSession(
+        self.session = ClientSession(
             0.0, dialect=dialect, server_name=server_name, milliseconds=lambda: 1
         )
 

@@ -264,7 +264,7 @@ def test_half_open_and_silent_sockets_are_bounded(
         client.send(b"\xce\x00\x10\x00\x00\x82")
         with pytest.raises(EOFError):
             client.receive()
-        serving.wait(lambda: "a frame was not complete" in caplog.text)
+        serving.wait(lambda: "frame does not go on" in caplog.text)
         assert "peer='127.0.0.1:" in caplog.text
 
 
@@ -435,7 +435,7 @@ def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error 2, and the connection goes on; one row less is given."""
-    monkeypatch.setattr("logweir.replication.service.shared.IPROTO_ANSWER_BYTES", 99_951)
+    monkeypatch.setattr("logweir.replication.iproto.serve.instance.IPROTO_ANSWER_BYTES", 99_951)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         serving.log.append("t", [(i, "x" * 9_990) for i in range(10)])

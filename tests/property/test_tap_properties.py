@@ -14,7 +14,7 @@ from support.tapmodel import MemoryBucket, packets
 import logweir
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.spacefeed import ENCODINGS, SpaceFeed
-from logweir.replication.memcached.client_session import ConsumerSession
+from logweir.replication.memcached.client_session import ClientSession
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
 from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
@@ -146,13 +146,13 @@ def test_a_consumer_ends_with_the_producers_bucket(steps: list[tuple[str, str]])
     now = 0.0
     opaque, acknowledged = 0, 0
 
-    def connect() -> tuple[Producer[int], Outbox, ConsumerSession]:
+    def connect() -> tuple[Producer[int], Outbox, ClientSession]:
         out = Outbox()
         request = Connect(b"n", Option.SUPPORT_ACK)
         producer: Producer[int] = Producer(
             request, out, now, options=StreamOptions(), opaque=opaque, acknowledged=acknowledged
         )
-        consumer = ConsumerSession(request)
+        consumer = ClientSession(request)
         consumer.data_to_send()
         for i, message in enumerate(history[acknowledged:], acknowledged + 1):
             producer.put(message, now, i)

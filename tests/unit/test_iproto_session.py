@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logweir.errors import LocalProtocolError
 from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
 from logweir.replication.iproto import client_session as follower
-from logweir.replication.iproto.client_session import FollowerSession
+from logweir.replication.iproto.client_session import ClientSession
 from logweir.replication.iproto.server_session import Ack, ServerSession, State
 from logweir.replication.iproto.wire import codec
 from logweir.replication.iproto.wire.codec import encode_ack
@@ -137,7 +137,7 @@ def test_frame_that_never_ends_has_a_deadline() -> None:
     session.deadline_passed(5.0 + FRAME_SECONDS - 1)
     assert not session.close_reason
     session.deadline_passed(5.0 + FRAME_SECONDS)
-    assert "not complete" in session.close_reason
+    assert "does not go on" in session.close_reason
 
 
 def test_flood_behind_a_stream_is_bounded() -> None:
@@ -190,8 +190,8 @@ def test_garbage_ends_the_connection_or_is_answered(data: bytes) -> None:
 # --- replica --------------------------------------------------------------------------------------
 
 
-def replica() -> FollowerSession:
-    session = FollowerSession(0.0)
+def replica() -> ClientSession:
+    session = ClientSession(0.0)
     events = session.receive_data(codec.encode_greeting(UUID, NOISE), 0.0)
     assert isinstance(events[0], follower.Greeted)
     return session
@@ -234,7 +234,7 @@ def test_snapshot_without_a_place_has_one_stage() -> None:
     ]
 
 
-def following() -> FollowerSession:
+def following() -> ClientSession:
     session = replica()
     session.subscribe(UUID, SET, VClock())
     answer = codec.encode_vclock_answer(VClock({1: 2}), replica_id=3, replicaset=SET)
@@ -293,7 +293,7 @@ def test_request_out_of_turn_is_our_own_mistake() -> None:
 @pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 128])
 def test_what_is_not_a_tarantool_is_left_at_once(data: bytes) -> None:
     """Also when less than 128 bytes came."""
-    session = FollowerSession(0.0)
+    session = ClientSession(0.0)
     assert session.receive_data(data, 0.0) == []
     assert "invalid greeting" in session.close_reason
 

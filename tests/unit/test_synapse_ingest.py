@@ -12,7 +12,7 @@ import logweir
 from interop.synapsemodel import lines_of, wire, wire_rows
 from logweir.errors import SourceStopped
 from logweir.replication.stream import positions
-from logweir.replication.synapse.client_session import FollowerSession, Greeted
+from logweir.replication.synapse.client_session import ClientSession, Greeted
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.codec import Dialect, encode_row
@@ -149,7 +149,7 @@ def test_recording_in_any_portions_with_restarts_is_stored_once(
     first = next(i for i, line in enumerate(lines) if line.startswith("POSITION"))
     data = b"".join(map(wire, lines))
     chance = random.Random(5)
-    session = FollowerSession(0.0, milliseconds=lambda: 0)
+    session = ClientSession(0.0, milliseconds=lambda: 0)
     tracker = Tracker({})
     greeting = data.index(b"\n", data.index(b"PING")) + 1
     session.receive_data(data[:greeting], 0.0)

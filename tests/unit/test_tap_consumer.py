@@ -10,7 +10,7 @@ from logweir.limits import TAP_BODY_BYTES
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.client_session import (
     Alive,
-    ConsumerSession,
+    ClientSession,
     Refused,
     StreamEvent,
 )
@@ -41,9 +41,9 @@ STREAMS = sorted(
 )
 
 
-def followed(name: str, step: int) -> tuple[ConsumerSession, MemoryBucket, list[TapMessage]]:
+def followed(name: str, step: int) -> tuple[ClientSession, MemoryBucket, list[TapMessage]]:
     """A recording's stream taken by our consumer into a bucket."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     session.data_to_send()
     bucket = MemoryBucket(states={n: VbucketState.ACTIVE for n in (0, 1, 102)})
     executor = Executor(bucket, bucket.now)
@@ -108,7 +108,7 @@ def test_the_whole_stream_of_a_takeover_moves_the_items() -> None:
 
 def test_acknowledgements_wait_for_the_owner() -> None:
     """None before, as many as it says, in order."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     session.data_to_send()
     for opaque in (1, 2, 3):
         message = TapMessage(Opcode.TAP_DELETE, b"k", wants_ack=True, opaque=opaque)
@@ -125,7 +125,7 @@ def test_acknowledgements_wait_for_the_owner() -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_login_comes_before_the_stream(mechanism: str) -> None:
     """By each mechanism against our own server's side; TAP_CONNECT only behind a good answer."""
-    session = ConsumerSession(CONNECT, user="ada", password="lovelace")
+    session = ClientSession(CONNECT, user="ada", password="lovelace")
     server = Server(credentials=Users(mechanism), must_login=True)
     for _ in range(6):
         session.receive_data(server.feed(session.data_to_send()), 0.0)
@@ -138,7 +138,7 @@ def test_login_comes_before_the_stream(mechanism: str) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_login_that_fails_is_told_and_ends(mechanism: str) -> None:
     """A wrong password, by each mechanism."""
-    session = ConsumerSession(CONNECT, user="ada", password="wrong")
+    session = ClientSession(CONNECT, user="ada", password="wrong")
     server = Server(credentials=Users(mechanism), must_login=True)
     events: list[StreamEvent] = []
     while not session.close_reason:
@@ -158,7 +158,7 @@ def test_a_login_that_fails_is_told_and_ends(mechanism: str) -> None:
 )
 def test_servers_that_cannot_log_us_in(opcode: Opcode, status: Status, text: bytes) -> None:
     """No SASL, no mechanism that we know, an answer before the question: refused, and no stream."""
-    session = ConsumerSession(CONNECT, user="ada", password="lovelace")
+    session = ClientSession(CONNECT, user="ada", password="lovelace")
     session.data_to_send()
     (event,) = session.receive_data(encode_answer(Packet(opcode), status, value=text), 0.0)
     assert isinstance(event, Refused)
@@ -197,7 +197,7 @@ def test_a_server_without_the_verifier_is_found_out() -> None:
 
 def test_a_refused_stream_is_told_and_ends() -> None:
     """With the status and text of the server."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     answer = encode_answer(Packet(Opcode.TAP_CONNECT), Status.NOT_SUPPORTED)
     assert session.receive_data(answer, 0.0) == [Refused("the stream", 0x83, "Not supported")]
     assert session.close_reason
@@ -205,7 +205,7 @@ def test_a_refused_stream_is_told_and_ends() -> None:
 
 def test_signs_of_life_need_no_answer() -> None:
     """NOOP in both directions."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     session.data_to_send()
     noop = Packet(Opcode.NOOP)
     assert session.receive_data(encode_request(noop) + encode_answer(noop), 0.0) == [
@@ -217,7 +217,7 @@ def test_signs_of_life_need_no_answer() -> None:
 
 def test_a_message_that_may_go_no_further_is_dropped() -> None:
     """TTL 0: counted, status 04 if an answer is due; TTL 1 is taken."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     session.data_to_send()
     data = b"".join(
         encode_tap(TapMessage(Opcode.TAP_DELETE, b"k", ttl=ttl, wants_ack=ack, opaque=7))
@@ -241,7 +241,7 @@ def test_a_message_that_may_go_no_further_is_dropped() -> None:
 )
 def test_what_no_server_sends_ends_the_connection(data: bytes) -> None:
     """With a reason, and without an exception."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     assert session.receive_data(data, 0.0) == []
     assert session.close_reason
     assert session.receive_data(data, 0.0) == ()
@@ -249,7 +249,7 @@ def test_what_no_server_sends_ends_the_connection(data: bytes) -> None:
 
 def test_unknown_requests_are_answered_as_unknown() -> None:
     """Status 81, as a real consumer does."""
-    session = ConsumerSession(CONNECT)
+    session = ClientSession(CONNECT)
     session.data_to_send()
     session.receive_data(encode_request(Packet(0x48, opaque=3)), 0.0)
     (answer,) = packets(session.data_to_send())

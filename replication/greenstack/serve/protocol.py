@@ -42,7 +42,7 @@ class GreenstackProtocol(WireProtocol):
         """See `WireProtocol`."""
         return GreenstackSource(self.shared, url)
 
-    async def close(self) -> None:
+    def stopping(self) -> None:
         """See `WireProtocol`."""
         for service in self.made:
             service.close()

@@ -1,7 +1,7 @@
 """A client of any Tarantool: pipelined requests, answers by sync.
 
-`ClientSession` is the state machine without I/O; `Client` puts it on a link, for commands that talk
-to a server (`logweir play`, `logweir status`).
+`CommandSession` is the state machine without I/O; `Client` puts it on a link, for commands that
+talk to a server (`logweir play`, `logweir status`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from logweir.replication.iproto.wire.codec import (
 )
 from logweir.replication.link import Link, dial
 from logweir.replication.service.verifiers import METHOD
-from logweir.replication.session import InputBuffer, Outbox
+from logweir.replication.session import BaseSession, InputBuffer
 from logweir.replication.urls import Url
 from logweir.wal.mp import Value, encode_uint, pack
 
-__all__ = ["Client", "ClientSession", "open_client"]
+__all__ = ["Client", "CommandSession", "open_client"]
 
 
-class ClientSession:
+class CommandSession(BaseSession[Greeting | Answer]):
     """One connection of a client. Events: the `Greeting`, then `Answer`s."""
 
+    peer = "the server"
+
     def __init__(self, now: float) -> None:
-        self.close_reason = ""
-        self._outbox = Outbox()
+        super().__init__()
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
         self._greeted = False
@@ -71,16 +72,6 @@ class ClientSession:
             self.close_reason = str(error)
         return events
 
-    def receive_eof(self, now: float) -> Sequence[Answer]:
-        """See `Session`."""
-        del now
-        self.close_reason = self.close_reason or "the server closed the connection"
-        return ()
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._outbox.take()
-
     def next_deadline(self) -> float | None:
         """See `Session`: the greeting must come in time."""
         return None if self._greeted else self._began + CONNECT_SECONDS
@@ -95,7 +86,7 @@ class ClientSession:
         """Send a request with a body that is encoded already. Returns its sync."""
         self._sync += 1
         header = b"\x82\x00" + encode_uint(kind) + b"\x01" + encode_uint(self._sync)
-        self._outbox.put(frame(header + body))
+        self._out.put(frame(header + body))
         return self._sync
 
 
@@ -105,7 +96,7 @@ class Client:
     def __init__(self, link: Link, url: Url) -> None:
         self.url = url
         self.link = link
-        self.session = ClientSession(link.time())
+        self.session = CommandSession(link.time())
         self.greeting: asyncio.Future[Greeting] = asyncio.get_running_loop().create_future()
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 

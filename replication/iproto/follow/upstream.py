@@ -16,8 +16,8 @@ from logweir.errors import ErrorCode, RemoteProtocolError, SourceStopped, Unreac
 from logweir.limits import UPSTREAM_WAITING_BYTES
 from logweir.replication.iproto.client_session import (
     Authenticated,
+    ClientSession,
     Event,
-    FollowerSession,
     Greeted,
     Refused,
     Rows,
@@ -50,7 +50,7 @@ class Upstream:
 
     def __init__(self, link: Link, url: Url, on_data: Callable[[], None]) -> None:
         self.link = link
-        self.session = FollowerSession(link.time())
+        self.session = ClientSession(link.time())
         self.url = url
         self._on_data = on_data
         self._waiting: deque[Event] = deque()

@@ -46,8 +46,8 @@ from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.client_session import (
+    ClientSession,
     Event,
-    FollowerSession,
     Greeted,
     RedisSession,
     take_page,
@@ -267,7 +267,7 @@ class _TcpConversation:
         self._link = link
         self._source = source
         self._progress = progress
-        self.session = FollowerSession(
+        self.session = ClientSession(
             link.time(),
             dialect=source.dialect,
             server_name=source.server_name,
