@@ -161,6 +161,12 @@ TLS_HANDSHAKE_SECONDS: Final = 10.0
 FRAME_SECONDS: Final = 60.0
 """The rest of a message that has begun to arrive must be there after this time."""
 
+TURN_BYTES: Final = 256 * 1024
+"""What one client has sent that is handled before the others have their turn, at most."""
+
+TURN_SECONDS: Final = 0.0005
+"""How long that should take, about: of what is expensive less is handled at a time."""
+
 OUTPUT_HIGH_BYTES: Final = 4 * 1024 * 1024
 """Unsent bytes of one connection from which on nothing more is produced for it, nor read."""
 
@@ -342,10 +348,6 @@ SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024
 
 SYNAPSE_SHARED_WINDOWS: Final = 32
 """Windows of the log whose lines are kept for all followers."""
-
-SYNAPSE_TURN_COMMANDS: Final = 1000
-"""Questions and acknowledgements in one read of a follower after which the others have their turn
-before more of it is read."""
 
 SYNAPSE_PING_SECONDS: Final = 5.0
 """A PING goes out after so long without another command. Source: Synapse."""

@@ -2,7 +2,8 @@
 
 A `Link` is an asyncio protocol, for accepted connections (`logweir.replication.listener`) and for
 those that were opened (`dial`). Every read is given whole to the session, its events as one batch
-to the `Conversation`, and what the session then has to send is written in one piece.
+to the `Conversation`, and what the session then has to send is written in one piece. How much is
+read at a time, so that all connections have their turns, see `logweir.replication.turns`.
 
 Back-pressure: above `limits.OUTPUT_HIGH_BYTES` of unsent bytes `writable` is false, nothing more is
 read from the peer, and producers wait in `drained`; at `limits.OUTPUT_LOW_BYTES` they go on. A peer
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
@@ -30,6 +32,7 @@ from logweir.limits import (
 )
 from logweir.replication.logs import get_logger
 from logweir.replication.session import ReceivesInto, SendsParts, Session
+from logweir.replication.turns import Pace, scratch
 from logweir.replication.urls import Url
 
 __all__ = ["Conversation", "Link", "dial", "peer_text"]
@@ -64,7 +67,7 @@ class Receives(Protocol):
         ...
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BaseProtocol):
     """One connection. `begin`: makes the conversation, once the connection stands."""
 
     def __init__(
@@ -101,6 +104,7 @@ class Link(asyncio.Protocol):
         self._room.set()
         self._has_room = True
         self._reading_holds = 0
+        self._turn_is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._deafness: tuple[float, Callable[[], None]] | None = None  # that is to begin
         self._unheard: list[bytes] | None = None  # what came meanwhile
@@ -199,7 +203,10 @@ class Link(asyncio.Protocol):
     def call_after_next_read(self, call: Callable[[], None]) -> None:
         """Call `call` as soon as the loop has looked once more for what came, and had it handled;
         `guarded`, and what the session then has to send is sent."""
-        self._loop.call_soon(self._loop.call_soon, self._call, call)
+        if self._turn_is_over:  # it is not looked for before the next one
+            self._loop.call_soon(self.call_after_next_read, call)
+        else:
+            self._loop.call_soon(self._loop.call_soon, self._call, call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the connection; it is cancelled when the connection is gone, also where
@@ -262,15 +269,29 @@ class Link(asyncio.Protocol):
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
             self._in_parts = session if isinstance(session, SendsParts) else None
             if isinstance(session, ReceivesInto):
-                transport.set_protocol(_Receiver(self, session))
-            elif self._deafness is not None:
-                self._begin_deafness()
+                transport.set_protocol(_Receiver(self, session.room, session.received))
+            else:
+                transport.set_protocol(_Receiver(self))
+                if self._deafness is not None:
+                    self._begin_deafness()
             self.flush()
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
+        """`data` came."""
         receive = self._receive
         if receive is not None:
             self.take(len(data), receive, data)
+
+    def end_turn(self) -> None:
+        """Read nothing more before the others have had their turn."""
+        if not self._turn_is_over:
+            self._turn_is_over = True
+            self.hold_reading()
+            self._loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._turn_is_over = False
+        self.resume_reading()
 
     def _begin_deafness(self) -> None:
         assert self._deafness is not None
@@ -298,7 +319,7 @@ class Link(asyncio.Protocol):
         if unheard:
             data = b"".join(unheard)
             self.received_bytes -= len(data)
-            self.data_received(data)
+            self.receive(data)
 
     def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
         """`count` bytes came: act on the events that `receive` makes of `what` at a time."""
@@ -444,11 +465,21 @@ class Link(asyncio.Protocol):
 
 
 class _Receiver(asyncio.BufferedProtocol):
-    """Stands for a link where its session says where to receive."""
+    """Receives for a link, in portions. `room`, `received`: of a session that says where to
+    receive."""
 
-    def __init__(self, link: Link, session: ReceivesInto[Any]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        room: Callable[[], memoryview] | None = None,
+        received: Callable[[int, float], Sequence[Any]] | None = None,
+    ) -> None:
         self._link = link
-        self._session = session
+        self._scratch = scratch()
+        self._room = room
+        self._received = received
+        self._pace = Pace()
+        self._size = 0  # of the portion that was asked for
         self.pause_writing = link.pause_writing  # type: ignore[method-assign]
         self.resume_writing = link.resume_writing  # type: ignore[method-assign]
         self.eof_received = link.eof_received  # type: ignore[method-assign]
@@ -456,10 +487,21 @@ class _Receiver(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        return self._session.room()
+        room = self._scratch if self._room is None else self._room()
+        self._size = min(len(room), self._pace.portion_bytes)
+        return room[: self._size]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._link.take(nbytes, self._session.received, nbytes)
+        link, pace = self._link, self._pace
+        if nbytes >= self._size:
+            link.end_turn()  # there may be more
+        began = time.thread_time() if (is_timed := pace.worth_timing(nbytes)) else 0.0
+        if self._received is None:
+            link.receive(bytes(self._scratch[:nbytes]))
+        else:
+            link.take(nbytes, self._received, nbytes)
+        if is_timed:
+            pace.took(nbytes, time.thread_time() - began)
 
 
 class _Outermost:

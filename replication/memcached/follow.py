@@ -60,6 +60,7 @@ from logweir.replication.bucket.item import (
 )
 from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.client_session import (
@@ -102,8 +103,7 @@ class _Upstream:
         self._url = url
         self._alive = alive
         self._waiting: deque[StreamEvent] = deque()
-        self._waiting_bytes = 0
-        self._held = False
+        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
         self._news = asyncio.Event()
         self._end = ""
         self.started = 0  # Unix seconds; 0: nobody asked
@@ -111,10 +111,7 @@ class _Upstream:
     def handle(self, events: Sequence[StreamEvent]) -> None:
         """See `Conversation`."""
         self._waiting.extend(events)
-        self._waiting_bytes += sum(map(_size, events))
-        if self._waiting_bytes > UPSTREAM_WAITING_BYTES and not self._held:
-            self._held = True
-            self.link.hold_reading()
+        self._unanswered.add(sum(map(_size, events)))
         self._alive()
         self._news.set()
 
@@ -150,10 +147,7 @@ class _Upstream:
                     raise Unreachable(str(self._url), self._end, hint="see the server's log")
                 self._news.clear()
                 await self._news.wait()
-        self._waiting_bytes -= size
-        if self._held and self._waiting_bytes <= UPSTREAM_WAITING_BYTES // 2:
-            self._held = False
-            self.link.resume_reading()
+        self._unanswered.done(size)
         return taken
 
     def _known(self, event: Started) -> int:

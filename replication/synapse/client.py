@@ -39,6 +39,7 @@ from typing import Any, Literal, Self
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import SYNAPSE_WAITING_BYTES
+from logweir.replication.budget import Unanswered
 from logweir.replication.dialer import Closing
 from logweir.replication.link import Link, dial
 from logweir.replication.runner import Timing
@@ -280,17 +281,18 @@ class _Conversation:
 
     session: ClientSession
     _link: Link
+    _unanswered: Unanswered
 
     def __init__(self, follower: Follower) -> None:
         self.was_settled = False
         self._follower = follower
-        self._held = False
 
     def begin(self, link: Link) -> _Conversation:
         """The connection stands."""
         follower = self._follower
         follower.conversation = self
         self._link = link
+        self._unanswered = Unanswered(link, SYNAPSE_WAITING_BYTES, self._tell_reading)
         self.session = ClientSession(
             link.time(),
             dialect=follower.dialect,
@@ -335,11 +337,7 @@ class _Conversation:
         """Read the server only while there is room."""
         tracker = self._follower.tracker
         waiting = self._follower.waiting_bytes + (tracker.held_bytes if tracker.is_fetching else 0)
-        if waiting > SYNAPSE_WAITING_BYTES and not self._held:
-            self._held = True
-            self.session.reading(False, self._link.time())
-            self._link.hold_reading()
-        elif self._held and waiting <= SYNAPSE_WAITING_BYTES // 2:
-            self._held = False
-            self.session.reading(True, self._link.time())
-            self._link.resume_reading()
+        self._unanswered.set(waiting)
+
+    def _tell_reading(self, is_held: bool) -> None:
+        self.session.reading(not is_held, self._link.time())

@@ -325,7 +325,7 @@ def test_client_that_publishes_faster_than_the_disk_is_held() -> None:
             for _ in range(rounds):
                 writer.write(one)
             (conversation,) = service._conversations.values()
-            await until(lambda: conversation._held)
+            await until(lambda: conversation._unanswered.is_holding)
             assert len(topics.held) * len(one) < 2 * TANK_UNSTORED_BYTES
             answered = 0
             while answered < rounds:

@@ -33,6 +33,7 @@ from logweir.replication.bucket.store import (
     ViewItems,
 )
 from logweir.replication.bucket.sweep import Sweeper, removal
+from logweir.replication.budget import Unanswered
 from logweir.replication.greenstack.push.streaming import Streaming
 from logweir.replication.greenstack.serve.commands import Executor
 from logweir.replication.greenstack.serve.definitions import Definitions
@@ -180,8 +181,8 @@ class Conversation:
         self.user_id = service.shared.user_id(link.user)
         self.lanes: Lanes[str] = Lanes("")
         self.streams: dict[bytes, Streaming] = {}
-        self._unanswered_bytes = 0
-        self._held = False
+        self._taken_bytes = 0  # of requests that are not answered
+        self._unanswered = Unanswered(link, GREENSTACK_PIPELINE_BYTES, self._tell_pace)
         self._is_put_off = False
         service.conversations.add(self)
 
@@ -270,17 +271,19 @@ class Conversation:
             for frame in _frames(pending):
                 self.session.answer(frame, Status.TOO_BUSY)
             return
-        self._unanswered_bytes += pending.frame.size_bytes
-        # A transaction whose end has not come waits for nothing but that.
-        if self._waiting_bytes > GREENSTACK_PIPELINE_BYTES and not self._held:
-            self._held = True
-            self.session.notice(NoticeCode.SLOW_DOWN, "too much is unanswered")
-            self.link.hold_reading()
+        self._take(pending.frame.size_bytes)
 
-    @property
-    def _waiting_bytes(self) -> int:
-        """Of requests that are not answered yet, though they could be."""
-        return self._unanswered_bytes - self.lanes.open_bytes
+    def _take(self, size_bytes: int) -> None:
+        """So many bytes of requests more have no answer. A transaction whose end has not come waits
+        for nothing but that."""
+        self._taken_bytes += size_bytes
+        self._unanswered.set(self._taken_bytes - self.lanes.open_bytes)
+
+    def _tell_pace(self, is_held: bool) -> None:
+        if is_held:
+            self.session.notice(NoticeCode.SLOW_DOWN, "too much is unanswered")
+        else:
+            self.session.notice(NoticeCode.SPEED_UP, "go on")
 
     def _pump(self) -> None:
         while self.lanes.has_ready:
@@ -300,11 +303,7 @@ class Conversation:
         self._pump()
 
     def _done(self, batch: Batch[str]) -> None:
-        self._unanswered_bytes -= batch.size_bytes
-        if self._held and self._waiting_bytes <= GREENSTACK_PIPELINE_BYTES // 2:
-            self._held = False
-            self.link.resume_reading()
-            self.session.notice(NoticeCode.SPEED_UP, "go on")
+        self._take(-batch.size_bytes)
         self.lanes.done(batch)
 
     def _start(self, batch: Batch[str]) -> None:

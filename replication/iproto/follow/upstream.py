@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from logweir.errors import ErrorCode, RemoteProtocolError, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_WAITING_BYTES
+from logweir.replication.budget import Unanswered
 from logweir.replication.iproto.client_session import (
     Authenticated,
     ClientSession,
@@ -54,18 +55,14 @@ class Upstream:
         self.url = url
         self._on_data = on_data
         self._waiting: deque[Event] = deque()
-        self._waiting_bytes = 0
-        self._held = False
+        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
         self._news = asyncio.Event()
         self._end = ""
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation`."""
         self._waiting.extend(events)
-        self._waiting_bytes += sum(len(one.data) for one in events if isinstance(one, Rows))
-        if self._waiting_bytes > UPSTREAM_WAITING_BYTES and not self._held:
-            self._held = True
-            self.link.hold_reading()
+        self._unanswered.add(sum(len(one.data) for one in events if isinstance(one, Rows)))
         self._on_data()
         self._news.set()
 
@@ -83,10 +80,7 @@ class Upstream:
             await self._news.wait()
         event = self._waiting.popleft()
         if isinstance(event, Rows):
-            self._waiting_bytes -= len(event.data)
-            if self._held and self._waiting_bytes <= UPSTREAM_WAITING_BYTES // 2:
-                self._held = False
-                self.link.resume_reading()
+            self._unanswered.done(len(event.data))
         return event
 
     def peek(self) -> Event | None:

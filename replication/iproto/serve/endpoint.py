@@ -27,6 +27,7 @@ from logweir.limits import (
     IPROTO_PIPELINE_BYTES,
     OUTPUT_LOW_BYTES,
 )
+from logweir.replication.budget import Unanswered
 from logweir.replication.iproto import push
 from logweir.replication.iproto.serve.instance import FollowerStatus, Instance
 from logweir.replication.iproto.serve.statements import (
@@ -114,8 +115,7 @@ class Conversation:
         self.follower: FollowerStatus | None = None
         self._batch = _Batch()
         self._unfinished = 0
-        self._unanswered_bytes = 0
-        self._held = False
+        self._unanswered = Unanswered(link, IPROTO_PIPELINE_BYTES)
         self._postponed: deque[Request | Run] = deque()
         self._behind: _Batch | None = None  # under way: what comes next waits for its end
         self._waits_for_room = False
@@ -137,7 +137,7 @@ class Conversation:
                 if self.follower is not None:
                     self.instance.acknowledged(self.follower, event.vclock)
                 continue
-            self._begin(event.size_bytes)
+            self._unanswered.add(event.size_bytes)
             self._postponed.append(event)
         self._go_on()
 
@@ -199,7 +199,7 @@ class Conversation:
                 ErrorCode.ACCESS_DENIED, "EVAL is switched off: no code of clients is run here"
             )
         else:
-            self._finish(request.size_bytes)
+            self._unanswered.done(request.size_bytes)
             self.link.spawn(push.serve(self, request))
 
     # --- changes and reads ------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Conversation:
             self.shared.metrics.answered("tarantool", 0, len(errors))
             run = run.without(refused)
         if not run.count:
-            self._finish(run.size_bytes)
+            self._unanswered.done(run.size_bytes)
         elif run.is_read_only and not self._batch.events and not self._unfinished:
             self._read_run(run)
         else:
@@ -264,7 +264,7 @@ class Conversation:
             outcome = _refused([run], error, self.instance.schema_version())
         self._postponed.extendleft(reversed(outcome.left))
         if not outcome.left:
-            self._finish(run.size_bytes)
+            self._unanswered.done(run.size_bytes)
         self._answer_outcome(outcome)
 
     def _answer_outcome(self, outcome: Outcome) -> None:
@@ -315,7 +315,7 @@ class Conversation:
         self._unfinished -= 1
         if not self._unfinished:
             self._settled.set()
-        self._finish(size_bytes)
+        self._unanswered.done(size_bytes)
 
     def _deliver(self, batch: _Batch, job: Job) -> None:
         """Answer a batch that is durable, or was refused; what is left of it comes next."""
@@ -394,26 +394,14 @@ class Conversation:
     # --- answers and back-pressure ----------------------------------------------------------------
 
     def _answer(self, request: Request, body: bytes) -> None:
-        self._finish(request.size_bytes)
+        self._unanswered.done(request.size_bytes)
         self.shared.metrics.answered("tarantool", 1, 0)
         self.session.put_answer(request.sync, body)
 
     def _answer_error(self, request: Request, error: RequestError) -> None:
-        self._finish(request.size_bytes)
+        self._unanswered.done(request.size_bytes)
         self.shared.metrics.answered("tarantool", 0, 1)
         self.session.put_error(request.sync, error)
-
-    def _begin(self, size_bytes: int) -> None:
-        self._unanswered_bytes += size_bytes
-        if self._unanswered_bytes > IPROTO_PIPELINE_BYTES and not self._held:
-            self._held = True
-            self.link.hold_reading()
-
-    def _finish(self, size_bytes: int) -> None:
-        self._unanswered_bytes -= size_bytes
-        if self._held and self._unanswered_bytes <= IPROTO_PIPELINE_BYTES // 2:
-            self._held = False
-            self.link.resume_reading()
 
 
 def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:

@@ -37,6 +37,7 @@ from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucket.spacefeed import SpaceFeed
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import Sweeper, removal
+from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
@@ -243,8 +244,7 @@ class Conversation:
         )
         self.streaming: Streaming | None = None
         self._unfinished = 0
-        self._unanswered_bytes = 0
-        self._held = False
+        self._unanswered = Unanswered(link, TAP_PIPELINE_BYTES)
         self._auto_nack = False
         self._waits = False
         self._drains = False
@@ -400,10 +400,7 @@ class Conversation:
 
     def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1
-        self._unanswered_bytes += event.size_bytes
-        if self._unanswered_bytes > TAP_PIPELINE_BYTES and not self._held:
-            self._held = True
-            self.link.hold_reading()
+        self._unanswered.add(event.size_bytes)
         run = _Run(event, self.bucket)
         if begun is None:
             self._put_in_line(run)
@@ -453,10 +450,7 @@ class Conversation:
                 return
             run.advance(())
         self._unfinished -= 1
-        self._unanswered_bytes -= event.size_bytes
-        if self._held and self._unanswered_bytes <= TAP_PIPELINE_BYTES // 2:
-            self._held = False
-            self.link.resume_reading()
+        self._unanswered.done(event.size_bytes)
         if not self.link.is_open:
             return
         metrics = self.service.shared.metrics

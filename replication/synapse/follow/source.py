@@ -42,6 +42,7 @@ from logweir.errors import (
     Unreachable,
 )
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
+from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link, dial
 from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
@@ -278,7 +279,7 @@ class _TcpConversation:
         self.flow.on_room = self._look
         self.tracker: Tracker | None = None
         self.began_at = 0.0
-        self._held = False
+        self._unanswered = Unanswered(link, SYNAPSE_WAITING_BYTES, self._tell_reading)
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation`."""
@@ -325,14 +326,10 @@ class _TcpConversation:
         waiting = self.flow.waiting_bytes
         if self.tracker is not None and self.tracker.is_fetching:
             waiting += self.tracker.held_bytes
-        if waiting > SYNAPSE_WAITING_BYTES and not self._held:
-            self._held = True
-            self.session.reading(False, self._link.time())
-            self._link.hold_reading()
-        elif self._held and waiting <= SYNAPSE_WAITING_BYTES // 2:
-            self._held = False
-            self.session.reading(True, self._link.time())
-            self._link.resume_reading()
+        self._unanswered.set(waiting)
+
+    def _tell_reading(self, is_held: bool) -> None:
+        self.session.reading(not is_held, self._link.time())
 
 
 class SynapseSource(_Upstream):

@@ -61,7 +61,6 @@ from logweir.limits import (
     SYNAPSE_SHARED_WINDOWS,
     SYNAPSE_STEP_BYTES,
     SYNAPSE_STREAMS,
-    SYNAPSE_TURN_COMMANDS,
 )
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
@@ -254,9 +253,6 @@ class Conversation:
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        if len(events) > SYNAPSE_TURN_COMMANDS:
-            self.link.hold_reading()
-            self.link.call_after_next_read(self.link.resume_reading)
         for event in events:
             if isinstance(event, Subscribe):
                 self._ask(event)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from logweir.limits import TANK_SILENT_CONNECTIONS
+from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.tank.push import WaitIndex
@@ -150,8 +151,7 @@ class _Conversation:
         self._noted: set[Waiting] = set()
         self._prepared: Request | None = None  # for which its topics were made ready
         self._pumping = False
-        self._unstored_bytes = 0
-        self._held = False
+        self._unanswered = Unanswered(link, service.topics.unstored_bytes)
 
     @property
     def session(self) -> ServerSession:
@@ -252,19 +252,12 @@ class _Conversation:
         self, appends: list[Append], tell: Callable[[list[Append], list[PublishResult]], None]
     ) -> None:
         size = kernel.size_of(appends)
-        self._unstored_bytes += size
-        limit_bytes = self._service.topics.unstored_bytes
-        if self._unstored_bytes > limit_bytes and not self._held:
-            self._held = True
-            self._link.hold_reading()
+        self._unanswered.add(size)
         began = self._link.time()
 
         def done(results: list[PublishResult]) -> None:
-            self._unstored_bytes -= size
             tell(appends, results)
-            if self._held and self._unstored_bytes <= limit_bytes // 2:
-                self._held = False
-                self._link.resume_reading()
+            self._unanswered.done(size)
             self._service.published(self._link, results, began)
 
         self._service.topics.append(appends, done)
