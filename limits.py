@@ -113,6 +113,18 @@ LOG_FILES_OPEN: Final = 64
 """Log files that a store keeps open to read the large tuples that its state refers to."""
 
 # --- connections ----------------------------------------------------------------------------------
+MEMORY_BYTES: Final = 1024 * 1024 * 1024
+"""What a server may hold for all connections together, by default; see `replication.budget`."""
+
+MEMORY_LEAST_BYTES: Final = 128 * 1024 * 1024
+"""The least that it can be told."""
+
+MEMORY_FREE_BYTES: Final = 64 * 1024
+"""So much a connection may hold however much the others do."""
+
+MEMORY_STRANGERS_SHARE: Final = 20
+"""One part in so many is for unfinished frames of all who have not said who they are."""
+
 CONNECTIONS: Final = 4096
 """Connections that one server keeps open at a time; one more is refused."""
 
@@ -161,10 +173,14 @@ TLS_HANDSHAKE_SECONDS: Final = 10.0
 FRAME_SECONDS: Final = 60.0
 """The rest of a message that has begun to arrive must be there after this time."""
 
-TURN_BYTES: Final = 256 * 1024
+TURN_BYTES: Final = 1024 * 1024
 """What one client has sent that is handled before the others have their turn, at most."""
 
-TURN_SECONDS: Final = 0.0005
+TURN_ANSWER_BYTES: Final = 1024 * 1024
+"""Answers to one client that are made before the others have their turn; one more may be of any
+size."""
+
+TURN_SECONDS: Final = 0.001
 """How long that should take, about: of what is expensive less is handled at a time."""
 
 OUTPUT_HIGH_BYTES: Final = 4 * 1024 * 1024
@@ -260,9 +276,6 @@ TANK_WAITING_FETCHES: Final = 1024
 
 TANK_AWAITED_PARTITIONS: Final = 1_000_000
 """Partitions awaited by all connections together; a fetch above that is answered at once."""
-
-TANK_INPUT_BYTES: Final = 1024 * 1024 * 1024
-"""Unfinished frames of all connections together; the one that goes above is closed."""
 
 TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
 """Published bytes of one connection that are not stored yet; above, it is not read."""

@@ -1,15 +1,21 @@
-"""A client that connects when it is first needed, and again when its connection was lost."""
+"""Connecting to a peer: `dial`, and a client that connects when it is first needed, and again when
+its connection was lost."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
+from logweir.errors import Unreachable
+from logweir.limits import CONNECT_SECONDS, OUTPUT_STALL_SECONDS, TLS_HANDSHAKE_SECONDS
+from logweir.replication.link import Conversation, Link
 from logweir.replication.urls import Schemes, Url, read_url
 
-__all__ = ["Closing", "Reconnecting"]
+__all__ = ["Closing", "Reconnecting", "client_tls", "dial"]
 
 
 class Closing(ABC):
@@ -75,3 +81,44 @@ class Reconnecting(Closing, Generic[C]):
             self._connection.close()
             await self._connection.wait_closed()
             self._connection = None
+
+
+def client_tls(url: Url) -> ssl.SSLContext | None:
+    """The TLS settings that an upstream's address asks for; None for plain TCP. Raises `OSError`
+    for files that cannot be used."""
+    if not url.flag("tls"):
+        return None
+    context = ssl.create_default_context(cafile=url.option("ca") or None)
+    if certificate := url.option("certificate"):
+        context.load_cert_chain(certificate, url.option("key") or None)
+    return context
+
+
+async def dial(
+    url: Url,
+    begin: Callable[[Link], Conversation],
+    *,
+    timeout_seconds: float = CONNECT_SECONDS,
+    stall_seconds: float = OUTPUT_STALL_SECONDS,
+) -> Link:
+    """Connect to an upstream. Returns the link; raises `Unreachable`."""
+    loop = asyncio.get_running_loop()
+    try:
+        context = client_tls(url)
+        async with asyncio.timeout(timeout_seconds):
+            _, link = await loop.create_connection(
+                lambda: Link(url.scheme, begin, stall_seconds=stall_seconds),
+                url.host,
+                url.port,
+                ssl=context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
+            )
+    except TimeoutError as error:
+        raise Unreachable(
+            str(url), f"no connection after {timeout_seconds:g} s", hint="check host and firewall"
+        ) from error
+    except OSError as error:
+        raise Unreachable(
+            str(url), error.strerror or str(error), hint="check that it runs and listens there"
+        ) from error
+    return link

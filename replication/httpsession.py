@@ -119,6 +119,11 @@ class HttpSession(BaseSession[Request]):
         self._put(status, error_body("M_UNRECOGNIZED", reason), True)
         self.close_reason = reason
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `Keeps` of `logweir.replication.link`."""
+        return len(self._rest)
+
     def next_deadline(self) -> float | None:
         """See `Session`."""
         return self._heard + HTTP_IDLE_SECONDS

@@ -1,9 +1,10 @@
 """One TCP connection under one session: the only place where sessions meet sockets and timers.
 
 A `Link` is an asyncio protocol, for accepted connections (`logweir.replication.listener`) and for
-those that were opened (`dial`). Every read is given whole to the session, its events as one batch
-to the `Conversation`, and what the session then has to send is written in one piece. How much is
-read at a time, so that all connections have their turns, see `logweir.replication.turns`.
+those that were opened (`logweir.replication.dialer`). Every read is given whole to the session, its
+events as one batch to the `Conversation`, and what the session then has to send is written in one
+piece. How much is read and answered at a time, so that all connections have their turns, see
+`logweir.replication.turns`.
 
 Back-pressure: above `limits.OUTPUT_HIGH_BYTES` of unsent bytes `writable` is false, nothing more is
 read from the peer, and producers wait in `drained`; at `limits.OUTPUT_LOW_BYTES` they go on. A peer
@@ -16,26 +17,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
-from logweir.errors import LogweirError, Unreachable
+from logweir.errors import LogweirError
 from logweir.limits import (
-    CONNECT_SECONDS,
+    MEMORY_FREE_BYTES,
     OUTPUT_HIGH_BYTES,
-    OUTPUT_LOW_BYTES,
     OUTPUT_MAX_BYTES,
     OUTPUT_STALL_SECONDS,
-    TLS_HANDSHAKE_SECONDS,
 )
+from logweir.replication.budget import Budget
 from logweir.replication.logs import get_logger
 from logweir.replication.session import ReceivesInto, SendsParts, Session
-from logweir.replication.turns import Pace, scratch
-from logweir.replication.urls import Url
+from logweir.replication.turns import Receiver, Turn
 
-__all__ = ["Conversation", "Link", "dial", "peer_text"]
+__all__ = ["Conversation", "Link", "peer_text"]
 
 _JOINED_BYTES: Final = 64 * 1024  # less than this is joined: one buffer costs less than many
 _log = get_logger("logweir.replication")
@@ -67,8 +64,19 @@ class Receives(Protocol):
         ...
 
 
+@runtime_checkable
+class Keeps(Protocol):
+    """A conversation, or a session, that keeps beginnings of messages."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of messages whose rest has not come."""
+        ...
+
+
 class Link(asyncio.BaseProtocol):
-    """One connection. `begin`: makes the conversation, once the connection stands."""
+    """One connection. `begin`: makes the conversation, once the connection stands; `budget`: in
+    which what it holds is counted."""
 
     def __init__(
         self,
@@ -77,8 +85,12 @@ class Link(asyncio.BaseProtocol):
         *,
         on_closed: Callable[[Link], None] = lambda link: None,
         stall_seconds: float = OUTPUT_STALL_SECONDS,
+        budget: Budget | None = None,
     ) -> None:
         self.scheme = scheme
+        self.budget = budget
+        self.kept_bytes = 0
+        self.is_known = False
         self.peer = "?"
         self.address = ""
         self.failed_logins = 0
@@ -97,6 +109,9 @@ class Link(asyncio.BaseProtocol):
         self._session: Session[Any] | None = None
         self._receive: Callable[[bytes, float], Sequence[Any]] | None = None
         self._in_parts: SendsParts | None = None  # the session, if it is such a one
+        self._keeps: Keeps | None = None
+        self._high_bytes = OUTPUT_HIGH_BYTES
+        self._is_squeezed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -105,6 +120,7 @@ class Link(asyncio.BaseProtocol):
         self._has_room = True
         self._reading_holds = 0
         self._turn_is_over = False
+        self._later: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._deafness: tuple[float, Callable[[], None]] | None = None  # that is to begin
         self._unheard: list[bytes] | None = None  # what came meanwhile
@@ -170,8 +186,18 @@ class Link(asyncio.BaseProtocol):
 
     def limit_output(self, high_bytes: int) -> None:
         """Have `writable` end at so many unsent bytes, and come back at a quarter of them."""
+        self._high_bytes = high_bytes
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=high_bytes, low=high_bytes // 4)
+
+    def know(self) -> None:
+        """The peer has said who it is, and that is so."""
+        if self.budget is not None:
+            self.budget.know(self)
+
+    def give_up(self, reason: str) -> None:
+        """See `logweir.replication.budget.Holder`."""
+        self.abort(reason)
 
     def hold_reading(self) -> None:
         """Read nothing more from the peer until `resume_reading` was called as often as this."""
@@ -207,6 +233,28 @@ class Link(asyncio.BaseProtocol):
             self._loop.call_soon(self.call_after_next_read, call)
         else:
             self._loop.call_soon(self._loop.call_soon, self._call, call)
+
+    def turn(self) -> Turn:
+        """What is answered from now on, see `Turn`; `go_on_later` when it is over."""
+        return Turn(self.sent_bytes)
+
+    def go_on_later(self, work: Callable[[], None]) -> None:
+        """Call `work` when the others have had their turn and the peer takes more; once, however
+        often that was asked for. `guarded`, and what the session then has to send is sent; nothing
+        is read until then."""
+        if self._later is None and self.is_open:
+            self._later = work
+            self.hold_reading()
+            self.spawn(self._go_on())
+
+    async def _go_on(self) -> None:
+        await asyncio.sleep(0)
+        await self._room.wait()
+        work, self._later = self._later, None
+        self.resume_reading()
+        if work is not None and self.is_open:
+            work()
+            self.flush()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the connection; it is cancelled when the connection is gone, also where
@@ -257,21 +305,26 @@ class Link(asyncio.BaseProtocol):
         plain = transport.get_extra_info("socket")
         if plain is not None:
             _prepare(plain)
-        transport.set_write_buffer_limits(high=OUTPUT_HIGH_BYTES, low=OUTPUT_LOW_BYTES)
+        self.limit_output(self._high_bytes)
         self.last_received = self.time()
         with self._outermost:
             self._conversation = self._begin(self)
             conversation = self._conversation
             session = self._session = conversation.session
+            if self.budget is not None:
+                self.is_known = bool(self.user)
+                self.budget.join(self)
+                each = (one for one in (conversation, session) if isinstance(one, Keeps))
+                self._keeps = next(each, None)
             self._receive = (
                 conversation.receive if isinstance(conversation, Receives) else session.receive_data
             )
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
             self._in_parts = session if isinstance(session, SendsParts) else None
             if isinstance(session, ReceivesInto):
-                transport.set_protocol(_Receiver(self, session.room, session.received))
+                transport.set_protocol(Receiver(self, session.room, session.received))
             else:
-                transport.set_protocol(_Receiver(self))
+                transport.set_protocol(Receiver(self))
                 if self._deafness is not None:
                     self._begin_deafness()
             self.flush()
@@ -333,6 +386,9 @@ class Link(asyncio.BaseProtocol):
             if events:
                 conversation.handle(events)
             self.flush()
+            if self._keeps is not None and self._keeps.kept_bytes != self.kept_bytes:
+                assert self.budget is not None
+                self.budget.keep(self, self._keeps.kept_bytes)
         except BaseException as error:  # as the context does, which costs two calls
             if not self._outermost.takes(error):
                 raise
@@ -360,6 +416,9 @@ class Link(asyncio.BaseProtocol):
             if self._stall_timer is not None:
                 self._stall_timer.cancel()
                 self._stall_timer = None
+            if self._is_squeezed:
+                self._is_squeezed = False
+                self.limit_output(self._high_bytes)
             self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -379,7 +438,9 @@ class Link(asyncio.BaseProtocol):
             _log.info("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
         if self._conversation is not None:
             self._conversation.closed(reason)
-        self._conversation = self._session = self._in_parts = self._receive = None
+        self._conversation = self._session = self._in_parts = self._receive = self._keeps = None
+        if self.budget is not None:
+            self.budget.leave(self)
         self._on_closed(self)
         if not self.gone.done():
             self.gone.set_result(reason)
@@ -408,8 +469,18 @@ class Link(asyncio.BaseProtocol):
 
     def _wrote(self, transport: asyncio.Transport, size_bytes: int) -> None:
         self.sent_bytes += size_bytes
-        if transport.get_write_buffer_size() > OUTPUT_MAX_BYTES:
-            self.abort(f"slow reader: {transport.get_write_buffer_size()} bytes are unsent")
+        if not (unsent := transport.get_write_buffer_size()):
+            return
+        if unsent > OUTPUT_MAX_BYTES:
+            self.abort(f"slow reader: {unsent} bytes are unsent")
+        elif (
+            self.budget is not None
+            and self.budget.wrote(self, size_bytes, self._loop.time())
+            and not self._is_squeezed
+            and self.is_open
+        ):
+            self._is_squeezed = True
+            transport.set_write_buffer_limits(MEMORY_FREE_BYTES, MEMORY_FREE_BYTES // 4)
 
     def _watch_output(self) -> None:
         if self._stall_timer is None and self._transport is not None:
@@ -464,46 +535,6 @@ class Link(asyncio.BaseProtocol):
             await work
 
 
-class _Receiver(asyncio.BufferedProtocol):
-    """Receives for a link, in portions. `room`, `received`: of a session that says where to
-    receive."""
-
-    def __init__(
-        self,
-        link: Link,
-        room: Callable[[], memoryview] | None = None,
-        received: Callable[[int, float], Sequence[Any]] | None = None,
-    ) -> None:
-        self._link = link
-        self._scratch = scratch()
-        self._room = room
-        self._received = received
-        self._pace = Pace()
-        self._size = 0  # of the portion that was asked for
-        self.pause_writing = link.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = link.resume_writing  # type: ignore[method-assign]
-        self.eof_received = link.eof_received  # type: ignore[method-assign]
-        self.connection_lost = link.connection_lost  # type: ignore[method-assign]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        del sizehint
-        room = self._scratch if self._room is None else self._room()
-        self._size = min(len(room), self._pace.portion_bytes)
-        return room[: self._size]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        link, pace = self._link, self._pace
-        if nbytes >= self._size:
-            link.end_turn()  # there may be more
-        began = time.thread_time() if (is_timed := pace.worth_timing(nbytes)) else 0.0
-        if self._received is None:
-            link.receive(bytes(self._scratch[:nbytes]))
-        else:
-            link.take(nbytes, self._received, nbytes)
-        if is_timed:
-            pace.took(nbytes, time.thread_time() - began)
-
-
 class _Outermost:
     """The outermost place of a connection: what went wrong closes it and is told in the log."""
 
@@ -545,44 +576,3 @@ def _prepare(plain: socket.socket) -> None:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-
-
-def client_tls(url: Url) -> ssl.SSLContext | None:
-    """The TLS settings that an upstream's address asks for; None for plain TCP. Raises `OSError`
-    for files that cannot be used."""
-    if not url.flag("tls"):
-        return None
-    context = ssl.create_default_context(cafile=url.option("ca") or None)
-    if certificate := url.option("certificate"):
-        context.load_cert_chain(certificate, url.option("key") or None)
-    return context
-
-
-async def dial(
-    url: Url,
-    begin: Callable[[Link], Conversation],
-    *,
-    timeout_seconds: float = CONNECT_SECONDS,
-    stall_seconds: float = OUTPUT_STALL_SECONDS,
-) -> Link:
-    """Connect to an upstream. Returns the link; raises `Unreachable`."""
-    loop = asyncio.get_running_loop()
-    try:
-        context = client_tls(url)
-        async with asyncio.timeout(timeout_seconds):
-            _, link = await loop.create_connection(
-                lambda: Link(url.scheme, begin, stall_seconds=stall_seconds),
-                url.host,
-                url.port,
-                ssl=context,
-                ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if context else None,
-            )
-    except TimeoutError as error:
-        raise Unreachable(
-            str(url), f"no connection after {timeout_seconds:g} s", hint="check host and firewall"
-        ) from error
-    except OSError as error:
-        raise Unreachable(
-            str(url), error.strerror or str(error), hint="check that it runs and listens there"
-        ) from error
-    return link

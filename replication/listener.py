@@ -14,6 +14,7 @@ reason     what is refused, and how
 `user`     whom the certificate, or `from`, names as a user that the store does not have, or whose
            certificate has no common name or several: told and closed in the same way
 `logins`   one more of an address that is not heard for failed logins (`replication.logins`)
+`memory`   who holds most when memory is short (`replication.budget`): cut off
 =========  =========================================================================================
 
 With an authority for clients the common name of the certificate's subject is the user that the
@@ -35,9 +36,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from logweir.errors import ConfigError
-from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, OUTPUT_STALL_SECONDS
+from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, MEMORY_BYTES, OUTPUT_STALL_SECONDS
 from logweir.replication.addresses import AddressList, is_loopback
 from logweir.replication.arrival import Reception, SecureServer
+from logweir.replication.budget import Budget, Holder
 from logweir.replication.link import Conversation, Link
 from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
@@ -153,8 +155,8 @@ class Listener:
     """All addresses on which one process serves.
 
     `users`: those that connections can begin as; `logins`: those that failed; `connections_limit`:
-    connections open at a time; `stall_seconds`: as in `Link`. `refusals`: how many were refused for
-    each reason.
+    connections open at a time; `stall_seconds`: as in `Link`; `memory_bytes`: of `budget`.
+    `refusals`: how many were refused for each reason. Raises `ConfigError`.
     """
 
     def __init__(
@@ -165,8 +167,10 @@ class Listener:
         logins: Logins | None = None,
         connections_limit: int = CONNECTIONS,
         stall_seconds: float = OUTPUT_STALL_SECONDS,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._metrics = metrics
+        self.budget = Budget(memory_bytes, on_closed=self._lack_memory)
         self._users: Users = users or _Nobody()
         self._logins = logins
         self._limit = connections_limit
@@ -243,6 +247,7 @@ class Listener:
                 lambda link: self._begin(link, door),
                 on_closed=self._forget,
                 stall_seconds=self._stall_seconds,
+                budget=self.budget,
             )
 
         if door.tls is None:
@@ -312,6 +317,10 @@ class Listener:
         self._links.add(link)
         self._metrics.opened(link.scheme)
         return door.service.begin(link)
+
+    def _lack_memory(self, link: Holder) -> None:
+        if isinstance(link, Link):
+            self._refuse(link.scheme, "memory", link.peer)
 
     def _forget(self, link: Link) -> None:
         if link in self._links:

@@ -18,6 +18,7 @@ from logweir.limits import (
     MALLOC_ARENAS,
     MALLOC_KEPT_BYTES,
     MALLOC_SHARED_BYTES,
+    MEMORY_BYTES,
     STATUS_GAPS,
 )
 from logweir.replication.listener import Listener, Service
@@ -68,7 +69,7 @@ class ServerOptions:
     every address that is listened on; `replication_timeout_seconds`: see `service.shared`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
     upstream only what it had when it was asked; `metrics`: where they are served over HTTP, see
-    `replication.metricsport`.
+    `replication.metricsport`; `memory_bytes`: see `replication.budget`.
 
     Raises `ConfigError` where two upstreams would fill the same; see `replication.service.names`.
     """
@@ -83,6 +84,7 @@ class ServerOptions:
     retain_max_bytes: int = 0
     metrics: Url | None = None
     tls: ssl.SSLContext | None = field(default=None, compare=False)
+    memory_bytes: int = MEMORY_BYTES
 
     def __post_init__(self) -> None:
         Names(self.follow, SCHEMES)
@@ -111,7 +113,12 @@ class Server:
             ),
         )
         self.users = StoreUsers(self.shared)
-        self.listener = Listener(metrics=self.metrics, users=self.users, logins=self.shared.logins)
+        self.listener = Listener(
+            metrics=self.metrics,
+            users=self.users,
+            logins=self.shared.logins,
+            memory_bytes=options.memory_bytes,
+        )
         around = Surroundings(
             names=Names(options.follow, SCHEMES),
             once=options.once,
@@ -247,6 +254,7 @@ class Server:
             "failed_logins": self.shared.logins.failed_in_all,
             "slowed_addresses": self.shared.logins.slowed,
             "refused_connections": dict(self.listener.refusals),
+            "memory": self.listener.budget.status(),
             "listeners": self.listener.status(),
             "pinned_bytes": dict(self.shared.retention.pinned),
             "retain_max_bytes": self.options.retain_max_bytes,

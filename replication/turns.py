@@ -5,35 +5,39 @@ handled, and if the portion was full nothing more is read of it until the loop h
 other connections once. A portion is `limits.TURN_BYTES` at most. How much work so many bytes are
 depends on what they ask for, so the time that a portion took settles how large the next one is: it
 should take `limits.TURN_SECONDS` at most. Cheap bytes, such as those of large values, are therefore
-handled as they come, and expensive ones in small portions. No I/O, no clock.
+handled as they come, and expensive ones in small portions.
+
+What a small request asks for may be large. So who answers requests that have been read looks at the
+`Turn`, and leaves the rest for the next one behind `limits.TURN_ANSWER_BYTES` of answers, or
+`limits.TURN_SECONDS`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from typing import Final
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
-from logweir.limits import TURN_BYTES, TURN_SECONDS
+from logweir.limits import TURN_ANSWER_BYTES, TURN_BYTES, TURN_SECONDS
 
-__all__ = ["Pace", "scratch"]
+__all__ = ["Pace", "Receiver", "Turn"]
 
 _FIRST_BYTES: Final = 4096
 _LEAST_BYTES: Final = 256
-_SCRATCH_BYTES: Final = 64 * 1024
+_SCRATCH_BYTES: Final = 256 * 1024
 
 
 class _Scratch(threading.local):
+    """Where the connections of one thread receive; each takes out what came before the next one
+    does."""
+
     def __init__(self) -> None:
         self.room = memoryview(bytearray(_SCRATCH_BYTES))
 
 
 _scratch: Final = _Scratch()
-
-
-def scratch() -> memoryview:
-    """Where the connections of this thread receive; each takes out what came before the next
-    one does."""
-    return _scratch.room
 
 
 class Pace:
@@ -55,3 +59,89 @@ class Pace:
             self.portion_bytes = max(min(fitting, self.portion_bytes), _LEAST_BYTES)
         elif count >= self.portion_bytes and 2 * seconds < TURN_SECONDS:
             self.portion_bytes = min(2 * self.portion_bytes, TURN_BYTES)
+
+
+class Receiving(Protocol):
+    """What is asked of a link here."""
+
+    def end_turn(self) -> None:
+        """Read nothing more before the others have had their turn."""
+        ...
+
+    def receive(self, data: bytes) -> None:
+        """`data` came."""
+        ...
+
+    def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
+        """`count` bytes came: act on what `receive` makes of `what`."""
+        ...
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        ...
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        ...
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        ...
+
+
+class Receiver(asyncio.BufferedProtocol):
+    """Receives for a link, in portions. `room`, `received`: of a session that says where to
+    receive."""
+
+    def __init__(
+        self,
+        link: Receiving,
+        room: Callable[[], memoryview] | None = None,
+        received: Callable[[int, float], Sequence[Any]] | None = None,
+    ) -> None:
+        self._link = link
+        self._scratch = _scratch.room
+        self._room = room
+        self._received = received
+        self._pace = Pace()
+        self._size = 0  # of the portion that was asked for
+        self.pause_writing = link.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = link.resume_writing  # type: ignore[method-assign]
+        self.eof_received = link.eof_received  # type: ignore[method-assign]
+        self.connection_lost = link.connection_lost  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        room = self._scratch if self._room is None else self._room()
+        self._size = min(len(room), self._pace.portion_bytes)
+        return room[: self._size]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        link, pace = self._link, self._pace
+        if nbytes >= self._size:
+            link.end_turn()  # there may be more
+        began = time.thread_time() if (is_timed := pace.worth_timing(nbytes)) else 0.0
+        if self._received is None:
+            link.receive(bytes(self._scratch[:nbytes]))
+        else:
+            link.take(nbytes, self._received, nbytes)
+        if is_timed:
+            pace.took(nbytes, time.thread_time() - began)
+
+
+class Turn:
+    """What is answered in one turn. `answered_bytes`: of answers that there were before it."""
+
+    __slots__ = ("_bytes_end", "_seconds_end")
+
+    def __init__(self, answered_bytes: int = 0) -> None:
+        self._bytes_end = answered_bytes + TURN_ANSWER_BYTES
+        self._seconds_end = time.thread_time() + TURN_SECONDS
+
+    def is_over(self, answered_bytes: int) -> bool:
+        """Whether the others are to have theirs. `answered_bytes`: of answers that there are."""
+        return answered_bytes >= self._bytes_end or time.thread_time() >= self._seconds_end

@@ -276,6 +276,16 @@ class ServerSession(BaseSession[Event]):
         return starved
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that `data_to_send` would give."""
+        return self._out.size_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a frame whose rest has not come."""
+        return len(self._frames)
+
+    @property
     def is_inside_frame(self) -> bool:
         """Whether a part of a frame has come, whose rest is on its way."""
         return len(self._frames) > 0

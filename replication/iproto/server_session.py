@@ -102,6 +102,11 @@ class ServerSession(BaseSession[Event]):
         return self._state
 
     @property
+    def kept_bytes(self) -> int:
+        """See `Keeps` of `logweir.replication.link`."""
+        return self._input.size_bytes
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes of answers that `data_to_send` would give."""
         return self._out.size_bytes

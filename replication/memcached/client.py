@@ -22,7 +22,7 @@ from typing import Self
 
 from logweir.errors import SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS
-from logweir.replication.link import client_tls
+from logweir.replication.dialer import client_tls
 from logweir.replication.memcached.client_session import ClientSession, Refused, StreamEvent
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.messages import Connect, TapMessage

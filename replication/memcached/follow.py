@@ -61,7 +61,8 @@ from logweir.replication.bucket.item import (
 from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.budget import Unanswered
-from logweir.replication.link import Link, dial
+from logweir.replication.dialer import dial
+from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.client_session import (
     ClientSession,

@@ -198,6 +198,11 @@ class ServerSession(BaseSession[Event]):
             self._close(str(problem))
         return events
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `Keeps` of `logweir.replication.link`."""
+        return len(self._packets)
+
     def next_deadline(self) -> float | None:
         deadlines = [] if self._unit_deadline is None else [self._unit_deadline]
         if self.producer is not None:

@@ -40,8 +40,8 @@ from typing import Any, Literal, Self
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import SYNAPSE_WAITING_BYTES
 from logweir.replication.budget import Unanswered
-from logweir.replication.dialer import Closing
-from logweir.replication.link import Link, dial
+from logweir.replication.dialer import Closing, dial
+from logweir.replication.link import Link
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.client_session import ClientSession, Event, Greeted
 from logweir.replication.synapse.follow.catchup import Sources

@@ -150,6 +150,11 @@ class ServerSession(BaseSession[Event]):
             self.refuse("Line length exceeded")
         return events
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `Keeps` of `logweir.replication.link`."""
+        return len(self._lines)
+
     def next_deadline(self) -> float | None:
         """See `Session`."""
         ping = self._sent + SYNAPSE_PING_SECONDS

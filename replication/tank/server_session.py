@@ -50,7 +50,6 @@ from logweir.limits import (
     TANK_ANSWER_BYTES,
     TANK_FETCH_BYTES,
     TANK_FRAME_BYTES,
-    TANK_INPUT_BYTES,
     TANK_PARTITIONS,
     TANK_SILENT_SECONDS,
     TANK_TOPIC_NAME_BYTES,
@@ -99,7 +98,7 @@ from logweir.replication.topic.bundle import NUMBER_MAX, BundleHead, check_bundl
 from logweir.replication.topic.config import parse_config
 from logweir.replication.topic.partition import Append, Chunk, Extent, TopicReader
 
-__all__ = ["Event", "InputBudget", "ServerSession", "Waiting"]
+__all__ = ["Event", "ServerSession", "Waiting"]
 
 Event = Request | list["Append"]
 
@@ -115,16 +114,6 @@ class _Fetched:
 
     part: FetchedPart
     chunk: Chunk = _NOTHING
-
-
-class InputBudget:
-    """Bytes of unfinished frames that all sessions of a server may keep together."""
-
-    __slots__ = ("limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int = TANK_INPUT_BYTES) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
 
 
 @dataclass(slots=True)
@@ -168,12 +157,9 @@ class ServerSession(BaseSession[Event]):
         waiters: WaitIndex[Waiting],
         now: float,
         *,
-        budget: InputBudget | None = None,
         frame_limit_bytes: int = TANK_FRAME_BYTES,
     ) -> None:
         super().__init__()
-        self._budget = InputBudget() if budget is None else budget
-        self._kept_bytes = 0
         self._topics = topics
         self._waiters = waiters
         self._frames = FrameBuffer(frame_limit_bytes)
@@ -205,7 +191,6 @@ class ServerSession(BaseSession[Event]):
         now: float,
     ) -> Sequence[Event]:
         self.spoke = True
-        self._keep(self._frames.held_bytes)
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         events: list[Event] = []
         at = 0
@@ -242,19 +227,15 @@ class ServerSession(BaseSession[Event]):
             self._finish(waiting)
         return ()
 
-    def _keep(self, size_bytes: int) -> None:
-        grown = size_bytes - self._kept_bytes
-        self._kept_bytes = size_bytes
-        self._budget.used_bytes += grown
-        if grown > 0 and self._budget.used_bytes > self._budget.limit_bytes:
-            self.end(f"unfinished frames of all clients pass {self._budget.limit_bytes} bytes")
+    @property
+    def kept_bytes(self) -> int:
+        """See `Keeps` of `logweir.replication.link`: memory for the frame under way."""
+        return self._frames.held_bytes
 
     def end(self, reason: str) -> None:
         """Wait for nothing more; the connection is to be closed."""
         super().end(reason)
         self._unit_deadline = None
-        self._budget.used_bytes -= self._kept_bytes
-        self._kept_bytes = 0
         for waiting in self._waiting:
             self._waiters.discard(waiting.keys(), waiting)
         self._waiting.clear()

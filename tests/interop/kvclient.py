@@ -63,7 +63,10 @@ class KvClient:
     def receive(self) -> Packet | None:
         """The next packet; None at the end of the connection."""
         while not self._found:
-            data = self.socket.recv(65536)
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:  # the server had not read all that was sent
+                return None
             if not data:
                 return None
             found, problem = self._buffer.feed(data)

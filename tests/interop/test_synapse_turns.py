@@ -40,9 +40,10 @@ def reading(client: Client) -> Iterator[list[str]]:
     found: list[str] = []
 
     def read() -> None:
-        while line := client.line():
-            if not line.startswith("RDATA "):
-                found.append(line)
+        with contextlib.suppress(ConnectionResetError):  # it had not read all that was sent
+            while line := client.line():
+                if not line.startswith("RDATA "):
+                    found.append(line)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()

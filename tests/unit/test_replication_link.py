@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from logweir.errors import ConfigError, Unreachable
-from logweir.replication.link import Link, dial
+from logweir.replication.dialer import dial
+from logweir.replication.link import Link
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_listen_url

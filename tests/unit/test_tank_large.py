@@ -13,7 +13,7 @@ import pytest
 
 import logweir
 from logweir.errors import RequestError
-from logweir.limits import TANK_BUNDLE_BYTES, TOPIC_TUPLE_BYTES, TUPLE_BYTES
+from logweir.limits import TANK_BUNDLE_BYTES, TANK_FRAME_BYTES, TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client.connection import Connection
@@ -57,7 +57,8 @@ def run(folder: Path, test: Callable[[Connection], Awaitable[None]]) -> None:
     async def limited() -> None:
         with logweir.open(folder, durability="write") as log:
             listen = [parse_listen_url("tank://127.0.0.1:0")]
-            server = Server(log, ServerOptions(listen=listen, guest="all"))
+            memory = 32 * TANK_FRAME_BYTES  # a stranger's frame may be a small part of it
+            server = Server(log, ServerOptions(listen=listen, guest="all", memory_bytes=memory))
             (url,) = await server.start()
             connection = await Connection.open(url)
             await connection.ask(Create(0, "t", 3))

@@ -13,7 +13,7 @@ from logweir.limits import (
     TANK_WAITING_FETCHES,
 )
 from logweir.replication.tank.push import WaitIndex
-from logweir.replication.tank.server_session import InputBudget, ServerSession
+from logweir.replication.tank.server_session import ServerSession
 from logweir.replication.tank.wire.codec import PING, decode_answer, encode_request, publish_results
 from logweir.replication.tank.wire.messages import (
     FROM_END,
@@ -532,41 +532,24 @@ def test_requests_before_a_malformed_one_are_still_given_out() -> None:
     assert "TANK_FRAME_BYTES" in session.close_reason
 
 
-def test_unfinished_frames_of_all_clients_are_bounded() -> None:
-    """The one that goes above is closed and gives its bytes free; finished frames do not count."""
-    budget = InputBudget(limit_bytes=20)
-    first, second = (
-        ServerSession(MemoryTopics(), WaitIndex(), 0.0, budget=budget) for _ in range(2)
-    )
-    start = b"\x01\xff\0\0\0"
-    first.receive_data(start + bytes(7), 0.0)
-    assert budget.used_bytes == 12
-    second.receive_data(start + bytes(4), 0.0)
-    assert "unfinished" in second.close_reason
-    assert budget.used_bytes == 12
-    first.receive_data(bytes(3), 0.0)
-    assert budget.used_bytes == 15
-    first.receive_data(encode_request(Status(1)) * 60, 0.0)
-    assert first.close_reason
-    assert budget.used_bytes == 0
-
-
-def test_buffers_of_frames_under_way_count_as_unfinished() -> None:
-    """What a frame is received into counts whole from its header on, and no more once it ended."""
-    budget = InputBudget(1_000_000)
-    sessions = [ServerSession(MemoryTopics(), WaitIndex(), 0.0, budget=budget) for _ in range(4)]
+def test_what_is_kept_of_frames_under_way_is_told() -> None:
+    """Bytes that have come; of a large frame what it is received into, whole from its header on;
+    nothing of those that are complete."""
+    session = ServerSession(MemoryTopics(), WaitIndex(), 0.0)
+    session.receive_data(encode_request(Status(1)) + b"\x01\xff\0\0\0" + bytes(7), 0.0)
+    assert session.kept_bytes == 12
+    session.receive_data(bytes(3), 0.0)
+    assert session.kept_bytes == 15
+    session = ServerSession(MemoryTopics(), WaitIndex(), 0.0)
     frame = b"\x0a" + (300_000).to_bytes(4, "little") + bytes(300_000)
-    for count, session in enumerate(sessions, 1):
-        for part in (frame[:5], frame[5:100]):
-            room = session.room()
-            room[: len(part)] = part
-            session.received(len(part), 1.0)
-        assert session.close_reason.startswith("unfinished frames") == (count == 4)
-    assert budget.used_bytes >= 900_000
+    for part in (frame[:5], frame[5:100]):
+        room = session.room()
+        room[: len(part)] = part
+        session.received(len(part), 1.0)
+    assert 300_005 <= session.kept_bytes <= 600_000
     rest = frame[100:]
-    room = sessions[0].room()
-    assert len(room) >= len(rest)
+    room = session.room()
     room[: len(rest)] = rest
-    sessions[0].received(len(rest), 2.0)
-    assert sessions[0].close_reason.startswith("malformed")
-    assert budget.used_bytes < 700_000
+    session.received(len(rest), 2.0)
+    assert session.close_reason.startswith("malformed")
+    assert session.kept_bytes == 0

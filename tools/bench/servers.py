@@ -101,10 +101,15 @@ class Server:
 
 @contextmanager
 def logweir_server(
-    directory: Path, listen: Sequence[str], *, durability: str = "fsync"
+    directory: Path,
+    listen: Sequence[str],
+    *,
+    durability: str = "fsync",
+    options: Sequence[str] = (),
 ) -> Iterator[Server]:
-    """`logweir serve` on a folder. `listen`: URLs with port 0. Raises `Unreachable`."""
-    words = ["serve", str(directory), "--durability", durability, "--allow-guest", "all"]
+    """`logweir serve` on a folder. `listen`: URLs with port 0; `options`: more of the command.
+    Raises `Unreachable`."""
+    words = ["serve", str(directory), "--durability", durability, "--allow-guest", "all", *options]
     for url in listen:
         words += ["--listen", url]
     code = "from logweir.tools.cli.main import run; run()"

@@ -33,6 +33,7 @@ class Suite(StrEnum):
     SYNAPSE = "synapse"
     SPARK = "spark"
     GREENSTACK = "greenstack"
+    FAIR = "fair"
 
 
 class Mode(StrEnum):
@@ -150,6 +151,8 @@ def command(
             _spark(out, Path(folder), rows, rounds)
         elif suite is Suite.GREENSTACK:
             _greenstack(out, Path(folder), rounds)
+        elif suite is Suite.FAIR:
+            _fair(out, Path(folder))
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.STATEMENTS:
@@ -276,6 +279,17 @@ def _greenstack(out: Output, folder: Path, rounds: int) -> None:
     _show(out, "stream", title, "rows/s", figures.stream)
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.lanes_ms.items())
     out.line(f"lanes, ms: {shown}")
+
+
+def _fair(out: Output, folder: Path) -> None:
+    from logweir.tools.bench import fair
+
+    for figure in (*fair.run_waits(folder / "waits"), *fair.run_memory(folder / "memory")):
+        if out.as_json:
+            out.json({"suite": "fair", **figure.to_json()})
+        else:
+            out.line(f"{figure.to_text()}; load {os.getloadavg()[0]:.1f}")
+        out.flush()
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:

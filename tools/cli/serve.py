@@ -17,7 +17,13 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
-from logweir.limits import CONNECTIONS, WRITE_AHEAD_BYTES, WRITE_AHEAD_MAX_BYTES
+from logweir.limits import (
+    CONNECTIONS,
+    MEMORY_BYTES,
+    MEMORY_LEAST_BYTES,
+    WRITE_AHEAD_BYTES,
+    WRITE_AHEAD_MAX_BYTES,
+)
 from logweir.replication import server as serving
 from logweir.replication.addresses import FROM
 from logweir.replication.listener import server_tls
@@ -114,6 +120,15 @@ def command(
             help="Bytes of old logs that one follower may hold back; 0: without bound.",
         ),
     ] = 0,
+    memory: Annotated[
+        int,
+        typer.Option(
+            envvar="LOGWEIR_MEMORY",
+            min=MEMORY_LEAST_BYTES,
+            help="Bytes that all connections together may hold: unfinished and unanswered "
+            "requests, answers that nobody takes; changes on their way to the state included.",
+        ),
+    ] = MEMORY_BYTES,
 ) -> int:
     """Serve a store to Tarantool clients and replicas, and follow upstreams.
 
@@ -132,6 +147,7 @@ def command(
         replication_timeout_seconds=replication_timeout,
         retain_max_bytes=retain_max_bytes,
         metrics=_metrics_address(metrics),
+        memory_bytes=memory,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
     )
     log_to_stderr(out)

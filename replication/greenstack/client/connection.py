@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from logweir.errors import LogweirError, PeerRefused, RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS
+from logweir.replication.dialer import dial
 from logweir.replication.greenstack.client_session import (
     Answered,
     ClientEvent,
@@ -32,7 +33,7 @@ from logweir.replication.greenstack.wire.messages import (
     encode_ack,
     encode_close,
 )
-from logweir.replication.link import Link, dial
+from logweir.replication.link import Link
 from logweir.replication.urls import Url
 from logweir.wal.vclock import VClock
 

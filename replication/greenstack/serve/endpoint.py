@@ -22,7 +22,9 @@ from logweir.limits import (
     GREENSTACK_PIPELINE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
     GREENSTACK_STREAMS,
+    OUTPUT_LOW_BYTES,
     TAP_SWEEP_SECONDS,
+    TURN_ANSWER_BYTES,
 )
 from logweir.replication.bucket.feed import Changes
 from logweir.replication.bucket.item import DEFAULT_BUCKET
@@ -71,6 +73,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.shared import Shared
+from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -202,6 +205,7 @@ class Conversation:
                 case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
                     self.session.end("too many failed logins from there")
                 case Authenticated():
+                    self.link.know()
                     self.user_id = self.service.shared.user(event.user).id
                 case Closed():
                     if event.stream in self.streams:
@@ -216,6 +220,11 @@ class Conversation:
             self._pump_later()
         else:
             self._pump()
+
+    @property
+    def kept_bytes(self) -> int:
+        """See `Keeps` of `logweir.replication.link`: also of transactions."""
+        return self.session.kept_bytes + self.lanes.open_bytes
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -286,7 +295,14 @@ class Conversation:
             self.session.notice(NoticeCode.SPEED_UP, "go on")
 
     def _pump(self) -> None:
+        """Start what may be started, as far as a turn goes and the client takes the answers."""
+        link, session, turn = self.link, self.session, self.link.turn()
         while self.lanes.has_ready:
+            if session.waiting_bytes > OUTPUT_LOW_BYTES:
+                link.flush()
+            if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
+                link.go_on_later(self._pump)
+                return
             for batch in self.lanes.take():
                 self._start(batch)
 
@@ -302,9 +318,10 @@ class Conversation:
         self._is_put_off = False
         self._pump()
 
-    def _done(self, batch: Batch[str]) -> None:
-        self._take(-batch.size_bytes)
-        self.lanes.done(batch)
+    def _done(self, batch: Batch[str], count: int = 1) -> None:
+        """The first `count` requests of a batch are answered."""
+        self._take(sum(one.frame.size_bytes for one in batch.requests[count:]) - batch.size_bytes)
+        self.lanes.done(batch, count)
 
     def _start(self, batch: Batch[str]) -> None:
         if batch.kind == BatchKind.SINGLE:
@@ -353,7 +370,9 @@ class Conversation:
         with service.shared.log.read_view() as view:
             items = ViewItems(bucket, view, now)
             executor = Executor(items, now, uuid=service.uuid)
-            answers = [answer_one(executor, one, now) for one in requests]
+            answers = _first_answers(
+                requests, lambda one: answer_one(executor, one, now), Turn().is_over
+            )
         if items.expired:
             service.shared.submit(removal(bucket, items.expired, service.now), _report)
         self._finish(batch, answers)
@@ -363,6 +382,8 @@ class Conversation:
         binds = batch.kind == BatchKind.TRANSACTION
 
         def apply(group: Group) -> Sequence[Answer | RunAnswer]:
+            if batch.lane.left_from not in (None, batch):
+                return ()
             now = service.now()
             items = GroupItems(bucket, group, now)
             items.divides = not binds
@@ -375,12 +396,17 @@ class Conversation:
             )
             if binds:
                 return execute_together(group, executor, requests, now)
-            return [
-                self._run(group, executor, items, one, now)
-                if isinstance(one.frame, MutationRun) and one.refusal is None
-                else execute_alone(group, executor, one, now)
-                for one in requests
-            ]
+            answers = _first_answers(
+                requests,
+                lambda one: (
+                    self._run(group, executor, items, one, now)
+                    if isinstance(one.frame, MutationRun) and one.refusal is None
+                    else execute_alone(group, executor, one, now)
+                ),
+                lambda size_bytes: size_bytes >= TURN_ANSWER_BYTES,
+            )
+            batch.lane.left_from = batch if len(answers) < len(requests) else None
+            return answers
 
         def done(job: Job) -> None:
             answers: Sequence[Answer | RunAnswer]
@@ -412,9 +438,9 @@ class Conversation:
         return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
 
     def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:
-        """Answer a batch."""
+        """Answer a batch, or its first requests: the others were not run."""
         count = failed = 0
-        for one, (first, second) in zip(batch.requests, answers, strict=True):
+        for one, (first, second) in zip(batch.requests, answers, strict=False):
             if isinstance(first, bytes):
                 assert isinstance(one.frame, MutationRun)
                 assert isinstance(second, int)
@@ -426,7 +452,7 @@ class Conversation:
                 self.session.answer(frame, first, second)
                 count, failed = count + 1, failed + (first != Status.SUCCESS)
         self.service.shared.metrics.answered("greenstack", count - failed, failed)
-        self._done(batch)
+        self._done(batch, len(answers))
 
     # --- requests that run alone ------------------------------------------------------------------
 
@@ -551,6 +577,22 @@ class Conversation:
         if stream is not None:
             stream.task = None
             stream.close()
+
+
+def _first_answers(
+    requests: Sequence[Pending],
+    answer: Callable[[Pending], Answer | RunAnswer],
+    is_enough: Callable[[int], bool],
+) -> list[Answer | RunAnswer]:
+    """The answers to the first requests, one at least; `is_enough`: of so many bytes."""
+    answers: list[Answer | RunAnswer] = []
+    size = 0
+    for one in requests:
+        answers.append(made := answer(one))
+        size += sum(len(part) for part in made if isinstance(part, bytes))
+        if is_enough(size):
+            break
+    return answers
 
 
 def _frames(pending: Pending) -> Sequence[Frame]:

@@ -95,7 +95,9 @@ class Bound:
 class Lane(Generic[Selected]):
     """One lane. `selected`: what is selected in it, taken over from the root lane at its begin;
     `open`: a transaction whose end has not come; `begins_after`: so many requests of the root lane
-    that run alone are answered before it begins, 0: it has begun."""
+    that run alone are answered before it begins, 0: it has begun; `left`: requests that were taken
+    and not run, which come first when nothing is in flight any more; `left_from`: the batch that
+    left some, behind which none is run."""
 
     id: bytes | None
     selected: Selected
@@ -104,6 +106,8 @@ class Lane(Generic[Selected]):
     in_flight: int = 0
     is_blocked: bool = False
     begins_after: int = 0
+    left: list[Pending | Bound] = field(default_factory=list)
+    left_from: Batch[Selected] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -202,18 +206,28 @@ class Lanes(Generic[Selected]):
                 batches.append(batch)
         return batches
 
-    def done(self, batch: Batch[Selected]) -> None:
-        """A batch is answered."""
+    def done(self, batch: Batch[Selected], count: int | None = None) -> None:
+        """A batch is answered, or its first `count` requests are and the others were not run."""
         lane = batch.lane
         lane.in_flight -= 1
+        if count is not None and count < len(batch.requests):
+            self._leave(batch, count)
         if not lane.in_flight:
             lane.is_blocked = False
+            lane.queue.extendleft(reversed(lane.left))
+            lane.left, lane.left_from = [], None
         if lane.queue:
             self._ready[lane] = None
         if lane is self.root and batch.kind == BatchKind.SINGLE:
             self._alone_done += 1
             if self._unbegun:
                 self._begin()
+
+    def _leave(self, batch: Batch[Selected], count: int) -> None:
+        if batch.kind == BatchKind.TRANSACTION:
+            batch.lane.left.append(Bound(list(batch.requests), batch.size_bytes))
+        else:
+            batch.lane.left += batch.requests[count:]
 
     def _begin(self) -> None:
         """Begin the lanes that need not wait any more."""
@@ -238,7 +252,7 @@ class Lanes(Generic[Selected]):
 
     def _next(self, lane: Lane[Selected]) -> Batch[Selected] | None:
         queue = lane.queue
-        if not queue or lane.is_blocked or lane.begins_after:
+        if not queue or lane.is_blocked or lane.begins_after or lane.left:
             return None
         first = queue[0]
         is_free = not self.are_several and isinstance(first, Pending) and first.is_silent

@@ -13,6 +13,7 @@ from typing import Any
 
 from logweir.errors import RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS, IPROTO_FRAME_BYTES
+from logweir.replication.dialer import dial
 from logweir.replication.iproto.wire.auth import scramble
 from logweir.replication.iproto.wire.codec import (
     GREETING_BYTES,
@@ -26,7 +27,7 @@ from logweir.replication.iproto.wire.codec import (
     decode_greeting,
     frame,
 )
-from logweir.replication.link import Link, dial
+from logweir.replication.link import Link
 from logweir.replication.service.verifiers import METHOD
 from logweir.replication.session import BaseSession, InputBuffer
 from logweir.replication.urls import Url

@@ -15,6 +15,7 @@ from typing import TypeVar
 from logweir.errors import ErrorCode, RemoteProtocolError, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_WAITING_BYTES
 from logweir.replication.budget import Unanswered
+from logweir.replication.dialer import dial
 from logweir.replication.iproto.client_session import (
     Authenticated,
     ClientSession,
@@ -25,7 +26,7 @@ from logweir.replication.iproto.client_session import (
     Voted,
 )
 from logweir.replication.iproto.wire.codec import Ballot, Greeting
-from logweir.replication.link import Link, dial
+from logweir.replication.link import Link
 from logweir.replication.urls import Url
 
 __all__ = ["Upstream", "connect"]

@@ -118,7 +118,6 @@ class Conversation:
         self._unanswered = Unanswered(link, IPROTO_PIPELINE_BYTES)
         self._postponed: deque[Request | Run] = deque()
         self._behind: _Batch | None = None  # under way: what comes next waits for its end
-        self._waits_for_room = False
         self._let_in: set[tuple[int, int]] = set()  # uses of spaces by runs
         self._let_in_at = -1, GUEST_ID
         self._settled = asyncio.Event()
@@ -142,15 +141,13 @@ class Conversation:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Handle what waits, as far as the client takes the answers."""
-        link, session = self.link, self.session
+        """Handle what waits, as far as a turn goes and the client takes the answers."""
+        link, session, turn = self.link, self.session, self.link.turn()
         while self._postponed and self._behind is None:
             if session.waiting_bytes > OUTPUT_LOW_BYTES:
                 link.flush()
-            if not link.writable:
-                if link.is_open and not self._waits_for_room:
-                    self._waits_for_room = True
-                    link.spawn(self._wait_for_room())
+            if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
+                link.go_on_later(self._go_on)
                 break
             if self._batch.events and not _joins_batch(self._postponed[0]):
                 self._submit()
@@ -164,12 +161,6 @@ class Conversation:
             except RequestError as error:
                 self._answer_error(event, error)
         self._submit()
-
-    async def _wait_for_room(self) -> None:
-        await self.link.drained()
-        self._waits_for_room = False
-        self._go_on()
-        self.link.flush()
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -353,6 +344,8 @@ class Conversation:
             )
         self.shared.access(user.id).check_universe(Privilege.SESSION)
         self.user_id = user.id
+        if user.id != GUEST_ID:
+            self.link.know()
         self._answer(request, EMPTY_BODY)
 
     def _fail_login(self, user: str) -> None:

@@ -12,10 +12,7 @@ from itertools import islice
 from typing import Final
 
 from logweir.errors import RequestError
-from logweir.limits import (
-    IPROTO_ANSWER_BYTES,
-    OUTPUT_HIGH_BYTES,
-)
+from logweir.limits import IPROTO_ANSWER_BYTES, TURN_ANSWER_BYTES
 from logweir.replication.iproto.serve.definitions import execute_checked
 from logweir.replication.iproto.serve.sysview import VIEWS, row_filter
 from logweir.replication.iproto.wire.codec import data_body, encode_answer, encode_error
@@ -67,11 +64,11 @@ def execute_all(
     schema_version: Callable[[Schema], int],
 ) -> Outcome:
     """Execute requests in a group, each a transaction; one that fails is undone alone. Those behind
-    `limits.OUTPUT_HIGH_BYTES` of answers are left."""
+    `limits.TURN_ANSWER_BYTES` of answers are left."""
     parts: list[bytes] = []
     count = refused = size = 0
     for at, event in enumerate(events):
-        if size > OUTPUT_HIGH_BYTES:
+        if size > TURN_ANSWER_BYTES:
             return Outcome(b"".join(parts), count, refused, events[at:])
         if isinstance(event, Run):
             done, failed, answers = _execute_run(group, event, schema_version)
@@ -100,9 +97,9 @@ def execute_all(
 def read_run(
     log: Log, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
 ) -> Outcome:
-    """Execute SELECTs of a run, as many as `limits.OUTPUT_HIGH_BYTES` of answers let."""
+    """Execute SELECTs of a run, as many as `limits.TURN_ANSWER_BYTES` of answers let."""
     done, schema = log.select_batch(
-        executor, run.data, run.columns, run.space_ids, OUTPUT_HIGH_BYTES
+        executor, run.data, run.columns, run.space_ids, TURN_ANSWER_BYTES
     )
     answers = run.answers(done, schema_version(schema))
     left = [run.behind(done.count)] if done.count < run.count else ()
@@ -116,7 +113,7 @@ def _execute_run(
 
     def execute(rest: Run) -> Answers:
         return group.execute_batch(
-            rest.data, rest.columns, rest.space_ids, limit_bytes=OUTPUT_HIGH_BYTES
+            rest.data, rest.columns, rest.space_ids, limit_bytes=TURN_ANSWER_BYTES
         )
 
     return _executed(run, execute, schema_version(group.schema))
@@ -125,12 +122,12 @@ def _execute_run(
 def _executed(run: Run, execute: Callable[[Run], Answers], version: int) -> tuple[int, int, bytes]:
     """How many requests of a run were executed, how many of these were refused, and the answers.
 
-    It stops at `limits.OUTPUT_HIGH_BYTES` of these, where they may be much larger than the
+    It stops at `limits.TURN_ANSWER_BYTES` of these, where they may be much larger than the
     requests.
     """
     count = refused = size = 0
     parts: list[bytes] = []
-    while count < run.count and (size <= OUTPUT_HIGH_BYTES or not run.may_grow):
+    while count < run.count and (size <= TURN_ANSWER_BYTES or not run.may_grow):
         rest = run.behind(count) if count else run
         done = execute(rest)
         parts.append(rest.answers(done, version))

@@ -247,7 +247,6 @@ class Conversation:
         self._unanswered = Unanswered(link, TAP_PIPELINE_BYTES)
         self._auto_nack = False
         self._waits = False
-        self._drains = False
         self._waiting: deque[_Run] = deque()
         self._connecting: Connected | None = None
 
@@ -280,6 +279,7 @@ class Conversation:
                     if self.streaming is not None:
                         self.streaming.answered()
                 case Authenticated():
+                    self.link.know()
                     self._login(event.user)
                 case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
                     self.session.end("too many failed logins from there")
@@ -482,22 +482,16 @@ class Conversation:
         self._waits = True
         self._waiting.append(run)
         self.service.wait(self)
-        self.look()
-
-    async def _drain(self) -> None:
-        await self.link.drained()
-        self._drains = False
-        if self._waiting:
-            self.look()
+        self.link.go_on_later(self.look)
 
     def look(self) -> None:
         """Go on with what waits, if it need not wait any more."""
         if len(self._waiting) < self._unfinished:
             return  # some are still in line: they wait, too
+        if not self._waiting:
+            return
         if not self.link.writable:
-            if not self._drains and self.link.is_open:
-                self._drains = True
-                self.link.spawn(self._drain())
+            self.link.go_on_later(self.look)
             return
         first = self._waiting[0]
         request = packets_of(first.rest[:1])[0]

@@ -43,7 +43,8 @@ from logweir.errors import (
 )
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.budget import Unanswered
-from logweir.replication.link import Link, dial
+from logweir.replication.dialer import dial
+from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.client_session import (

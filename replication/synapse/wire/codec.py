@@ -220,6 +220,9 @@ class LineBuffer:
         self.limit_bytes = limit_bytes
         self._rest = b""
 
+    def __len__(self) -> int:
+        return len(self._rest)
+
     def feed(self, data: bytes) -> tuple[list[bytes], LimitExceeded | None]:
         """The lines that are complete now, without LF, and what is wrong behind them."""
         lines = (self._rest + data).split(b"\n") if self._rest else data.split(b"\n")

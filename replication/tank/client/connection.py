@@ -17,7 +17,8 @@ from logweir.errors import (
     Unreachable,
 )
 from logweir.limits import CONNECT_SECONDS
-from logweir.replication.link import Link, dial
+from logweir.replication.dialer import dial
+from logweir.replication.link import Link
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
 from logweir.replication.tank.wire.messages import (
     CreateError,

@@ -20,7 +20,7 @@ from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.tank.push import WaitIndex
-from logweir.replication.tank.server_session import Event, InputBudget, ServerSession, Waiting
+from logweir.replication.tank.server_session import Event, ServerSession, Waiting
 from logweir.replication.tank.wire.messages import (
     Create,
     CreateError,
@@ -70,7 +70,6 @@ class TankService:
         self.shown: Callable[[Link], ClientTopics] = shown or (lambda link: topics)
         self.metrics = metrics
         self.waiters: WaitIndex[Waiting] = WaitIndex()
-        self.budget = InputBudget()
         self._conversations: dict[ServerSession, _Conversation] = {}
         self._silent: dict[ServerSession, Link] = {}
         self._unflushed: dict[Link, None] = {}
@@ -144,9 +143,7 @@ class _Conversation:
         self._service = service
         self._link = link
         self._topics = service.shown(link)
-        self._session = ServerSession(
-            self._topics, service.waiters, link.time(), budget=service.budget
-        )
+        self._session = ServerSession(self._topics, service.waiters, link.time())
         self._line: deque[Event | Waiting] = deque()
         self._noted: set[Waiting] = set()
         self._prepared: Request | None = None  # for which its topics were made ready

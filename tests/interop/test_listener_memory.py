@@ -1,0 +1,73 @@
+"""Strangers that send parts of frames on every port at once: what they hold is bounded over all of
+them, told, and free again when they have gone; others are served meanwhile."""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from interop.serving import Serving
+from logweir.limits import MEMORY_LEAST_BYTES, MEMORY_STRANGERS_SHARE, TURN_BYTES
+from logweir.replication.protocols import parse_listen_url
+from logweir.replication.tank.wire.codec import encode_request
+from logweir.replication.tank.wire.messages import Topics
+
+STRANGERS = 16
+PART = bytes(1 << 18)
+BEGINNINGS = {  # of frames of 30 MiB; memcached's and Synapse's are smaller
+    "tarantool": b"\xce" + (30 << 20).to_bytes(4, "big"),
+    "tank": b"\x01" + (30 << 20).to_bytes(4, "little"),
+    "synapse": b"NAME ",
+    "memcached": b"\x80\x01\0\x01\x08\0\0\0" + (1_000_009).to_bytes(4, "big") + bytes(12),
+    "greenstack": (30 << 20).to_bytes(4, "big"),
+}
+LARGEST = {"synapse": 16_000, "memcached": 1_000_000}
+QUESTIONS = {
+    "tarantool": (b"\xce\0\0\0\x05\x82\0\x40\1\1", 128 + 5),  # PING, behind the greeting
+    "tank": (encode_request(Topics(1)), 6),  # behind a ping
+    "synapse": (b"", 7),
+    "memcached": (b"\x80\x0b" + bytes(22), 24),
+    "greenstack": (b"", 0),
+}
+
+
+def test_unfinished_frames_of_strangers_on_all_ports_are_bounded(tmp_path: Path) -> None:
+    """Each of 80 connections sends as much of a frame as is taken of it."""
+    listen = [parse_listen_url(f"{scheme}://:0") for scheme in BEGINNINGS]
+    server = Serving(tmp_path / "s", listen=listen, guest="all", memory_bytes=MEMORY_LEAST_BYTES)
+    with server, ExitStack() as stack:
+        budget = server.server.listener.budget
+        open_ones: dict[socket.socket, int] = {}
+        for url in server.urls:
+            for _ in range(STRANGERS):
+                one = stack.enter_context(socket.create_connection((url.host, url.port), 10))
+                one.sendall(BEGINNINGS[url.scheme])
+                one.setblocking(False)
+                open_ones[one] = LARGEST.get(url.scheme, 29 << 20)
+        most = 0
+        while takes := select.select([], list(open_ones), [], 1.0)[1]:
+            for one in takes:
+                try:
+                    open_ones[one] -= one.send(PART[: open_ones[one]])
+                except OSError:
+                    open_ones[one] = 0
+                if not open_ones[one]:
+                    del open_ones[one]
+            most = max(most, budget.frames_bytes)
+        assert 1 << 20 < most <= MEMORY_LEAST_BYTES // MEMORY_STRANGERS_SHARE + TURN_BYTES
+        for url in server.urls:
+            question, size = QUESTIONS[url.scheme]
+            with socket.create_connection((url.host, url.port), 10) as asking:
+                asking.sendall(question)
+                got = 0
+                while got < size:
+                    answer = asking.recv(1000)
+                    assert answer, f"{url.scheme} closed the connection"
+                    got += len(answer)
+        told = server.server.status()
+        assert told["memory"]["closed_connections"] == told["refused_connections"]["memory"] > 10
+        metrics = server.server.metrics.render().decode()
+        assert 'logweir_link_refused_total{reason="memory",scheme="tank"}' in metrics
+    assert budget.status()["answers_bytes"] == budget.used_bytes == 0
