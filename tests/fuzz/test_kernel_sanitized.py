@@ -6,14 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-FLAGS = ["-O1", "-g", "-shared", "-fPIC"]
-SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+from support.sanitizing import ROOT, compile_extension, environment, translate
 
 FEED = """
 import sys
@@ -60,48 +56,25 @@ print("whole", whole)
 """
 
 
-def library(compiler: str, name: str) -> str:
-    """A file of the compiler."""
-    found = subprocess.run(
-        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not Path(found).is_file():
-        pytest.skip(f"the compiler has no {name}")
-    return found
-
-
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The folder of the kernel as an extension `sanitized`, and the environment it runs in."""
-    pytest.importorskip("Cython", reason="Cython is not installed: the kernel cannot be built here")
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("gcc is not installed: the kernel cannot be built here")
-    libraries = [library(compiler, name) for name in ("libasan.so", "libubsan.so")]
+    made = environment()
     folder = tmp_path_factory.mktemp("sanitized")
     for ending in ("py", "pxd"):
         shutil.copyfile(ROOT / "wal" / f"kernel.{ending}", folder / f"sanitized.{ending}")
-    subprocess.run([sys.executable, "-m", "cython", "-3", "sanitized.py"], cwd=folder, check=True)
-    target = "sanitized" + sysconfig.get_config_var("EXT_SUFFIX")
-    include = f"-I{sysconfig.get_paths()['include']}"
-    command = [compiler, *FLAGS, *SANITIZE, include, "sanitized.c", "-o", target]
-    subprocess.run(command, cwd=folder, check=True)
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": ":".join(libraries),
-        "PYTHONMALLOC": "malloc",  # so that every bytes object is a block that is watched
-        "ASAN_OPTIONS": "detect_leaks=0",
-    }
-    return folder, environment
+    translate(folder, "sanitized.py")
+    compile_extension(folder / "sanitized.c")
+    return folder, made
 
 
 def _run(
     sanitized: tuple[Path, dict[str, str]], code: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    folder, environment = sanitized
+    folder, surrounding = sanitized
     return subprocess.run(
         [sys.executable, "-c", code, str(folder), str(ROOT / "tests"), *arguments],
-        env=environment,
+        env=surrounding,
         capture_output=True,
         text=True,
     )
@@ -124,8 +97,9 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import sanitized
 from array import array
-sanitized.transactions(array("Q", bytes(64)), 100, 50, array("Q", bytes(400)))
+table = array("Q", [0]) * 12  # the flags of the first of 2 rows would come next
+sanitized.transactions(table, 2, 1, array("Q", bytes(400)))
 """
     run = _run(sanitized, code)
     assert run.returncode != 0
-    assert "heap-buffer-overflow" in run.stderr
+    assert "heap-buffer-overflow" in run.stderr, run.stderr

@@ -6,58 +6,22 @@ over an edge is seen and each of them can fail to be had.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from fuzz.test_kernel_sanitized import SANITIZE, library
+from support.sanitizing import FIND, PYTEST, ROOT, built
 
-ROOT = Path(__file__).resolve().parents[2]
 KERNELS = {
     "logweir.store.state.memtablekernel": ROOT / "store" / "state" / "memtablekernel.pyx",
     "logweir.store.state.mergekernel": ROOT / "store" / "state" / "mergekernel.pyx",
     "memtabledriver": ROOT / "tests" / "support" / "memtabledriver.pyx",
 }
-PLACES = ("store/*", "wal", "replication")
-SMALL = {"FIRST_BYTES = 2048": "FIRST_BYTES = 8", "MOST_BYTES = 1 << 18": "MOST_BYTES = 8"}
-SCARCE = """
-#include <stdlib.h>
-#include <string.h>
-long memtable_allocations_left = -1;  // below 0: any number
-static void *scarce_malloc(size_t size)
-{
-    if (memtable_allocations_left == 0)
-        return NULL;
-    if (memtable_allocations_left > 0)
-        memtable_allocations_left--;
-    return malloc(size);
-}
-#define malloc scarce_malloc
-"""
-FIND = """
-import sys
-from importlib.util import spec_from_file_location
-from pathlib import Path
-class Sanitized:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        files = list(Path(sys.argv[1]).glob(name.rpartition(".")[2] + ".*.so"))
-        return spec_from_file_location(name, files[0]) if files else None
-sys.meta_path.insert(0, Sanitized)
-"""
 DRIVER = """
 import memtabledriver
 from logweir.store.state import memtable, memtablekernel
 assert memtable.COMPILED and memtablekernel.__file__.startswith(sys.argv[1])
-"""
-PYTEST = """
-import pytest
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 DRIVE = """
 from random import Random
@@ -160,47 +124,11 @@ print("failed", failures)
 """
 
 
-def built(folder: Path, kernels: Mapping[str, Path], *, scarce: bool = False) -> dict[str, str]:
-    """Make the extensions in a folder, with arenas of one block an entry. Returns the environment
-    that they run in. `scarce`: memtables get as much memory as their test says."""
-    pytest.importorskip("Cython", reason="Cython is not installed: the kernel cannot be built here")
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("gcc is not installed: the kernel cannot be built here")
-    libraries = [library(compiler, name) for name in ("libasan.so", "libubsan.so")]
-    for own in (path for place in PLACES for path in ROOT.glob(f"{place}/*.pxd")):
-        types = folder / "types" / "logweir" / own.relative_to(ROOT)
-        types.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(own, types)
-    (folder / "scarce.h").write_text(SCARCE)
-    for name, source in kernels.items():
-        text = source.read_text()
-        include = [f"-I{sysconfig.get_paths()['include']}"]
-        if name.endswith(".memtablekernel"):
-            for large, small in SMALL.items():
-                assert large in text
-                text = text.replace(large, small)
-            include += ["-include", "scarce.h"] if scarce else []
-        last = name.rpartition(".")[2]
-        (folder / f"{last}.pyx").write_text(text)
-        cython = [sys.executable, "-m", "cython", "-3", "-I", "types", "--module-name", name]
-        subprocess.run([*cython, f"{last}.pyx"], cwd=folder, check=True)
-        target = last + sysconfig.get_config_var("EXT_SUFFIX")
-        command = [compiler, "-O1", "-g", "-shared", "-fPIC", *SANITIZE, *include]
-        subprocess.run([*command, f"{last}.c", "-o", target], cwd=folder, check=True)
-    return {
-        **os.environ,
-        "LD_PRELOAD": ":".join(libraries),
-        "PYTHONMALLOC": "malloc",  # so that every bytes object is a block that is watched
-        "ASAN_OPTIONS": "detect_leaks=0",
-    }
-
-
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The folder of the extensions, and the environment that they run in."""
     folder = tmp_path_factory.mktemp("sanitized")
-    return folder, built(folder, KERNELS, scarce=True)
+    return folder, built(folder, KERNELS)
 
 
 def _run(

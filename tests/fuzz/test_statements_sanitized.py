@@ -11,18 +11,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from fuzz.test_memtable_sanitized import FIND, PLACES, PYTEST, built
+from support.sanitizing import FIND, PYTEST, ROOT, built
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
     *("memtable", "merge", "pack", "update", "plan", "layer", "base", "condition", "statement"),
     *("tuple", "select", "row", "item"),
 )
+SOURCES = [
+    source
+    for name in NAMES
+    for room in ("store", "replication")
+    for source in (ROOT / room).rglob(f"{name}kernel.pyx")
+]
 KERNELS = {
     "logweir." + ".".join(source.relative_to(ROOT).with_suffix("").parts): source
-    for name in NAMES
-    for place in PLACES
-    for source in ROOT.glob(f"{place}/{name}kernel.pyx")
+    for source in SOURCES
 }
 STATEMENTS = os.environ.get("LOGWEIR_SANITIZED", "1500")
 CHECK = """
@@ -34,6 +37,7 @@ assert executing.COMPILED and statementkernel.__file__.startswith(sys.argv[1])
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The folder of the extensions, and the environment that they run in."""
+    assert [source.stem.removesuffix("kernel") for source in SOURCES] == [*NAMES]
     folder = tmp_path_factory.mktemp("sanitized")
     return folder, {**built(folder, KERNELS), "LOGWEIR_STATEMENTS": STATEMENTS}
 
