@@ -10,7 +10,7 @@ LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
 # Kernels are found by their names, which end so.
-LOGWEIR_SOURCES="pyproject.toml setup.py */*kernel.py */*.pxd */*.pxi */*.pyx */*/*kernel.py */*/*.pxd */*/*.pyx"
+LOGWEIR_SOURCES="pyproject.toml setup.py */*kernel.py */*.pxd */*.pxi */*.pyx */*/*kernel.py */*/*.pxd */*/*.pxi */*/*.pyx replication/*/*/*kernel.py replication/*/*/*.pxd"
 
 say() {
     printf '%s\n' "$*" >&2
@@ -88,7 +88,8 @@ pip_install() {
 
 compiled_kernels() {
     local so
-    for so in "$LOGWEIR_ROOT"/*/*kernel.*.so "$LOGWEIR_ROOT"/*/*/*kernel.*.so; do
+    for so in "$LOGWEIR_ROOT"/*/*kernel.*.so "$LOGWEIR_ROOT"/*/*/*kernel.*.so \
+        "$LOGWEIR_ROOT"/replication/*/*/*kernel.*.so; do
         if [ -f "$so" ]; then printf '%s\n' "$so"; fi
     done
 }

@@ -26,7 +26,7 @@ def digests(root: Path, sources: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _types(root: Path) -> Iterable[Path]:
-    rooms = ("wal", "store/*", "replication", "replication/*", "pipeline")
+    rooms = ("wal", "store/*", "replication", "replication/*", "replication/*/*", "pipeline")
     return sorted(path for room in rooms for path in root.glob(f"{room}/*.px[di]"))
 
 

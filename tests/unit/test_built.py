@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from logweir.wal import kernel
-from logweir.wal.built import RECORD, check_kernels, digests
+from logweir.wal.built import RECORD, _types, check_kernels, digests
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {"logweir.wal.kernel": "wal/kernel.py", "logweir.store.a.bkernel": "store/a/bkernel.pyx"}
@@ -60,3 +61,16 @@ def test_this_checkout_has_the_word_of_its_build() -> None:
     told = json.loads((ROOT / RECORD).read_text())
     assert digests(ROOT, {name: source for name, (source, _) in told.items()}) == told
     assert "logweir.store.engine.statementkernel" in told
+
+
+def test_all_that_kernels_are_made_of_counts() -> None:
+    """In folders of any depth: for the word of the build, and for whether `tools/setup.sh` has to
+    compile them again."""
+    rooms = [ROOT / room for room in ("wal", "store", "replication", "pipeline")]
+    types = {path for room in rooms for path in room.rglob("*.px[di]")}
+    sources = {path for room in rooms for path in (*room.rglob("*.pyx"), *room.rglob("*kernel.py"))}
+    script = '. tools/setup.sh; cd -- "$LOGWEIR_ROOT"; printf "%s\\n" $LOGWEIR_SOURCES'
+    told = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert len(sources) > 20
+    assert types - set(_types(ROOT)) == set()
+    assert types | sources <= {ROOT / name for name in told.stdout.split()}
