@@ -198,11 +198,6 @@ class Log(OfProcess, TakesJobs, Reads, Statements, Appends, Upkeep):
     exclusive = contextlib.contextmanager(turn)
     """`turn` as a context manager."""
 
-    @property
-    def exclusive_owner(self) -> int | None:
-        """The thread inside a transaction, None if there is none."""
-        return self._committer.owner
-
     def begin_group(self) -> Group:
         """A group on a layer of its own, to be ended by its `txn.abort`; inside of `turn`."""
         return self._committer.begin()

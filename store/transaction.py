@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import rows
-from logweir.store.engine.statements import Statements, result_of
+from logweir.store.engine.statements import Statements
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import StateError, explained
 from logweir.store.view import get
@@ -37,12 +37,14 @@ class Transaction(Statements):
         self._log = log
         self._group: Group | None = None
         self._turn: Generator[None, None, None] | None = None
+        self._thread = 0  # that entered it
 
     def __enter__(self) -> Transaction:
         turn = self._log.turn()
         try:
             next(turn)
             self._turn = turn
+            self._thread = get_ident()
             self._group = self._log.begin_group()
             return self
         except BaseException:
@@ -100,7 +102,7 @@ class Transaction(Statements):
     def execute(self, request: Request) -> bytes | None:
         """One change given in MsgPack bytes, seen by the following statements. See
         `Log.execute`."""
-        return result_of(request, self._open().execute(request))
+        return self._open().answer(request)
 
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Changes of definitions as part of this transaction."""
@@ -123,14 +125,15 @@ class Transaction(Statements):
         return rows(self._open().engine, space, key, **options)
 
     def _open(self) -> Group:
-        if self._group is None or self._log.exclusive_owner != threading.get_ident():
+        group = self._group
+        if group is None or self._thread != get_ident() or self._log.is_foreign:
             self._log.check_process()
             raise RequestError(
                 ErrorCode.NO_TRANSACTION,
                 "No active transaction",
                 hint="use it inside its `with` block, in the thread that entered it",
             )
-        return self._group
+        return group
 
     def _commit(self) -> None:
         group = self._open()

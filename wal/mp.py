@@ -38,7 +38,6 @@ __all__ = [
     "decode_ext",
     "decode_uint",
     "encode_array_header",
-    "encode_bin_header",
     "encode_uint",
     "map_of",
     "pack",
@@ -169,13 +168,7 @@ def packer(*, strict_text: bool = False, room_bytes: int = 256 * 1024) -> Callab
     `strict_text`: faster still, but text with lone surrogates raises `UnicodeEncodeError`;
     `room_bytes`: of its buffer at first, which grows.
     """
-    pack_one: Callable[[Value], bytes] = msgpack.Packer(
-        default=_default,
-        use_bin_type=True,
-        strict_types=False,
-        unicode_errors=None if strict_text else "surrogateescape",
-        buf_size=room_bytes,
-    ).pack
+    pack_one = _pack_one(strict_text=strict_text, room_bytes=room_bytes)
 
     def pack_any(value: Value) -> bytes:
         try:
@@ -186,13 +179,37 @@ def packer(*, strict_text: bool = False, room_bytes: int = 256 * 1024) -> Callab
     return pack_any
 
 
+def _pack_one(*, strict_text: bool, room_bytes: int) -> Callable[[Value], bytes]:
+    made: Callable[[Value], bytes] = msgpack.Packer(
+        default=_default,
+        use_bin_type=True,
+        strict_types=False,
+        unicode_errors=None if strict_text else "surrogateescape",
+        buf_size=room_bytes,
+    ).pack
+    return made
+
+
+_packers: Final[list[Callable[[Value], bytes]]] = []  # of `pack`, that nobody uses
+
+
 def pack(value: Value) -> bytes:
     """One value in its shortest MsgPack form.
 
     Raises `TypeError` for a type that is not in the table above, `OverflowError` for an integer
     out of range, `ValueError` for a decimal that has no form (`encode_decimal`) or nested too deep.
     """
-    return packer(room_bytes=_SMALL_ROOM_BYTES)(value)
+    try:
+        pack_one = _packers.pop()  # nobody else has it now
+    except IndexError:
+        pack_one = _pack_one(strict_text=False, room_bytes=_SMALL_ROOM_BYTES)
+    try:
+        packed = pack_one(value)
+    except _HoldsPairs:
+        return _pack_with_pairs(value)
+    if len(packed) <= _SMALL_ROOM_BYTES:  # its buffer has not grown
+        _packers.append(pack_one)
+    return packed
 
 
 def _pack_with_pairs(value: Value) -> bytes:
@@ -219,15 +236,6 @@ def encode_array_header(count: int) -> bytes:
     """What stands before the items of an array of `count` items (0 … 2^32-1)."""
     header: bytes = msgpack.Packer().pack_array_header(count)
     return header
-
-
-def encode_bin_header(size: int) -> bytes:
-    """What stands before `size` bytes of a bin, less than 2^32."""
-    if size < 1 << 8:
-        return bytes((0xC4, size))
-    return (
-        b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
-    )
 
 
 def decode_uint(data: bytes | memoryview, offset: int) -> tuple[int, int] | None:

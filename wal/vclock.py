@@ -14,7 +14,8 @@ Source: the header of every file of Tarantool 2.6.0; `vclock_from_string` of the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Literal
 
 from logweir.errors import DecodeError
@@ -44,6 +45,13 @@ class VClock(Mapping[int, int]):
             if lsn:
                 lsns[replica_id] = lsn
         self._lsns = lsns
+
+    @classmethod
+    def of_lsns(cls, lsns: Sequence[int]) -> VClock:
+        """Of all components, by replica id, as `lsns` gives them."""
+        made = cls.__new__(cls)  # each group makes one: nothing needs to be checked
+        made._lsns = dict(compress(enumerate(lsns), lsns))
+        return made
 
     @classmethod
     def parse(cls, text: str) -> VClock:

@@ -15,6 +15,7 @@ from logweir.store.commit.rows import COMPILED
 from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
+from logweir.store.engine.reads import compiled
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
 from logweir.store.engine.sequence import learn_sequence
@@ -94,14 +95,9 @@ def _one_by_one(
 
 
 def compiled_space(engine: Engine, space_id: int) -> Space | None:
-    """A space as the compiled statements want it; None where the reference engine has to look at
-    each of them."""
+    """`compiled`, by the id of a space; None where there is none."""
     space = engine.schema.get(space_id)
-    plan = None if space is None else engine.plans.statements(space)
-    if plan is None:
-        return None
-    assert isinstance(engine.txn, LayeredTxn)
-    return engine.txn.space(plan)
+    return None if space is None else compiled(engine, space)
 
 
 def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:

@@ -32,13 +32,12 @@ from logweir.store.engine.executing import Executor
 from logweir.store.engine.reader import Reader
 from logweir.store.engine.request import Request
 from logweir.store.engine.settling import Settlement
-from logweir.store.engine.statements import result_of
 from logweir.store.engine.synchro import SynchroQueue
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
 from logweir.store.state.state import Position, State, StateError
-from logweir.store.state.viewers import Viewers
+from logweir.store.state.viewers import View, Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.place import Place
@@ -142,6 +141,7 @@ class Committer(Fails, OfProcess):
         self._executor.select_bytes = IPROTO_ANSWER_BYTES
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
+        self._wait_for_more = False  # whether anybody ever did
         self._view_guard = threading.Lock()
         self._aside = Aside(self._sync_aside)
         self._logged = OnError(self._fail)  # around what comes behind a write
@@ -205,7 +205,7 @@ class Committer(Fails, OfProcess):
     def turn(self) -> Generator[None, None, None]:
         """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
         `close`, which does no harm before it, and none when it is repeated."""
-        waiting: set[object] = set()
+        waiting: set[View] = set()
         thread = threading.get_ident()
         try:
             try:
@@ -220,7 +220,7 @@ class Committer(Fails, OfProcess):
         finally:
             self._end_turn(thread, waiting)  # an interrupt may have stopped the first
 
-    def _end_turn(self, thread: int, waiting: set[object]) -> None:
+    def _end_turn(self, thread: int, waiting: set[View]) -> None:
         if self.owner == thread:
             self.owner = None
         self.viewers.end_waiting(waiting)
@@ -228,13 +228,16 @@ class Committer(Fails, OfProcess):
     def begin(self) -> Group:
         """A group on a layer of its own, to be ended by its `txn.abort`. The caller holds
         `lock`."""
-        with self.viewers.waiting():
+        waiting = self.viewers.begin_waiting()
+        try:
             self.layers.admit()
-        with contextlib.ExitStack() as closing:
-            closing.enter_context(self.viewers.looking())
+        finally:
+            self.viewers.end_waiting(waiting)
+        look = self.viewers.look()
+        try:
             with self._view_guard:
-                txn = self.layers.begin(closing, write=True)
-            group = Group(
+                txn = self.layers.begin(look, write=True)
+            return Group(
                 txn,
                 self.schema,
                 self.plans,
@@ -244,8 +247,9 @@ class Committer(Fails, OfProcess):
                 now=self._clock(),
                 waiting=self.waiting,
             )
-            txn.keep(closing.pop_all())
-        return group
+        except BaseException:
+            look.end()
+            raise
 
     def commit(self, jobs: list[Job]) -> None:
         """Apply, log and answer one group of jobs. What goes wrong is the jobs' error."""
@@ -300,19 +304,19 @@ class Committer(Fails, OfProcess):
         if blocks:
             wanted = 2 * sum(map(len, blocks))  # the log, the state
             self.state.check_disk(wanted + self.layers.size_bytes)
-        vclock, position = self.vclock, self.layers.position
+        vclock, position, made = self.vclock, self.layers.position, group.vclock
         # What changes temporary spaces only is in no log.
         is_logged = bool(blocks) and self.durability != "none"
         # From the first byte to the last name one block: an interrupt between two would leave rows
         # in the log whose lsns are given again.
         with self._logged if is_logged else self._unlogged:
             if is_logged:
-                self.writer.write(blocks, group.vclock)
+                self.writer.write(blocks, made)
             group.written()
             if blocks:
                 if self.durability == "fsync":
                     self.writer.sync()
-                vclock = group.vclock
+                vclock = made
                 position = self._position(group, vclock, is_logged=is_logged)
             failpoint("store.after_sync_before_publish")
             layer = group.txn.taken()
@@ -324,8 +328,9 @@ class Committer(Fails, OfProcess):
                 self.waiting, self.vclock = group.waiting, vclock  # in this order: see `applied`
                 self.settlement.tell(group.waiting)
         failpoint("store.after_publish")
-        self.system_changes.update(group.changed_system)
-        self.system_count += len(group.changed_system)
+        if group.changed_system:
+            self.system_changes.update(group.changed_system)
+            self.system_count += len(group.changed_system)
         self.commits += 1
         if blocks:
             self._publish(sum(map(len, blocks)))
@@ -361,12 +366,20 @@ class Committer(Fails, OfProcess):
     def view(self) -> Iterator[tuple[LayeredTxn, Schema, VClock]]:
         """What readers see now, of one moment."""
         self.check_readable()
-        with self.viewers.looking(), contextlib.ExitStack() as closing:
+        look = self.viewers.look()
+        txn: LayeredTxn | None = None
+        try:
             with self._view_guard:
                 self.check_readable()
-                txn = self.layers.begin(closing, write=False)
+                txn = self.layers.begin(look, write=False)
                 schema, vclock = self.schema, self.applied
             yield txn, schema, vclock
+        finally:
+            try:
+                if txn is not None:
+                    txn.abort()
+            finally:
+                look.end()
 
     def _published(self) -> Schema:
         """The definitions that readers see. Raises where there are no readers any more."""
@@ -375,13 +388,15 @@ class Committer(Fails, OfProcess):
 
     def wake_followers(self) -> None:
         """There is something new, or nothing will come any more."""
-        with self._growing:
-            self._grown.notify_all()
+        if self._wait_for_more:
+            with self._growing:
+                self._grown.notify_all()
 
     def wait_for_more(self, seen: VClock, stop: threading.Event | None) -> None:
         """Wait until the position is not `seen` any more, the log has failed or was closed, or
         `stop` is set."""
         with self._growing:
+            self._wait_for_more = True  # and stays so: it is noted before the position is looked at
             while self.vclock == seen and not (self.is_closed or self.failure):
                 if stop is not None and stop.is_set():
                     return
@@ -411,16 +426,14 @@ class TakesJobs:
         Returns the new tuple; of a DELETE the old one; None where there is none, and for UPSERT.
         """
         found: bytes | None = self._run(
-            lambda group: result_of(request, group.execute(request)), size=request.size_bytes
+            lambda group: group.answer(request), size=request.size_bytes
         )
         return found
 
     def submit(self, request: Request) -> Future[bytes | None]:
         """`execute` without waiting: the future is resolved, in another thread, once durable."""
         self._committer.check_open()
-        return self._queue.submit(
-            lambda group: result_of(request, group.execute(request)), request.size_bytes
-        )
+        return self._queue.submit(lambda group: group.answer(request), request.size_bytes)
 
     def run_job(self, job: Job, before: Sequence[Job] = ()) -> None:
         """Make one prepared job and wait until it is durable. Raises its error.

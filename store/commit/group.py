@@ -12,7 +12,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -57,8 +56,7 @@ class Spoiled(Exception):
     """A rollback would have to take rows back that have their lsns: the whole group must go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in a group to roll back to. `numbered`: how many rows had their lsns."""
 
     txn: TxnMark
@@ -166,6 +164,13 @@ class Group:
         code, one, other = old, new, body
         raise refusal(definition, code, one, other, request.ops or b"")
 
+    def answer(self, request: Request) -> bytes | None:
+        """`execute`. Returns the new tuple, of a DELETE the old one, of an UPSERT nothing."""
+        old, new = self.execute(request)
+        if request.type is RowType.UPSERT:
+            return None
+        return old if request.type is RowType.DELETE else new
+
     def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
         """`execute` by the reference engine alone."""
         mark = self.mark()
@@ -259,7 +264,7 @@ class Group:
         """A REPLACE whose tuple the computer makes."""
         outcome, made, told = computer.refer(how, number, request.tuple or b"", found)
         if outcome == MADE:
-            _, new, body = self._refer(replace(request, tuple=made))
+            _, new, body = self._refer(request._replace(tuple=made))
             return DONE, None, new, body, told
         if outcome == KEPT:
             return DONE, found, None, None, told
@@ -361,7 +366,7 @@ class Group:
             len(self._pending),
             self._pending_bytes,
             len(self._borders),
-            tuple(self.waiting),
+            tuple(self.waiting) if self.waiting else (),
             tuple(self.waiting.undone),
         )
 

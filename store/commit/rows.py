@@ -13,7 +13,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from logweir.limits import BLOCK_LARGE_BYTES, BLOCK_TARGET_BYTES
@@ -36,6 +35,8 @@ else:
 
 __all__ = ["Rows"]
 
+_BITS: Final = struct.Struct("Q")
+_DOUBLE: Final = struct.Struct("d")
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
 
 Draft = tuple[int, bytes, SpaceDef]
@@ -49,7 +50,7 @@ class Rows:
         self.replica_id = replica_id
         self.now = now
         self.lsns = vclock.lsns()
-        (self._now_bits,) = struct.unpack("Q", struct.pack("d", now))
+        (self._now_bits,) = _BITS.unpack(_DOUBLE.pack(now))
         self._open: list[bytes | bytearray] = []  # rows of the block that is filled
         self._open_bytes = 0
         self._tsn = 0  # of a transaction that goes on
@@ -58,7 +59,7 @@ class Rows:
     @property
     def vclock(self) -> VClock:
         """The state after all of them."""
-        return VClock(dict(filter(itemgetter(1), enumerate(self.lsns))))
+        return VClock.of_lsns(self.lsns)
 
     def end(self, rows: Sequence[Draft]) -> None:
         """Take the rows of a transaction, at least one."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.wal.mp import Value, encode_uint, pack
@@ -47,8 +46,7 @@ def pack_value(value: Value, what: str) -> bytes:
         raise _cannot_store(what, error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One change of one space. Keys, tuples and operations are MsgPack arrays in bytes.
 
     `index_base`: what the first field has for a number in `ops`, 0 or 1.
@@ -65,7 +63,7 @@ class Request:
     @property
     def size_bytes(self) -> int:
         """About how many bytes of log it makes."""
-        return sum(len(part) for part in (self.key, self.tuple, self.ops) if part) + 64
+        return len(self.key or b"") + len(self.tuple or b"") + len(self.ops or b"") + 64
 
 
 def encode_body(request: Request) -> bytes:

@@ -25,7 +25,6 @@ __all__ = [
     "delete_request",
     "key_bytes",
     "put_request",
-    "result_of",
     "stored",
     "update_request",
     "upsert_request",
@@ -51,14 +50,6 @@ def _pack_ops(ops: Iterable[Sequence[Value]]) -> bytes:
             f"the operations are no list of lists: {error}",
             hint='write them as [["=", "name", "x"], ["+", 2, 1]]',
         ) from error
-
-
-def result_of(request: Request, changed: tuple[bytes | None, bytes | None]) -> bytes | None:
-    """What a request answers: the new tuple, of a DELETE the old one, of an UPSERT nothing."""
-    old, new = changed
-    if request.type == RowType.UPSERT:
-        return None
-    return old if request.type == RowType.DELETE else new
 
 
 def as_row(data: bytes | None) -> Row | None:

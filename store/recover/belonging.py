@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -174,7 +173,7 @@ def anchor(log: Log, snapshot: VClock, end: Place, going: Container[str]) -> Non
         if position is None or position.place is None or position.place.file not in going:
             return
         if position.vclock == snapshot or position.unlogged:
-            txn.set_position(replace(position, place=end))
+            txn.set_position(position._replace(place=end))
             log.anchor = end
 
     log.change_base(move)

@@ -18,19 +18,23 @@ Stack: TypeAlias = "tuple[Layer, ...]"
 
 class Layer:
     """Changes of some transactions. `tables`: of each index that they touch; `cleared`: the indexes
-    of which nothing counts any more that stands below this layer."""
+    of which nothing counts any more that stands below this layer; since it is sealed, `size_bytes`:
+    memory that it holds, and `rank`: how large it is, roughly: one more is four times as many
+    entries."""
 
-    __slots__ = ("cleared", "since", "tables")
+    __slots__ = ("cleared", "rank", "since", "size_bytes", "tables")
 
     def __init__(self) -> None:
         self.tables: dict[Name, Memtable] = {}
         self.cleared: set[Name] = set()
         self.since = 0.0
+        self.size_bytes = self.rank = 0
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it holds."""
-        return sum([table.size_bytes for table in self.tables.values()])
+    def seal(self) -> None:
+        """It is not changed any more."""
+        tables = self.tables.values()
+        self.size_bytes = sum([table.size_bytes for table in tables])
+        self.rank = sum(map(len, tables)).bit_length() // 2
 
     def table(self, name: Name) -> Memtable:
         """The map of an index, made where there is none."""
@@ -38,11 +42,6 @@ class Layer:
         if found is None:
             found = self.tables[name] = Memtable()
         return found
-
-    @property
-    def rank(self) -> int:
-        """How large it is, roughly: one more is four times as many entries."""
-        return sum(map(len, self.tables.values())).bit_length() // 2
 
     @classmethod
     def joined(cls, stack: Stack) -> Layer:
@@ -58,6 +57,7 @@ class Layer:
                     made.cleared.add(name)
                     break
             made.tables[name] = tables[0] if len(tables) == 1 else joined(tables)
+        made.seal()
         return made
 
 

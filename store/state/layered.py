@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from operator import eq
@@ -18,6 +17,7 @@ from logweir.store.state.references import REFERENCE, unwritten, unwritten_numbe
 from logweir.store.state.state import Txn
 from logweir.store.state.tree import Tree
 from logweir.store.state.undo import COMPILED, Undo
+from logweir.store.state.viewers import Look
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.plankernel import Plan
@@ -167,15 +167,16 @@ class LayeredTxn:
     """One transaction: a stack of layers over a view of the base, and to change anything a layer of
     its own. `mark` and `rollback` undo part of it, `abort` ends it."""
 
-    def __init__(self, stack: Stack, base: Txn, *, write: bool) -> None:
+    def __init__(self, stack: Stack, base: Txn, *, write: bool, look: Look | None = None) -> None:
         self.stack = stack
         self.base = base
         self.layer: Layer | None = Layer() if write else None
         self.undo = Undo()
         self._drops: list[_Drop] = []
-        self._spaces: dict[int, Space] = {}
+        self.spaces: dict[int, Space] = {}
+        """What `space` gave, by the id of the space."""
         self._referred = _Referred(base)
-        self._closing = contextlib.ExitStack()
+        self._look = look
         self._trees: dict[Name, LayeredTree | None] = {}
 
     def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
@@ -186,19 +187,18 @@ class LayeredTxn:
             return self._trees[name]
         tables: list[Memtable] = []
         base: Tree | None = None
-        layers = self.stack
-        if self.layer is not None:
-            if name not in self.layer.tables and self.base.tree(space_id, index_id) is None:
-                self._check_new(name)
-            self.layer.table(name)
-            layers = (self.layer, *layers)
-        for layer in layers:
-            if name in layer.tables:
-                tables.append(layer.tables[name])
+        for layer in self.stack if self.layer is None else (self.layer, *self.stack):
+            table = layer.tables.get(name)
+            if table is not None:
+                tables.append(table)
             if name in layer.cleared:
                 break
         else:
             base = self.base.tree(space_id, index_id)
+        if self.layer is not None and name not in self.layer.tables:
+            if not tables and base is None:
+                self._check_new(name)
+            tables.insert(0, self.layer.table(name))
         found = None
         if tables or base is not None:
             found = LayeredTree(self._referred, self.undo, tables, base)
@@ -263,7 +263,7 @@ class LayeredTxn:
 
     def _forget_tree(self, name: Name) -> None:
         self._trees.pop(name, None)
-        self._spaces.pop(name[0], None)
+        self.spaces.pop(name[0], None)
 
     def load(self, space_id: int, index_id: int, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         """Set many entries."""
@@ -279,12 +279,12 @@ class LayeredTxn:
 
     def space(self, plan: Plan) -> Space:
         """What compiled statements and selections of a space need of this transaction."""
-        found = self._spaces.get(plan.space_id)
+        found = self.spaces.get(plan.space_id)
         if found is None or found.plan is not plan:
             trees = [self.tree(plan.space_id, index_id) for index_id in plan.index_ids]
             undo = None if self.layer is None else self.undo
             found = Space(plan, *_below(trees), undo)
-            self._spaces[plan.space_id] = found
+            self.spaces[plan.space_id] = found
         return found
 
     def mark(self) -> Mark:
@@ -329,12 +329,12 @@ class LayeredTxn:
         return layer
 
     def abort(self) -> None:
-        """Forget it, or end it after its layer was taken."""
-        self._closing.close()
-
-    def keep(self, closing: contextlib.ExitStack) -> None:
-        """What `abort` is to end."""
-        self._closing = closing
+        """Forget it, or end it after its layer was taken. Twice does no harm."""
+        if self._look is not None:
+            try:
+                self.base.abort()
+            finally:
+                self._look.end()
 
 
 def _below(trees: Sequence[LayeredTree | None]) -> tuple[list[Sequence[Memtable]], list[Base]]:

@@ -18,7 +18,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Final, TypeVar
 
 from logweir.errors import LogweirError, RequestError, WriteFailed
@@ -27,7 +26,7 @@ from logweir.store.state import heap
 from logweir.store.state.layer import Layer, Stack
 from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.state import MapFull, Position, State, StateError, Txn
-from logweir.store.state.viewers import Viewers
+from logweir.store.state.viewers import Look, Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.process import start_thread
 
@@ -80,14 +79,11 @@ class Layers:
 
     # --- views and transactions -------------------------------------------------------------------
 
-    def begin(self, closing: contextlib.ExitStack, *, write: bool) -> LayeredTxn:
-        """A transaction on what is there now; the caller holds the guard. `closing`: takes what is
-        to be ended with it."""
+    def begin(self, look: Look, *, write: bool) -> LayeredTxn:
+        """A transaction on what is there now; the caller holds the guard. `look`: ends with it."""
         if write:
             self._state.check_fully()
-        base = self._state.begin(write=False)
-        closing.callback(base.abort)
-        return LayeredTxn(self.stack, base, write=write)
+        return LayeredTxn(self.stack, self._state.begin(write=False), write=write, look=look)
 
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
@@ -114,8 +110,9 @@ class Layers:
             if not layer.tables:
                 return
             layer.since = time.monotonic()
+            layer.seal()
             stack = (layer, *self.stack)
-            while (count := _alike(stack[: len(stack) - len(self._under_way)])) >= _JOINED_FROM:
+            while (count := _alike(stack, len(stack) - len(self._under_way))) >= _JOINED_FROM:
                 stack = (Layer.joined(stack[:count]), *stack[count:])
             self.stack = stack
             self._size = sum([one.size_bytes for one in stack])
@@ -259,13 +256,16 @@ class Layers:
         return max(since + LAYER_SECONDS - time.monotonic(), 0)
 
 
-def _alike(stack: Stack) -> int:
-    """How many layers, from the newest on, are no larger than that one, roughly; 0 where they are
-    so large that it is dear to copy them."""
+def _alike(stack: Stack, most: int) -> int:
+    """How many layers, from the newest on, are no larger than that one, roughly, at most `most`; 0
+    where they are so large that it is dear to copy them."""
     rank = stack[0].rank
     if rank > _JOINED_RANK:
         return 0
-    return len(list(takewhile(lambda layer: layer.rank <= rank, stack)))
+    count = 0
+    while count < most and stack[count].rank <= rank:
+        count += 1
+    return count
 
 
 def _disk_bytes(layer: Layer) -> int:

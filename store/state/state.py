@@ -27,9 +27,8 @@ import struct
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logweir.errors import WalError
 from logweir.limits import STATE_MAP_START_BYTES
@@ -87,8 +86,7 @@ def explained(error: base.Error, path: Path) -> WalError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Up to where the state is applied. `vclock`: all rows that it covers; `place`: behind the last
     of them in the log, or the end of the snapshot behind which nothing was written; `unlogged`:
     whether rows up to it were applied without being logged (durability "none"), behind `place`."""

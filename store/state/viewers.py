@@ -1,21 +1,23 @@
 """The views of a store that are open, and the growing of its state, which waits until none is.
 
 Views are counted as a set, so that whatever stops a reader at whatever line (Ctrl-C, the signal of
-a timeout), taking its view out once more than it was put in does no harm.
+a timeout), taking its view out once more than it was put in does no harm; and the set does not keep
+them, so that what was stopped before anybody had it counts no longer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.state.state import State
 from logweir.wal.process import OfProcess
 
-__all__ = ["Viewers"]
+__all__ = ["Look", "View", "Viewers"]
 
 _LOOK_SECONDS: Final = 0.5
 """A reader that was stopped on its way out may have told nobody, so it is looked again."""
@@ -25,7 +27,26 @@ class _Here(threading.local):
     """Of one thread: its views."""
 
     def __init__(self) -> None:
-        self.views: set[object] = set()
+        self.views: set[View] = set()
+
+
+class Look:
+    """One view, from when it is made until `end`, or until nobody has it any more: whoever was
+    stopped before he could end it. `mine`: the views of its thread."""
+
+    __slots__ = ("__weakref__", "_mine", "_view", "_viewers")
+
+    def __init__(self, viewers: Viewers, mine: set[View]) -> None:
+        self._viewers, self._mine = viewers, mine
+        self._view = viewers.add(self, mine)
+
+    def end(self) -> None:
+        """Twice does no harm."""
+        self._viewers.discard(self._view, self._mine)
+
+
+View: TypeAlias = weakref.ref[Look]
+"""What stands for a view while it may be there."""
 
 
 class Viewers(OfProcess):
@@ -36,8 +57,8 @@ class Viewers(OfProcess):
         # Held by `with` itself: an interrupt inside of Condition.__enter__ would leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._views: set[object] = set()
-        self._stuck: set[object] = set()  # of threads that wait for a change
+        self._views: set[View] = set()
+        self._stuck: set[View] = set()  # of threads that wait for a change
         self._here = _Here()
         self._is_growing = self._is_closed = False
         self._on_grow: list[Callable[[], object]] = []
@@ -59,31 +80,33 @@ class Viewers(OfProcess):
             self._is_closed = True
             self._changed.notify_all()
 
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """Around a view."""
-        view, mine = object(), self._here.views
-        try:
-            try:
-                with self._lock:
-                    while self._is_growing and not mine and not self._is_closed:
-                        self._changed.wait()
-                    mine.add(view)
-                    self._views.add(view)
-                yield
-            finally:
-                self._forget(view, mine)
-        finally:
-            self._forget(view, mine)  # an interrupt may have stopped the first
-            if not self.is_foreign:
-                with self._lock:
-                    if not self._views and self._state.files.has_retired:
-                        self._state.files.close_retired()
-                    self._changed.notify_all()
+    def look(self) -> Look:
+        """Begin a view of this thread."""
+        return Look(self, self._here.views)
 
-    def _forget(self, view: object, mine: set[object]) -> None:
-        for views in (self._views, mine, self._stuck):
-            views.discard(view)
+    def add(self, look: Look, mine: set[View]) -> View:
+        """Let a view begin, among those of its thread. Returns what stands for it."""
+        view = weakref.ref(look, self._views.discard)
+        with self._lock:
+            if mine:
+                mine.difference_update([one for one in mine if one() is None])
+            while self._is_growing and not mine and not self._is_closed:
+                self._changed.wait()
+            mine.add(view)
+            self._views.add(view)
+        return view
+
+    def discard(self, view: View, mine: set[View]) -> None:
+        """Let it end."""
+        mine.discard(view)
+        self._stuck.discard(view)
+        self._views.discard(view)
+        if not (self._views or self.is_foreign):
+            with self._lock:
+                if not self._views and self._state.files.has_retired:
+                    self._state.files.close_retired()
+                if self._is_growing:
+                    self._changed.notify_all()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -94,7 +117,7 @@ class Viewers(OfProcess):
         finally:
             self.end_waiting(added)
 
-    def begin_waiting(self) -> set[object]:
+    def begin_waiting(self) -> set[View]:
         """The beginning of `waiting`. Returns what its end is to be given."""
         if not self._here.views:
             return set()
@@ -104,7 +127,7 @@ class Viewers(OfProcess):
             self._changed.notify_all()
         return added
 
-    def end_waiting(self, added: set[object]) -> None:
+    def end_waiting(self, added: set[View]) -> None:
         """The end of `waiting`; twice does no harm."""
         self._stuck.difference_update(added)
 

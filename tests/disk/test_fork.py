@@ -137,7 +137,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
     }
 
 
-PLAIN = {"abandon", "close", "exclusive_owner", "filesystem", "is_closed", "is_foreign", "now"}
+PLAIN = {"abandon", "close", "filesystem", "is_closed", "is_foreign", "now"}
 """Names that a child may use: what they tell is true there, or they do nothing."""
 
 
