@@ -172,6 +172,9 @@ class Reads(ABC):
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""
+        found = self._committer.reader.count(space)
+        if found is not None:
+            return found
         with self.read_view() as view:
             return view.count(space)
 

@@ -14,7 +14,6 @@ from logweir.store.engine.executing import DONE, Answer, Executor
 from logweir.store.engine.reference import selected
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import SpaceDef
-from logweir.store.state.layered import LayeredTxn
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
@@ -73,28 +72,11 @@ class ReadView:
         *,
         limit_bytes: int,
     ) -> Answers:
-        """Many SELECTs. `executor`: not used by another thread meanwhile; the rest as for
-        `Group.execute_batch`."""
+        """Many SELECTs: see `reads.select_batch`."""
         engine = self.engine
-        spaces = [engine.schema.get(space_id) for space_id in ids]
-        plans = [None if space is None else engine.plans.statements(space) for space in spaces]
-        txn = engine.txn
-        assert isinstance(txn, LayeredTxn)
 
         def refer(number: int) -> Answer:
             found = selected(engine, data, columns, number, ids, executor.select_bytes)
             return DONE, None, found, None, (0, 0, 0)
 
-        return Answers(
-            data,
-            columns,
-            *executor.execute(
-                data,
-                columns,
-                [None if plan is None else txn.space(plan) for plan in plans],
-                txn.undo,
-                refer,
-                limit_bytes,
-            ),
-            spaces,
-        )
+        return reads.select_batch(engine, executor, data, columns, ids, limit_bytes, refer)

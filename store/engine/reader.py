@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine, Plans
@@ -21,7 +21,9 @@ from logweir.store.engine.reads import (
     REFUSED,
     Row,
     compiled,
+    counted,
     give_back,
+    select_batch,
     taken,
 )
 from logweir.store.engine.refusal import refusal
@@ -29,7 +31,6 @@ from logweir.store.schema.schema import Schema
 from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
 from logweir.store.state.state import State, StateError, explained
-from logweir.store.state.undo import Undo
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.definition import SpaceDef
@@ -37,21 +38,20 @@ if TYPE_CHECKING or COMPILED:
 
 __all__ = ["Reader"]
 
+T = TypeVar("T")
+
 _REFERRED: Final = 2
-_NOTHING: Final = Undo()
-"""What SELECTs change."""
 
 
 class _Reading:
     """What is published at one moment; over `State.latest`, and while that goes on `State.shown`,
     so that nobody keeps layers that the state has taken."""
 
-    __slots__ = ("engine", "places", "spaces")
+    __slots__ = ("engine", "places")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
-        self.spaces: dict[int, tuple[SpaceDef | None, Space]] = {}
 
     def place(self, space: int | str, index: int | str) -> tuple[SpaceDef, int, Space | None]:
         """A space, the id of its index, and what compiled selections want."""
@@ -62,30 +62,9 @@ class _Reading:
         self.places[space, index] = made
         return made
 
-    def select_batch(
-        self,
-        executor: Executor,
-        data: bytes,
-        columns: array[int],
-        ids: Sequence[int],
-        limit_bytes: int,
-    ) -> tuple[Answers, Schema]:
-        """See `Reader.select_batch`. Raises `_Referred`."""
-        schema = self.engine.schema
-        definitions: list[SpaceDef | None] = []
-        spaces: list[Space | None] = []
-        for space_id in ids:
-            known = self.spaces.get(space_id)
-            if known is None:
-                definition = schema.get(space_id)
-                below = None if definition is None else compiled(self.engine, definition)
-                if below is None:
-                    raise _Referred
-                known = self.spaces[space_id] = definition, below
-            definitions.append(known[0])
-            spaces.append(known[1])
-        found = executor.execute(data, columns, spaces, _NOTHING, _refer, limit_bytes)
-        return Answers(data, columns, *found, definitions), schema
+    def count(self, space: int | str) -> int | None:
+        """See `Reader.count`."""
+        return counted(self.engine, self.engine.schema.space(space))
 
 
 class _Referred(Exception):
@@ -118,12 +97,6 @@ class Reader:
         """Something else is published; the caller holds the guard."""
         self._state.shown = None
 
-    @property
-    def _reading(self) -> _Reading | None:
-        """What is shown now."""
-        found: _Reading | None = self._state.shown
-        return found
-
     def rows(
         self,
         space: int | str,
@@ -136,27 +109,28 @@ class Reader:
         """The tuples of a selection; None where it wants a view. Raises `RequestError`."""
         if not COMPILED:
             return None
-        selector, how = taken(), _REFERRED
-        try:
-            while True:
-                with self._state.reading:
-                    reading = self._reading
-                    if reading is not None:
-                        place = reading.places.get((space, index)) or reading.place(space, index)
-                        definition, index_id, below = place
-                        if below is not None:
-                            how = selector.select(
-                                below, index_id, iterator, limit, offset, key, PIECE_BYTES
-                            )
-                        break
-                self._renew()
-        except StateError as error:
-            raise explained(error, self._state.directory) from error
+        selector = taken()
+
+        def select(reading: _Reading) -> tuple[int, SpaceDef]:
+            place = reading.places.get((space, index)) or reading.place(space, index)
+            definition, index_id, below = place
+            how = _REFERRED
+            if below is not None:
+                how = selector.select(below, index_id, iterator, limit, offset, key, PIECE_BYTES)
+            return how, definition
+
+        how, definition = self._asked(select)
         if how == REFUSED:
             raise refusal(definition, *selector.refusal, b"")
         found = selector.rows() if how == DONE and selector.is_whole else None
         give_back(selector)
         return found
+
+    def count(self, space: int | str) -> int | None:
+        """How many tuples a space holds; None where that wants a view. Raises `RequestError`."""
+        if not COMPILED:
+            return None
+        return self._asked(lambda reading: reading.count(space))
 
     def select_batch(
         self,
@@ -171,16 +145,28 @@ class Reader:
         if not COMPILED:
             return None
         try:
-            while True:
-                with self._state.reading:
-                    reading = self._reading
-                    if reading is not None:
-                        return reading.select_batch(executor, data, columns, ids, limit_bytes)
-                self._renew()
+            return self._asked(
+                lambda reading: (
+                    select_batch(reading.engine, executor, data, columns, ids, limit_bytes, _refer),
+                    reading.engine.schema,
+                )
+            )
         except _Referred:
             return None
+
+    def _asked(self, ask: Callable[[_Reading], T]) -> T:
+        """What somebody finds in what is published now, which stays so meanwhile."""
+        try:
+            while True:
+                with self._state.reading:
+                    reading: _Reading | None = self._state.shown
+                    if reading is not None:
+                        found = ask(reading)
+                        break
+                self._renew()
         except StateError as error:
             raise explained(error, self._state.directory) from error
+        return found
 
     def _renew(self) -> None:
         self._published()  # in a child of `fork` the guard may be held for ever

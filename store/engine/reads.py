@@ -7,12 +7,14 @@ alone. Tuples come in pieces, so that a long selection takes little memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import COMPILED
+from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.state.layered import LayeredTxn
@@ -31,11 +33,13 @@ __all__ = [
     "Row",
     "compiled",
     "count",
+    "counted",
     "entries",
     "finder",
     "give_back",
     "one",
     "rows",
+    "select_batch",
     "taken",
 ]
 
@@ -70,13 +74,38 @@ def give_back(selector: Selector) -> None:
 
 
 def compiled(engine: Engine, space: SpaceDef) -> Space | None:
-    """A space as compiled selections want it; None where they know nothing of it."""
+    """A space as compiled statements and selections want it; None where the reference engine has to
+    look at each of them."""
     txn = engine.txn
-    plan = engine.plans.statements(space)
-    if plan is None or not isinstance(txn, LayeredTxn):
+    if not isinstance(txn, LayeredTxn):
         return None
+    found = txn.spaces.get(space.id)
+    if found is None or found.plan.source is not space:  # each statement asks
+        plan = engine.plans.statements(space)
+        if plan is None:
+            return None
+        found = txn.space(plan)
     txn.check_process()
-    return txn.space(plan)
+    return found
+
+
+def select_batch(
+    engine: Engine,
+    executor: Executor,
+    data: bytes,
+    columns: array[int],
+    ids: Sequence[int],
+    limit_bytes: int,
+    refer: Callable[[int], Answer],
+) -> Answers:
+    """Many SELECTs. `executor`: not used by another thread meanwhile; `refer`: has the reference
+    engine do one; the rest as for `Group.execute_batch`."""
+    txn = engine.txn
+    assert isinstance(txn, LayeredTxn)
+    definitions = [engine.schema.get(space_id) for space_id in ids]
+    spaces = [None if space is None else compiled(engine, space) for space in definitions]
+    done = executor.execute(data, columns, spaces, txn.undo, refer, limit_bytes)
+    return Answers(data, columns, *done, definitions)
 
 
 def entries(
@@ -171,10 +200,16 @@ def rows(
     return None
 
 
-def count(engine: Engine, space: SpaceDef) -> int:
-    """How many tuples a space holds."""
+def counted(engine: Engine, space: SpaceDef) -> int | None:
+    """How many tuples a space holds; None where compiled selections cannot tell."""
     if space.primary is None:
         return 0
     below = compiled(engine, space)
     found = -1 if below is None else Selector().count(below, 0)
-    return engine.txn.count(space.id, 0) if found < 0 else found
+    return None if found < 0 else found
+
+
+def count(engine: Engine, space: SpaceDef) -> int:
+    """How many tuples a space holds."""
+    found = counted(engine, space)
+    return engine.txn.count(space.id, 0) if found is None else found
