@@ -21,6 +21,7 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -29,6 +30,7 @@ from typing import Any, Self
 
 from logweir import store
 from logweir.store.commit import append as appending
+from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.request import Request
@@ -138,6 +140,8 @@ class AsyncLog(_AsyncStatements):
         self.sync = log
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Event] = set()  # of those that follow the log
+        self._finished: deque[tuple[asyncio.Future[Any], Job]] = deque()
+        self._is_told = False  # whether the loop knows that there are some
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="logweir-transaction")
 
     @property
@@ -161,7 +165,36 @@ class AsyncLog(_AsyncStatements):
 
     async def execute(self, request: Request) -> bytes | None:
         """As `Log.execute`."""
-        return await asyncio.wrap_future(self.sync.submit(request))
+        made: bytes | None = await self._run(
+            lambda group: group.answer(request), request.size_bytes
+        )
+        return made
+
+    async def _run(self, apply: Callable[[Group], Any], size: int) -> Any:
+        loop = asyncio.get_running_loop()
+        made = loop.create_future()
+
+        def finished(job: Job) -> None:
+            self._finished.append((made, job))
+            if not self._is_told:
+                self._is_told = True
+                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                    loop.call_soon_threadsafe(self._tell)
+
+        self.sync.submit_jobs([Job(apply, size, finished=finished)])
+        return await made
+
+    def _tell(self) -> None:
+        """Let all go on whose changes are made: those of a group come together."""
+        self._is_told = False  # first: what comes behind it tells again
+        while self._finished:
+            made, job = self._finished.popleft()
+            if made.cancelled():
+                continue
+            if job.error is not None:
+                made.set_exception(job.error)
+            else:
+                made.set_result(job.result)
 
     async def append(
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
@@ -170,11 +203,8 @@ class AsyncLog(_AsyncStatements):
         self.sync.check_process()
         packed, bounds = appending.pack_run(tuples)
         apply = appending.append_job(space, packed, bounds, one_transaction=one_transaction)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[int] = loop.create_future()
-        job = Job(apply, len(packed), finished=_resolver(loop, done))
-        self.sync.submit_jobs([job])
-        return await done
+        made: int = await self._run(apply, len(packed))
+        return made
 
     def transaction(self) -> AsyncTransaction:
         """As `Log.transaction`: `async with log.transaction() as tx`."""
@@ -268,24 +298,6 @@ class _Pieces:
         with self._lock:
             if self._cursor is not None:
                 self._cursor.close()
-
-
-def _resolver(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[int]
-) -> Callable[[Job], None]:
-    def resolve(job: Job) -> None:
-        if future.cancelled():
-            return
-        if job.error is not None:
-            future.set_exception(job.error)
-        else:
-            future.set_result(job.result)
-
-    def finished(job: Job) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            loop.call_soon_threadsafe(resolve, job)
-
-    return finished
 
 
 class AsyncTransaction(_AsyncStatements):
