@@ -37,13 +37,12 @@ from __future__ import annotations
 import copy
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import RequestError
 from logweir.store.engine.operation import Operation, decode_operations
 from logweir.store.schema import jsonpath
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.format import FormatNode
-from logweir.store.schema.keys import tuple_key
 from logweir.store.schema.values import (
     go_to,
     map_header,
@@ -55,7 +54,7 @@ from logweir.store.schema.values import (
 )
 from logweir.wal.mp import encode_array_header
 
-__all__ = ["apply_update", "apply_upsert", "check_ops", "check_primary_kept"]
+__all__ = ["apply_update", "apply_upsert", "check_ops"]
 
 NOP: Final = 0
 SCALAR: Final = 1
@@ -540,8 +539,8 @@ def apply_update(data: bytes, ops: bytes, *, index_base: int, space: SpaceDef) -
 
     `data`: the tuple; `ops`: MsgPack array of operations; `index_base`: from what their field
     numbers count, 0 or 1 (body key 15); `space`: for field names and types. Raises `RequestError`.
-    That the result fits the format, and the primary key is the same, is for the caller to check
-    (`TupleFormat.check`, `check_primary_kept`).
+    That the result fits the format (`TupleFormat.check`), and the primary key is the same, is for
+    the caller to check.
     """
     operations = decode_operations(ops, space.format.names, index_base)
     root = _Node(data)
@@ -563,7 +562,7 @@ def apply_upsert(
 
     Arguments as of `apply_update`; `left_out`: takes the errors of these operations, in order.
     Raises `RequestError` where an operation is malformed. If the result has another primary key,
-    the whole upsert is to be ignored (`check_primary_kept`).
+    the whole upsert is to be ignored.
     """
     operations = decode_operations(ops, space.format.names, index_base)
     root = _Node(data)
@@ -575,19 +574,3 @@ def apply_upsert(
             if left_out is not None:
                 left_out.append(error)
     return _finish(root, space)
-
-
-def check_primary_kept(old: bytes, new: bytes, space: SpaceDef) -> None:
-    """Check that an update has left the primary key as it was. Both tuples fit the format.
-
-    Raises `RequestError` 94.
-    """
-    primary = space.primary
-    assert primary is not None
-    if tuple_key(old, primary) != tuple_key(new, primary):
-        raise RequestError(
-            ErrorCode.CANT_UPDATE_PRIMARY_KEY,
-            f"Attempt to modify a tuple field which is part of index '{primary.name}' in space "
-            f"'{space.name}'",
-            details={"space": space.name, "index": primary.name},
-        )

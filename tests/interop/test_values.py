@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from interop.realtarantool import RealTarantool, TarantoolError
 from interop.valuecases import SETUP, Cases, array, mapping, schema_of
-from logweir.errors import RequestError
-from logweir.store.engine.update import apply_update, apply_upsert, check_primary_kept
+from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine.update import apply_update, apply_upsert
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.keys import exact_key, index_keys, search_key, tuple_key
 from logweir.store.schema.values import read_array
@@ -48,6 +48,18 @@ def space(box: RealTarantool) -> SpaceDef:
     """The space of `SETUP`, made in the real program and read from its rows."""
     box.eval(SETUP)
     return schema_of(box).space("t")
+
+
+def check_primary_kept(old: bytes, new: bytes, space: SpaceDef) -> None:
+    """What the engine checks of the tuple that an UPDATE made."""
+    primary = space.primary
+    assert primary is not None
+    if tuple_key(old, primary) != tuple_key(new, primary):
+        raise RequestError(
+            ErrorCode.CANT_UPDATE_PRIMARY_KEY,
+            f"Attempt to modify a tuple field which is part of index '{primary.name}' in space "
+            f"'{space.name}'",
+        )
 
 
 def update(space: SpaceDef, old: bytes, ops: bytes, base: int) -> bytes:

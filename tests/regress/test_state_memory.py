@@ -14,12 +14,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.waiting import until
 
 import logweir
 from logweir.store.log import Log
 from logweir.store.state import layers
 from logweir.store.state.layer import Layer
-from tests.support.waiting import until
 
 FIELDS = [("id", "unsigned"), ("n", "unsigned"), ("s", "string")]
 
@@ -90,10 +90,10 @@ def test_an_idle_reader_keeps_no_layer(tmp_path: Path) -> None:
 
 CHANGE_AND_REST = """
 import json, sys
-sys.path.insert(0, ".")
+sys.path.insert(0, "tests")
 import logweir
 from random import Random
-from tests.support.waiting import until
+from support.waiting import until
 def anonymous_mib():
     for line in open("/proc/self/status"):
         if line.startswith("RssAnon:"):
