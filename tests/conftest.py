@@ -13,12 +13,13 @@ import signal
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from support.dealing import Dealing, place_of
 from support.leaks import Leaks, unfinished_tasks
-from support.rooms import ROOMS, is_quick, place_of, rooms_of
+from support.rooms import ROOMS, is_quick, rooms_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,11 @@ with contextlib.suppress(ImportError):  # its first loop makes a pipe for signal
     import uvloop
 
     uvloop.new_event_loop().close()
+
+# Tests are short: a Java that starts quickly matters more than one that runs fast. Of a driver, of
+# Spark's own programs, and of what puts the command lines of both together.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 # No deadline: other processes use the machine too. A failure prints what repeats it.
 settings.register_profile("logweir", deadline=None, print_blob=True)
@@ -75,6 +81,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealing | None:
+    """Deal out files."""
+    return Dealing(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 # --- skips ----------------------------------------------------------------------------------------
@@ -166,8 +178,6 @@ def spark() -> Iterator[SparkSession]:
         app_name="logweir tests",
         spark__driver__memory="1g",
         spark__sql__shuffle__partitions="2",
-        # Tests are short: a JVM that starts quickly matters more than one that runs fast.
-        spark__driver__extraJavaOptions="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     )
     yield session
     session.stop()

@@ -37,11 +37,7 @@ def _write(rows: DataFrame, target: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    session = pipeline.session(
-        "local[1]",
-        spark__driver__memory="512m",
-        spark__driver__extraJavaOptions="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    )
+    session = pipeline.session("local[1]", spark__driver__memory="512m")
     if len(sys.argv) == 4:
         follow(session, *sys.argv[1:])
     else:

@@ -26,14 +26,12 @@ pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).with_name("cluster_job.py")
 START_SECONDS = 120
-QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
-    "spark.executor.extraJavaOptions": QUICK_JVM,
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
     "spark.sql.shuffle.partitions": "2",
 }
 

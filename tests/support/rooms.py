@@ -1,4 +1,4 @@
-"""Which test files belong to which room of the house, which are quick, and which take long.
+"""Which test files belong to which room of the house, and which are quick.
 
 A room's tests stand in several folders, by method. A file may belong to several rooms.
 """
@@ -166,10 +166,6 @@ QUICK: tuple[str, ...] = (
 )
 """Files of `unit` that start no process, and take seconds in all."""
 
-LONG: tuple[str, ...] = ("spark/test_spark_jobs",)
-"""Files that take longest, the longest first: with several workers these are begun first, so that
-in the end none is left alone with one."""
-
 
 def rooms_of(path: Path) -> set[str]:
     """The rooms that a test file belongs to."""
@@ -183,9 +179,3 @@ def is_quick(path: Path) -> bool:
     """Whether a test file is one of the quick ones."""
     name = path.stem.removeprefix("test_")
     return path.parent.name == "unit" and any(fnmatch(name, pattern) for pattern in QUICK)
-
-
-def place_of(path: Path) -> int:
-    """When a test file is begun: 0 is the first."""
-    name = f"{path.parent.name}/{path.stem}"
-    return LONG.index(name) if name in LONG else len(LONG)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from support.rooms import LONG, ROOMS, rooms_of
+from support.dealing import LONG
+from support.rooms import ROOMS, rooms_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
