@@ -214,8 +214,7 @@ class Unanswered:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self.is_holding = False
-        if self._budget is not None:
-            link.gone.add_done_callback(self._forget)
+        link.gone.add_done_callback(self._forget)
 
     def add(self, size_bytes: int) -> None:
         """So much more waits."""
@@ -243,7 +242,9 @@ class Unanswered:
             self._link.hold_reading()
 
     def _forget(self, gone: asyncio.Future[str]) -> None:
-        """The connection has ended: nothing of it waits."""
+        """The connection has ended: nothing of it waits, and who is told, who has us, is let go:
+        what it holds is free at once."""
         del gone
+        self._told = lambda held: None
         self.set(0)
         self._budget = None

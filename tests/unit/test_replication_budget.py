@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
@@ -78,6 +80,30 @@ async def test_a_peer_is_read_again_when_half_of_the_limit_is_gone() -> None:
     assert peer.holds == 1
     waiting.set(0)
     assert (peer.holds, told) == (0, [True, False, True, False])
+
+
+@in_a_loop
+async def test_who_is_told_goes_with_its_connection() -> None:
+    """What a conversation holds is free when its connection has ended, without a garbage
+    collection."""
+
+    class Conversation:
+        def __init__(self, link: Peer) -> None:
+            self.unanswered = Unanswered(link, 100, self.tell)
+
+        def tell(self, is_held: bool) -> None:
+            raise AssertionError("nobody is there any more")
+
+    gc.disable()
+    try:
+        peer = Peer()
+        known = weakref.ref(Conversation(peer))
+        assert known() is not None
+        peer.gone.set_result("")
+        await asyncio.sleep(0)
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 @in_a_loop

@@ -197,7 +197,7 @@ PROTOCOLS: Final = {
         _green(greenstack.Opcode.GET, encode_get(b"none")),
         b"",
         _green(greenstack.Opcode.GET, encode_get(b"big")),
-        (30 << 20).to_bytes(4, "big"),
+        (32 << 20).to_bytes(4, "big"),
         opening=_HELLO,
     ),
     "metrics": Protocol(
