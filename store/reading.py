@@ -15,6 +15,7 @@ from logweir.errors import PositionUnavailable
 from logweir.store.commit.committer import Committer
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.batches import Answers
+from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.reads import GET
@@ -161,14 +162,16 @@ class Reads(ABC):
         columns: array[int],
         ids: Sequence[int],
         limit_bytes: int,
+        computer: Computer | None = None,
     ) -> tuple[Answers, Schema]:
-        """Many SELECTs, and the definitions then: see `ReadView.select_batch`."""
-        found = self._committer.reader.select_batch(executor, data, columns, ids, limit_bytes)
+        """Many statements that change nothing, and the definitions then: see
+        `ReadView.select_batch`."""
+        given = executor, data, columns, ids, limit_bytes, computer
+        found = self._committer.reader.select_batch(*given)
         if found is not None:
             return found
         with self.read_view() as view:
-            answers = view.select_batch(executor, data, columns, ids, limit_bytes=limit_bytes)
-            return answers, view.engine.schema
+            return view.select_batch(*given), view.engine.schema
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 from logweir.store.engine import reads
 from logweir.store.engine.batches import Answers
+from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import DONE, Answer, Executor
-from logweir.store.engine.reference import selected
+from logweir.store.engine.executing import COLUMNS, DONE, Answer, Executor
+from logweir.store.engine.reference import kept, selected
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
 
 __all__ = ["ReadView", "get"]
 
@@ -69,14 +71,18 @@ class ReadView:
         data: bytes,
         columns: array[int],
         ids: Sequence[int],
-        *,
         limit_bytes: int,
+        computer: Computer | None = None,
     ) -> Answers:
-        """Many SELECTs: see `reads.select_batch`."""
+        """Many statements that change nothing: see `reads.select_batch`."""
         engine = self.engine
 
         def refer(number: int) -> Answer:
+            if columns[number * COLUMNS] != RowType.SELECT:
+                return kept(engine, data, columns, number, ids, computer)
             found = selected(engine, data, columns, number, ids, executor.select_bytes)
             return DONE, None, found, None, (0, 0, 0)
 
-        return reads.select_batch(engine, executor, data, columns, ids, limit_bytes, refer)
+        return reads.select_batch(
+            engine, executor, data, columns, ids, limit_bytes, refer, computer
+        )

@@ -6,14 +6,10 @@ ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
-cdef bint _COMPILED
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
 cdef Py_ssize_t _COMPRESSION, _DATE_AT
-
-@cython.locals(taken=bytes)
-cdef bytes piece(Target data, Py_ssize_t start, Py_ssize_t stop)
 
 cdef u64 load2(Source data, Py_ssize_t at) noexcept
 

@@ -12,24 +12,15 @@ first, since the compiled one would not notice. What is called unchecked is chec
 
 from __future__ import annotations
 
-from typing import Any
-
 import logweir.wal.kernel as rows
 
 COMPILED = not __file__.endswith(".py")
-_COMPILED = COMPILED
 
 # Of an item: numbers, and where its parts stand in its tuple.
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
 (_FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL) = range(10, 16)
 (_COMPRESSION, _DATE_AT) = (16, 17)
-
-
-def piece(data: Any, start: int, stop: int) -> bytes:
-    """Some of what was written, as an object of its own. Unchecked."""
-    taken: bytes = data[start:stop] if _COMPILED else bytes(data[start:stop])
-    return taken
 
 
 def load2(data: bytes, at: int) -> int:

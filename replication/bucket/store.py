@@ -29,11 +29,11 @@ from logweir.replication.bucket.item import (
 from logweir.store.commit.group import Group
 from logweir.store.engine import definitions, reads
 from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
 from logweir.store.log import Log
-from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
-from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.keys import exact_key
 from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
@@ -59,31 +59,23 @@ _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 class Bucket:
     """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
 
-    __slots__ = ("_is_plain", "_space", "cas", "name", "space_id", "states_id")
+    __slots__ = ("cas", "name", "space_id", "states_id")
 
     def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock) -> None:
         self.name = name
         self.space_id = space_id
         self.states_id = states_id
         self.cas = cas
-        self._space: SpaceDef | None = None
-        self._is_plain = False
-
-    def is_plain(self, space: SpaceDef) -> bool:
-        """Whether `space`, which is its own, is as `Buckets.make` makes it, nothing added: then
-        only the checks of a command can refuse a change."""
-        if self._space is not space:
-            self._is_plain = _is_plain(space)
-            self._space = space
-        return self._is_plain
 
 
 class Buckets:
-    """The buckets of one store. `clock`: Unix seconds."""
+    """The buckets of one store. `clock`: Unix seconds; `executor`: of statements on what is
+    published, for one thread."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.time) -> None:
         self.log = log
         self.clock = clock
+        self.executor = Executor()
         self._cas = _clocks.setdefault(log, CasClock(clock))
         self._known: dict[str, Bucket] = {}
 
@@ -142,23 +134,6 @@ def _has_format(space: SpaceDef) -> bool:
     return names == [name for name, _ in BUCKET_FORMAT]
 
 
-def _is_plain(space: SpaceDef) -> bool:
-    key, vbucket = (0, FieldType.VARBINARY), (1, FieldType.UNSIGNED)
-    wanted = [(IndexType.TREE, [key]), (IndexType.TREE, [vbucket, key])]
-    return (
-        [(field.name, field.type.label) for field in space.fields] == list(BUCKET_FORMAT)
-        and [
-            (index.type, [(part.field_no, part.type) for part in index.parts])
-            for index in space.indexes
-        ]
-        == wanted
-        and all(index.is_unique and index.is_usable for index in space.indexes)
-        and space.field_count in (0, len(BUCKET_FORMAT))
-        and space.sequence is None
-        and not (space.is_system or space.is_view or space.is_temporary or space.is_local)
-    )
-
-
 def primary_of(space: SpaceDef) -> IndexDef:
     """The primary index of a bucket's space."""
     assert space.primary is not None
@@ -185,15 +160,6 @@ class _Reader:
     def space(self) -> SpaceDef:
         """The bucket's space."""
         return self._space
-
-    @property
-    def is_plain(self) -> bool:
-        """See `Bucket`."""
-        return self.bucket.is_plain(self._space)
-
-    def finder(self) -> Callable[[bytes], bytes | None]:
-        """What finds tuples: called with an entry of the first index it returns a tuple or None."""
-        return reads.finder(self._engine, self._space)
 
     def state(self, vbucket: int) -> VbucketState | None:
         """See `ItemStore`."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from logweir.store.engine.batches import Answers
+from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.reads import (
@@ -139,15 +140,18 @@ class Reader:
         columns: array[int],
         ids: Sequence[int],
         limit_bytes: int,
+        computer: Computer | None = None,
     ) -> tuple[Answers, Schema] | None:
-        """Many SELECTs, and the definitions then; None where they want a view. See
-        `ReadView.select_batch`."""
+        """Many statements that change nothing, and the definitions then; None where they want a
+        view. See `ReadView.select_batch`."""
         if not COMPILED:
             return None
         try:
             return self._asked(
                 lambda reading: (
-                    select_batch(reading.engine, executor, data, columns, ids, limit_bytes, _refer),
+                    select_batch(
+                        reading.engine, executor, data, columns, ids, limit_bytes, _refer, computer
+                    ),
                     reading.engine.schema,
                 )
             )

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from logweir.store.engine.batches import Answers
+from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.refusal import refusal
@@ -21,7 +22,7 @@ from logweir.store.state.layered import LayeredTxn
 from logweir.wal.mp import Value
 
 if TYPE_CHECKING or COMPILED:
-    from logweir.store.engine.selectkernel import Finder, Selector
+    from logweir.store.engine.selectkernel import Selector
     from logweir.store.state.layerkernel import Space
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
     "count",
     "counted",
     "entries",
-    "finder",
     "give_back",
     "one",
     "rows",
@@ -97,14 +97,17 @@ def select_batch(
     ids: Sequence[int],
     limit_bytes: int,
     refer: Callable[[int], Answer],
+    computer: Computer | None = None,
 ) -> Answers:
-    """Many SELECTs. `executor`: not used by another thread meanwhile; `refer`: has the reference
-    engine do one; the rest as for `Group.execute_batch`."""
+    """Many statements that change nothing: SELECTs, and those whose tuple the computer keeps.
+
+    `executor`: not used by another thread meanwhile; `refer`: has the reference engine do one; the
+    rest as for `Group.execute_batch`."""
     txn = engine.txn
     assert isinstance(txn, LayeredTxn)
     definitions = [engine.schema.get(space_id) for space_id in ids]
     spaces = [None if space is None else compiled(engine, space) for space in definitions]
-    done = executor.execute(data, columns, spaces, txn.undo, refer, limit_bytes)
+    done = executor.execute(data, columns, spaces, txn.undo, refer, limit_bytes, computer)
     return Answers(data, columns, *done, definitions)
 
 
@@ -157,20 +160,6 @@ def one(engine: Engine, space: SpaceDef, index: IndexDef, key: bytes) -> bytes |
         if how == REFUSED:
             raise refusal(space, *found.refusal, b"")
     return engine.get(space, index, key)
-
-
-def finder(engine: Engine, space: SpaceDef) -> Callable[[bytes], bytes | None]:
-    """What finds tuples, as MsgPack: called with an entry of the first index."""
-    below = compiled(engine, space)
-    tree = engine.txn.tree(space.id, 0)
-    if tree is None:
-        return _nothing
-    return tree.get if below is None else Finder(below, tree.get)
-
-
-def _nothing(entry: bytes) -> None:
-    """Finds nothing: the space was never written."""
-    del entry
 
 
 def rows(

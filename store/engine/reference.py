@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine.computing import KEPT, Computer
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import COLUMNS, LAST
+from logweir.store.engine.executing import COLUMNS, DONE, LAST, Answer
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, reference
@@ -17,12 +18,13 @@ from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.values import read_array, read_int, skip
 from logweir.wal.xrow import RowType
 
-__all__ = ["COMPUTED", "bounded", "found_by", "is_expected", "request_of", "selected"]
+__all__ = ["COMPUTED", "bounded", "found_by", "is_expected", "kept", "request_of", "selected"]
 
 COMPUTED: Final = 4
 _ABSENT: Final = 1
 _GET: Final = 7
 _VALUE: Final = 3
+_NONE: Final = (None, None, None)
 
 
 def request_of(data: bytes, columns: array[int], number: int, ids: Sequence[int]) -> Request:
@@ -69,6 +71,24 @@ def selected(
     )
     found = list(bounded(reference(engine, wanted), limit_bytes))
     return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
+
+
+def kept(
+    engine: Engine,
+    data: bytes,
+    columns: array[int],
+    number: int,
+    ids: Sequence[int],
+    computer: Computer | None,
+) -> Answer:
+    """A computed statement of a batch that changes nothing. Raises `RequestError`."""
+    request = request_of(data, columns, number, ids)
+    found = found_by(engine, engine.schema.space(request.space_id), request)
+    how, step = columns[number * COLUMNS + LAST + 2 : number * COLUMNS + LAST + 4]
+    assert computer is not None
+    outcome, made, told = computer.refer(how, step, request.tuple or b"", found)
+    assert made is None
+    return (DONE, found, None, None, told) if outcome == KEPT else (outcome, *_NONE, told)
 
 
 def bounded(rows: Iterable[bytes], limit_bytes: int) -> Iterator[bytes]:

@@ -56,7 +56,3 @@ cdef class Selector:
     cdef void succeed(self) noexcept
     cdef void end(self) noexcept
     cdef int answer(self, int how) noexcept
-
-cdef class Finder:
-    cdef Space space
-    cdef object otherwise

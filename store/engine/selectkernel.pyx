@@ -409,25 +409,3 @@ cdef class Selector:
         self.given += 1
         self.piece += 1
         return DONE
-
-
-cdef class Finder:
-    """Looks tuples up by their entries in the first index: called with one it returns the tuple, or
-    None. `otherwise` does that in Python, for what is only for Python."""
-
-    def __init__(self, Space space not None, otherwise):
-        self.space, self.otherwise = space, otherwise
-
-    def __call__(self, bytes entry not None):
-        cdef Found found
-        cdef Space space = self.space
-        cdef int how
-        if PyList_GET_SIZE(space.kept):
-            space.kept.clear()
-        how = space.find(
-            0, <Source>PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry), &found)
-        if how == DONE and found.state != THERE:
-            return None
-        if how != DONE or found.size < 1 or found.value[0] == REFERENCE:
-            return self.otherwise(entry)
-        return PyBytes_FromStringAndSize(<char*>found.value, found.size)

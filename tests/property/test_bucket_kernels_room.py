@@ -91,7 +91,6 @@ class Running:
         self.out = bytearray(8192)
         self.columns: Any = array("Q", [0] * (COUNT * kernel.WIDTH))
         self.results: Any = array("Q", [0] * (COUNT * kernel.RESULTS))
-        self.scratch = bytearray(600)
 
     def statements(self) -> int:
         """Of all requests."""
@@ -107,17 +106,9 @@ class Running:
         )
         return made
 
-    def read(self) -> int:
-        """A run of GETs that find nothing."""
-        made: int = self.kernel.read(
-            *(self.data, len(self.data), self.numbers, self.states, lambda _: None),
-            *(self.scratch, self.out),
-        )
-        return made
-
 
 GETS = b"".join(encode_request(Packet(Opcode.GET, b"k%d" % n)) for n in range(20))
-CALLS = [("statements", REQUESTS), ("answers", REQUESTS), ("read", GETS)]
+CALLS = [("statements", REQUESTS), ("answers", REQUESTS)]
 
 
 @pytest.mark.parametrize("kernel", TAP)
@@ -136,11 +127,6 @@ def test_every_table_of_a_run_has_to_be_whole(kernel: Any, call: str, data: byte
         one.states = one.states[:-1]
         with pytest.raises(IndexError):
             getattr(one, call)()
-    if call == "read":
-        one = Running(kernel, data)
-        one.scratch = bytearray(599)
-        with pytest.raises(IndexError):
-            one.read()
 
 
 @pytest.mark.parametrize("kernel", TAP)
@@ -170,10 +156,9 @@ def test_answers_stop_where_results_or_room_end(kernel: Any) -> None:
         one.results = one.results[: count * kernel.RESULTS + 9]
         assert one.answers() == kernel.DONE
         assert one.numbers[kernel.COUNT] <= count
-    for call, data in (("answers", REQUESTS), ("read", GETS)):
-        one = Running(kernel, data)
-        one.out = bytearray(337)
-        assert getattr(one, call)() == kernel.NO_ROOM
+    one = Running(kernel)
+    one.out = bytearray(337)
+    assert one.answers() == kernel.NO_ROOM
     one = Running(kernel, GETS)
     one.results[4:6] = array("Q", (0, 1))
     with pytest.raises(IndexError):

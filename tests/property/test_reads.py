@@ -175,11 +175,6 @@ def test_reads_are_those_of_the_reference_engine(data: st.DataObject, state: Sta
             patch.setattr(reads, "_FIRST_BYTES", min(piece, 4096))
             for _ in range(12):
                 compare(data, engine)
-            find = reads.finder(engine, SPACE)
-            primary = engine.plans.get(SPACE, SPACE.indexes[0], check=True)
-            for name in NAMES:
-                (entry,) = primary.key(pack([name, 0, None]))
-                assert find(entry) == engine.get(SPACE, SPACE.indexes[0], pack([name]))
     finally:
         base.abort()
 

@@ -14,8 +14,7 @@ from support.tapcommands import Model
 from logweir.replication.bucket.item import Item, VbucketState, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.serve.endpoint import execute_one
-from logweir.replication.memcached.serve.runs import execute_all, packets_of
+from logweir.replication.memcached.serve.runs import change_all, execute_one, packets_of
 from logweir.replication.memcached.server_session import (
     Commands,
     Connected,
@@ -178,7 +177,7 @@ class StoreServer(Server):
             items = GroupItems(self.stored, group, self.now)
             executor = Executor(items, self.now)
             one = partial(execute_one, group, executor)
-            return execute_all(event.requests, items, self.now, one, group)
+            return change_all(event.requests, items, self.now, one, group)
 
         job = Job(apply)
         self.log.run_job(job)

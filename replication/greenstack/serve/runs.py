@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket.batch import Changes
 from logweir.replication.bucket.store import GroupItems
 from logweir.replication.greenstack.wire import kernel as compiled
 from logweir.replication.greenstack.wire.codec import (
@@ -180,7 +181,12 @@ def execute_run(
         marks.extend((int.from_bytes(data[at + 12 : at + 16], "big"), lsn))
 
     sets = runs.RequestRun(data, 0, len(data), run.count, run.count)
-    replies = b"".join(runs.execute_run(sets, items, now, one, group, mark))
+
+    def odd(at: int) -> tuple[bytes, int]:
+        packet, stop = sets.packet(at)
+        return one(packet), stop
+
+    replies = b"".join(Changes(sets, items, now, group, odd, mark).answer())
     if not replies:  # all are quiet, and went well
         return b"", 0
     marks.append(_END)

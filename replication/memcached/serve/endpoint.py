@@ -2,8 +2,8 @@
 
 Commands of one read that need the store are one job of the commit queue, in which each is a
 transaction of its own; they are answered together once durable. Reads behind no unfinished change
-are answered at once, from a view of what is durable. An expired item that a read finds is removed
-by a job of its own.
+are answered at once, of what is durable. An expired item that a read finds is removed by a job of
+its own.
 
 A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
 bucket of that name where there is one; SELECT_BUCKET changes it. Reading, writing and takeover (to
@@ -30,8 +30,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from logweir.errors import LimitExceeded, LogweirError, RequestError
+from logweir.errors import LogweirError, RequestError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
+from logweir.replication.bucket.batch import Looks
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucket.spacefeed import SpaceFeed
@@ -46,7 +47,13 @@ from logweir.replication.memcached.push.streaming import Streaming
 from logweir.replication.memcached.serve.commands import READS, STATE_CHANGES, Executor
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.pending import Pending
-from logweir.replication.memcached.serve.runs import RequestRun, execute_all, packets_of
+from logweir.replication.memcached.serve.runs import (
+    RequestRun,
+    change_all,
+    execute_one,
+    look_all,
+    packets_of,
+)
 from logweir.replication.memcached.server_session import (
     Acknowledged,
     Authenticated,
@@ -383,20 +390,27 @@ class Conversation:
         self.session.answer(event.slot, b"".join(_refusals(event.requests, status)))
 
     def _read(self, event: Commands) -> None:
+        shared, now = self.service.shared, self.service.now()
+        expired: list[tuple[bytes, int]] = []
+
+        def look(run: RequestRun) -> Looks:
+            return Looks(run, self.service.buckets, self.bucket, now, expired)
+
+        try:
+            answers = look_all(event.requests, look, self._tell)
+        except Pending as pending:
+            self._submit(event, pending)
+        else:
+            shared.metrics.answered("tap", _count(event.requests), 0)
+            self.session.answer(event.slot, answers)
+        if expired:
+            shared.submit(removal(self.bucket, expired, self.service.now), _report)
+
+    def _tell(self, request: Packet) -> bytes:
+        """The answer to a request that changes nothing and is no part of a run."""
         with self.service.shared.log.read_view() as view:
             items = ViewItems(self.bucket, view, self.service.now())
-            now = self.service.now()
-            executor = Executor(items, now, stats=self._stats)
-            try:
-                answers = execute_all(event.requests, items, now, executor.execute)
-            except Pending as pending:
-                self._submit(event, pending)
-                return
-        self.service.shared.metrics.answered("tap", _count(event.requests), 0)
-        self.session.answer(event.slot, answers)
-        if items.expired:
-            job = removal(self.bucket, items.expired, self.service.now)
-            self.service.shared.submit(job, _report)
+            return Executor(items, self.service.now(), stats=self._stats).execute(request)
 
     def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1
@@ -425,7 +439,7 @@ class Conversation:
             one = partial(execute_one, group, executor)
             rest: Sequence[Packet | RequestRun] = ()
             try:
-                run.fresh = execute_all(run.rest, items, now, one, group)
+                run.fresh = change_all(run.rest, items, now, one, group)
             except Pending as pending:
                 self._waits = True
                 run.fresh, rest = pending.answers, pending.rest
@@ -570,19 +584,3 @@ class Conversation:
 
 def _count(requests: Sequence[Packet | RequestRun]) -> int:
     return sum(request.count if isinstance(request, RequestRun) else 1 for request in requests)
-
-
-def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
-    """One request as a transaction of its own."""
-    mark = group.mark()
-    try:
-        answer = executor.execute(request)
-    except LimitExceeded:
-        group.rollback(mark)
-        return encode_answer(request, Status.TOO_BIG)
-    except RequestError as error:
-        group.rollback(mark)
-        _log.warning("tap.request_failed", opcode=request.opcode, error=str(error))
-        return encode_answer(request, Status.INTERNAL)
-    group.end_transaction()
-    return answer

@@ -1,7 +1,6 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
 cimport logweir.replication.bucket.kernel as bucket
-cimport logweir.store.schema.kernel as keys
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
@@ -16,7 +15,7 @@ cdef Py_ssize_t _TOUCH, _NOOP
 cdef u64 _NO_CREATE, _NEVER, _COMPUTED, _ROW_REPLACE, _ROW_DELETE, _REFUSED
 cdef Py_ssize_t _WIDTH, _RESULTS, _KIND, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD, _VALUE
 cdef Py_ssize_t _STATUS, _CODE, _TOLD, _NUMBER, _OLD, _OLD_END, _NEW, _NEW_END
-cdef Py_ssize_t _HEADER, _KEY_MAX, _STATES, _SCRATCH, _ENTRY_MAX, _ACTIVE, _MISSING, _INTERNAL
+cdef Py_ssize_t _HEADER, _KEY_MAX, _STATES, _ACTIVE, _MISSING, _INTERNAL
 cdef Py_ssize_t _TEXT_ROOM, _ITEM_BYTES
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
@@ -77,12 +76,3 @@ cpdef Py_ssize_t statements(
 cpdef Py_ssize_t answers(
     bytes data, Py_ssize_t stop, u64[::1] numbers, u64[::1] results, bytes made,
     bytearray out) except? -2
-
-@cython.locals(raw=Source, out=Target, place=Target, known=Target,
-               fields="unsigned long long[18]", at=Py_ssize_t, said=Py_ssize_t, now=u64,
-               room=Py_ssize_t, how=Py_ssize_t, opcode=Py_ssize_t, kind=Py_ssize_t,
-               body=Py_ssize_t, opaque=u64, vbucket=Py_ssize_t, key_bytes=Py_ssize_t,
-               key_at=Py_ssize_t, end=Py_ssize_t, tuple_=bytes, item=Source)
-cpdef Py_ssize_t read(
-    bytes data, Py_ssize_t stop, u64[::1] numbers, bytearray states, object get,
-    bytearray scratch, bytearray answers) except? -2

@@ -13,9 +13,7 @@ forms, and NOOP; one alone is a run. `statements` makes changes of items of them
 (`replication.bucket.change`), `answers` what is told of those; both stop before a request that
 needs
 more than they know: a vbucket that is not active, an item that is not written as `pack_item` does.
-So does `read`, which answers a run of GETs in a view, also before an item that is expired, or of
-another vbucket, and a key that LMDB would not take as it is. Every number is an unsigned 64-bit
-one.
+Every number is an unsigned 64-bit one.
 
 Nothing here recurses or believes a length: every read and write is checked against the ends of its
 buffer first, since the compiled one would not notice. A table of the caller's own that is too short
@@ -24,11 +22,9 @@ is an `IndexError`, and nothing else raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as bucket
-import logweir.store.schema.kernel as keys
 import logweir.wal.kernel as rows
 from logweir.replication.memcached.wire.codec import TEXTS
 
@@ -42,7 +38,7 @@ COMPILED = not __file__.endswith(".py")
 # What `take_run` writes.
 RUN_STOP, RUN_CHANGES = range(2)
 
-# What `read`, `statements` and `answers` are given and write.
+# What `statements` and `answers` are given and write.
 AT, USED, COUNT, NOW = range(4)
 
 # How they ended.
@@ -74,8 +70,6 @@ _REFUSED, _INTERNAL = 1, 0x84
 _HEADER = 24
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
 _STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
-_SCRATCH = 600  # an index entry of any key of `_KEY_MAX` bytes fits
-_ENTRY_MAX = 509  # longest entry of an index that the state keeps as it is
 _ACTIVE = 1
 _MISSING = 1  # Status
 
@@ -432,84 +426,4 @@ def answers(
     numbers[_AT] = at
     numbers[_USED] = said
     numbers[_COUNT] = number
-    return how
-
-
-def read(
-    data: bytes,
-    stop: int,
-    numbers: Table,
-    states: bytearray,
-    get: Callable[[bytes], bytes | None],
-    scratch: bytearray,
-    answers: bytearray,
-) -> int:
-    """Answer the requests of a run of GETs and NOOPs up to `stop`. Returns how it ended.
-
-    `numbers`: where the next request begins; bytes used of `answers`; nothing; the time, in whole
-    Unix seconds. `states`: as of `statements`; `get(entry)`: the tuple with that entry in the first
-    index; `scratch`: room for an entry.
-    """
-    raw, out, place, known = data, answers, scratch, states
-    fields = [0] * 18
-    if len(numbers) <= _NOW or len(states) < _STATES or len(scratch) < _SCRATCH:
-        raise IndexError("read: a table is too short")
-    at = numbers[_AT]
-    said = numbers[_USED]
-    now = numbers[_NOW]
-    room = len(answers)
-    if at < 0 or said < 0 or said > room or stop > len(data):
-        raise IndexError("read: numbers beyond their buffers")
-    how = _DONE
-    place[0] = keys.KEY_BINARY
-    while at < stop:
-        if stop - at < _HEADER:
-            raise IndexError("read: a part of a request")
-        opcode = raw[at + 1]
-        kind = KINDS[opcode]
-        body = bucket.load4(raw, at + 8)
-        key_bytes = bucket.load2(raw, at + 2)
-        if body > stop - at - _HEADER or key_bytes + raw[at + 4] > body:
-            raise IndexError("read: a part of a request")
-        opaque = bucket.load4(raw, at + 12)
-        if room - said < _HEADER + _KEY_MAX + _TEXT_ROOM:
-            how = _NO_ROOM
-            break
-        if kind == _NOOP:
-            said = put_answer(out, said, opcode, 0, opaque, 0, 0)
-            at += _HEADER + body
-            continue
-        vbucket = bucket.load2(raw, at + 6)
-        if known[vbucket] != _ACTIVE:
-            how = _NEED_STATE if known[vbucket] == 0 else _ODD
-            break
-        if kind != _GET or key_bytes > _KEY_MAX:
-            how = _ODD
-            break
-        key_at = at + _HEADER + raw[at + 4]
-        end = keys.put_raw(raw, key_at, key_bytes, place, 1)
-        if end > _ENTRY_MAX:
-            how = _ODD
-            break
-        old = get(bucket.piece(place, 0, end))
-        if old is None:
-            said = put_missing(raw, key_at, key_bytes, opcode, opaque, out, said)
-            at += _HEADER + body
-            continue
-        tuple_ = old
-        item = tuple_
-        if (
-            not bucket.read_item(item, 0, len(tuple_), fields)
-            or fields[_VBUCKET] != vbucket
-            or 0 < fields[_EXPIRY] <= now
-        ):
-            how = _ODD
-            break
-        if room - said < _HEADER + 4 + len(tuple_):
-            how = _NO_ROOM
-            break
-        said = put_item(out, said, opcode, opaque, item, fields)
-        at += _HEADER + body
-    numbers[_AT] = at
-    numbers[_USED] = said
     return how
