@@ -1,8 +1,8 @@
 """Requests about items, executed as batches of statements: the same for every protocol of buckets.
 
 A protocol says its requests in columns of statements, and makes answers of what came of those
-(`Requests`). `Changes` executes them in a group of the commit queue: what is in the way of one, an
-expired item or one of another vbucket, is removed in front of it, and the batch goes on. `Looks`
+(`Requests`). `Changes` executes them in a group of the commit queue; where an expired item or one
+of another vbucket is in the way of one, that one by itself, and the batch goes on. `Looks`
 does so with what is published, where nothing may be changed: an expired item is not there, and
 noted for who removes it.
 """
@@ -13,15 +13,12 @@ from array import array
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES
+from logweir.errors import RequestError
+from logweir.limits import TAP_ANSWERS_BYTES
 from logweir.replication.bucket.change import MISSING, ItemComputer
 from logweir.replication.bucket.item import (
     VBUCKETS,
     VbucketState,
-    pack_item,
-    pack_key,
-    tombstone,
-    unpack_item,
 )
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.logs import get_logger
@@ -30,10 +27,23 @@ from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import UNMET
 from logweir.store.engine.executing import COLUMNS, LAST, RESULTS
 from logweir.store.engine.reads import GET
-from logweir.wal.mp import pack
+from logweir.store.engine.reference import COMPUTED
 from logweir.wal.xrow import RowType
 
-__all__ = ["Changes", "Looks", "Paused", "Requests"]
+__all__ = [
+    "AT",
+    "COUNT",
+    "NEED_STATE",
+    "ODD",
+    "REFUSED",
+    "USED",
+    "WHOLE",
+    "Changes",
+    "Looks",
+    "Paused",
+    "Requests",
+    "computed",
+]
 
 _log = get_logger("logweir.replication.bucket")
 
@@ -42,10 +52,14 @@ AT, USED, COUNT, NOW = range(4)
 WHOLE, NEED_STATE, NO_ROOM, ODD = range(4)
 
 _NO_STATE: Final = 255
-_ROOM_BYTES: Final = 2 * TAP_VALUE_BYTES
-_SPACE, _BASE, _FIRST, _LIMIT, _NEW = 1, 3, 4, 10, 6
-_REFUSED: Final = 1
+_FIRST, _NEW = 4, 6
+REFUSED: Final = 1
+"""Of a result: the engine refused the statement."""
+
 _ZERO: Final = array("Q", (0,))
+_SELECT: Final = array("Q", (RowType.SELECT, 1, 0, GET, 0, 0, 0, 0, 1, 0, 1, 0, 0))
+"""By full key, of the second space of a batch."""
+
 _POOLED: Final = 4
 _states: Final[list[bytearray]] = []  # of all vbuckets, none known: to make them takes long
 _FOUND: Final = b"\xdd\x00\x00\x00\x01"
@@ -87,16 +101,26 @@ class Requests(Protocol):
         ...
 
     def answers(
-        self, at: int, reached: int, first: int, results: array[int], made: bytes
+        self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> tuple[bytes, int]:
         """The answers to the requests from `at` to `reached` whose statements, from number `first`
-        on, were executed, and the place behind those. `made`: the bytes in which `results` point.
+        on, were executed, and the place behind those. `made`: the bytes in which `results` point;
+        `lsn`: of the last row before theirs.
         """
         ...
 
     def name(self, at: int) -> tuple[bytes, int]:
         """The key and the vbucket of the item that the request at `at` is about."""
         ...
+
+
+def computed(kind: int, start: int, stop: int) -> array[int]:
+    """The statement of a change of an item. `kind`: see `replication.bucket.change`; `start`,
+    `stop`: where its tuple stands."""
+    column = _ZERO * COLUMNS
+    column[0], column[LAST], column[LAST + 1], column[LAST + 2] = RowType.REPLACE, 1, COMPUTED, kind
+    column[_FIRST], column[_FIRST + 1] = start, stop
+    return column
 
 
 class Paused(Exception):
@@ -157,17 +181,19 @@ class _Batches:
     def _paused(self) -> Paused:
         return Paused(b"".join(self._parts), self._numbers[AT])
 
-    def _say(self, at: int, reached: int, first: int, results: array[int], made: bytes) -> None:
+    def _say(
+        self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
+    ) -> None:
         """Answer what was executed; the next request is the one behind that."""
-        said, self._numbers[AT] = self._requests.answers(at, reached, first, results, made)
+        answers = self._requests.answers
+        said, self._numbers[AT] = answers(at, reached, first, results, made, lsn)
         if said:
             self._parts.append(said)
 
 
 class Changes(_Batches):
     """A run in a group, of which `items` are. `ordinary`: answers the odd request at a place, and
-    tells the place behind it, or raises `Paused`; `mark`: is told the place from which statements
-    are made together, and the lsn of the first row of the first."""
+    tells the place behind it, or raises `Paused`."""
 
     def __init__(
         self,
@@ -176,73 +202,46 @@ class Changes(_Batches):
         now: float,
         group: Group,
         ordinary: Callable[[int], tuple[bytes, int]],
-        mark: Callable[[int, int], None] = lambda at, lsn: None,
     ) -> None:
         super().__init__(requests, now)
         self._items = items
         self._group = group
         self._ordinary = ordinary
-        self._mark = mark
-        self._removal: tuple[bytes, bytes, bool] | None = None
         self._given = bytearray(requests.given_bytes)
         self._most = requests.count
 
     def _step(self) -> None:
         numbers = self._numbers
         begin = numbers[AT]
-        columns = self._begin()
-        removed = len(columns) // COLUMNS
-        given, most = self._given, 1 if removed else self._most
-        columns += _ZERO * (2 * COLUMNS * most)
-        numbers[USED] = 0
-        if self._removal is not None:
-            tomb, key, _ = self._removal
-            given[: len(tomb) + len(key)] = tomb + key
-            numbers[USED] = len(tomb) + len(key)
-        numbers[COUNT] = removed
+        given, columns, how = self._statements(self._most)
+        if numbers[AT] != begin:
+            self._most = min(4 * self._most, self._requests.count)
+            self._execute(given, columns, begin)
+        elif how == NEED_STATE:
+            _, vbucket = self._requests.name(begin)
+            self._learn(self._items.state(vbucket) or _NO_STATE)
+        else:
+            assert how == ODD
+            try:
+                said, numbers[AT] = self._ordinary(begin)
+            except Paused:
+                raise self._paused() from None
+            self._parts.append(said)
+
+    def _statements(self, most: int) -> tuple[bytes, array[int], int]:
+        """What the next requests give, their statements, and how these ended."""
+        numbers, given = self._numbers, self._given
+        columns = _ZERO * (2 * COLUMNS * most)
+        numbers[USED] = numbers[COUNT] = 0
         how = self._requests.statements(numbers, most, self._states, given, columns)
-        reached = numbers[AT]
-        if reached == begin:
-            if how == NEED_STATE:
-                _, vbucket = self._requests.name(begin)
-                self._learn(self._items.state(vbucket) or _NO_STATE)
-            else:
-                assert how == ODD
-                try:
-                    said, numbers[AT] = self._ordinary(begin)
-                except Paused:
-                    raise self._paused() from None
-                self._parts.append(said)
-            return
-        self._removal = None
-        self._most = min(4 * most, self._requests.count)
         del columns[numbers[COUNT] * COLUMNS :]
-        used = bytes(memoryview(given)[: numbers[USED]])
-        self._mark(begin, self._group.last_lsn + 1 + removed)
-        self._execute(used, columns, begin, reached, removed)
+        return bytes(memoryview(given)[: numbers[USED]]), columns, how
 
-    def _begin(self) -> array[int]:
-        """The statements that remove what is in the way of the next request."""
-        columns = array("Q")
-        if self._removal is not None:
-            tomb, key, moves = self._removal
-            columns = _ZERO * (2 * COLUMNS)
-            columns[0] = RowType.REPLACE
-            columns[_FIRST + 1] = len(tomb)
-            columns[COLUMNS] = RowType.DELETE
-            columns[COLUMNS + _FIRST] = len(tomb)
-            columns[COLUMNS + _FIRST + 1] = len(tomb) + len(key)
-            columns[COLUMNS + LAST] = not moves
-        return columns
-
-    def _execute(
-        self, given: bytes, columns: array[int], begin: int, reached: int, removed: int
-    ) -> None:
-        """Execute the statements of the requests from `begin` to `reached`, behind so many that
-        remove what was in the way, and answer them."""
+    def _execute(self, given: bytes, columns: array[int], begin: int) -> None:
+        """Execute the statements of the requests from `begin` on, and answer them."""
         clock = self._items.bucket.cas
         computer = ItemComputer(self._now, clock.next())
-        results, made = array("Q"), b""
+        results, made, lsn = array("Q"), b"", self._group.last_lsn
         if columns:
             done = self._group.execute_batch(
                 given,
@@ -253,15 +252,30 @@ class Changes(_Batches):
             )
             results, made = done.results, done.out
             _report(done)
-        self._say(begin, reached, removed, results, made)
-        if computer.obstacle is not None:
-            item = unpack_item(computer.obstacle)
-            grave = tombstone(item, computer.next_cas(item.cas))
-            _, vbucket = self._requests.name(self._numbers[AT])
-            moves = item.vbucket != vbucket  # who follows the other vbucket has to know
-            self._removal = pack_item(grave), pack_key(item.key), moves
-            self._given = bytearray(len(self._removal[0]) + _ROOM_BYTES)
         clock.reach(computer.cas)
+        self._say(begin, self._numbers[AT], 0, results, made, lsn)
+        if computer.obstacle is not None:
+            self._execute_alone()
+
+    def _execute_alone(self) -> None:
+        """Execute the next request, behind the removal of what is in its way, and answer it."""
+        begin, self._most = self._numbers[AT], 1
+        _, vbucket = self._requests.name(begin)
+        given, columns, _ = self._statements(1)
+        kind, number = columns[LAST + 2 : LAST + 4]
+        data = given[columns[_FIRST] : columns[_FIRST + 1]]
+        mark = self._group.mark()
+        try:
+            status, old, new, _, told = self._items.compute(kind, data, vbucket, number)
+        except RequestError as error:
+            self._group.rollback(mark)
+            status, old, new, told = REFUSED, None, None, (int(error.code), 0, 0)
+            _log.warning("bucket.request_failed", error=str(error))
+        lsn = self._group.last_lsn - (new is not None)
+        self._group.end_transaction()
+        results = array("Q", (status, *told, 0, len(old or b""), 0, len(new or b""), 0, 0))
+        results += _ZERO * (len(columns) // COLUMNS - 1) * RESULTS  # of a DELETE behind it
+        self._say(begin, self._numbers[AT], 0, results, old or new or b"", lsn)
 
 
 class Looks(_Batches):
@@ -290,6 +304,7 @@ class Looks(_Batches):
         given = bytearray(requests.given_bytes)
         columns = _ZERO * (COLUMNS * (requests.count + 1))
         most = requests.count
+        self._learn(VbucketState.ACTIVE)  # which is looked at, too
         while requests.statements(numbers, most, self._states, given, columns) == NEED_STATE:
             self._learn(VbucketState.ACTIVE)
         if numbers[AT] == begin:
@@ -300,14 +315,14 @@ class Looks(_Batches):
 
     def _look(self, given: bytes, columns: array[int], begin: int, reached: int) -> None:
         bucket, asked = self._bucket, self._asked
-        rows = [pack((bucket.name, vbucket, int(VbucketState.ACTIVE))) for vbucket in asked]
+        rows: list[bytes] = []
         selects = array("Q")
         for vbucket in asked:
-            select = _ZERO * COLUMNS
-            select[0], select[_SPACE], select[_BASE] = RowType.SELECT, 1, GET
-            select[_FIRST] = len(given)
-            given += pack((bucket.name, vbucket))
-            select[_FIRST + 1], select[LAST], select[_LIMIT] = len(given), 1, 1
+            key, row = bucket.active(vbucket)
+            select = _SELECT[:]
+            select[_FIRST], select[_FIRST + 1] = len(given), len(given) + len(key)
+            given += key
+            rows.append(_FOUND + row)
             selects += select
         computer = ItemComputer(self._now, 0)
         done, _ = self._buckets.log.select_batch(
@@ -320,20 +335,20 @@ class Looks(_Batches):
         )
         for number, row in enumerate(rows):
             start, end = done.results[number * RESULTS + _NEW :][:2]
-            if done.out[start:end] != _FOUND + row:
+            if done.out[start:end] != row:
                 self._numbers[AT] = begin
                 raise self._paused()
         _report(done)
-        self._say(begin, reached, len(asked), done.results, done.out)
+        self._say(begin, reached, len(asked), done.results, done.out, 0)
         if computer.obstacle is not None:
             at = self._numbers[AT]
             self._expired.append(self._requests.name(at))
             missing = array("Q", (UNMET, MISSING, *[0] * (RESULTS - 2)))
-            self._say(at, reached, 0, missing, b"")
+            self._say(at, reached, 0, missing, b"", 0)
 
 
 def _report(done: Answers) -> None:
     """Log what the engine refused."""
     for number in done.refused:
-        if done.results[number * RESULTS] == _REFUSED:
+        if done.results[number * RESULTS] == REFUSED:
             _log.warning("bucket.request_failed", error=str(done.error(number)))

@@ -20,7 +20,11 @@ DECREMENT   of the old length at least, modulo 2^64; less VALUE,  with NO_CREATE
             0 at least                                            given item is made
 TOUCH       the old item and its CAS, with the given expiry       01 it is not there
 TAKE        the given item and its CAS, also where there is an    nothing is changed where there is
-            expired one                                           the same, whatever its TTL
+            expired one                                           the same, whatever its TTL; with
+                                                                  NO_REPLACE, where there is any
+PATCH       what the given value, a patch, makes of the JSON      01 it is not there; 04 it is no
+            that is there (`replication.bucket.patch`)            patch; 05 a step of it failed; 03;
+                                                                  83 there is no JSON, or packed
 ==========  ====================================================  ==================================
 
 Another CAS than the condition's, where the item is there: 02; LOOK, TOUCH and TAKE have none. With
@@ -38,14 +42,18 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.item import (
+    JSON_DATATYPE,
     NO_HOPS_MADE,
+    SNAPPY_DATATYPE,
     Item,
     pack_item,
     tombstone,
     unpack_item,
 )
+from logweir.replication.bucket.patch import PatchFailed, patch
 from logweir.store.engine.computing import HALTED, KEPT, MADE, UNMET, Computed, Computer
 
 __all__ = [
@@ -56,10 +64,14 @@ __all__ = [
     "DECREMENT",
     "EXISTS",
     "INCREMENT",
+    "INVALID",
     "LOOK",
     "MISSING",
     "NOT_STORED",
+    "NOT_SUPPORTED",
     "NO_CREATE",
+    "NO_REPLACE",
+    "PATCH",
     "PREPEND",
     "REPLACE",
     "SET",
@@ -72,14 +84,18 @@ __all__ = [
 ]
 
 LOOK, SET, ADD, REPLACE, BURY, APPEND, PREPEND, INCREMENT, DECREMENT, TOUCH, TAKE = range(1, 12)
+PATCH: Final = 12
 NO_CREATE: Final = 0x100
 TAKEN: Final = 0x200
+NO_REPLACE: Final = 0x400
 
 MISSING: Final = 1
 EXISTS: Final = 2
 TOO_BIG: Final = 3
+INVALID: Final = 4
 NOT_STORED: Final = 5
 BAD_NUMBER: Final = 6
+NOT_SUPPORTED: Final = 0x83
 
 _KINDS: Final = 0xFF
 _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)")
@@ -102,7 +118,8 @@ class PlainItemComputer(Computer):
         found = None if old is None else unpack_item(old)
         there = found if found is not None and found.vbucket == new.vbucket else None
         if kind == TAKE:
-            if found is not None and replace(found, ttl=new.ttl) == new:
+            is_same = found is not None and replace(found, ttl=new.ttl) == new
+            if found is not None and (is_same or how & NO_REPLACE):
                 return KEPT, None, (0, found.cas, 0)
             made, code, told = new, 0, 0
         else:
@@ -167,9 +184,27 @@ def _combined(kind: int, number: int, new: Item, old: Item | None) -> tuple[Item
         return tombstone(old, new.cas, new.ttl), 0, 0
     if kind == TOUCH:
         return replace(old, expiry=new.expiry, ttl=NO_HOPS_MADE), 0, 0
-    value = old.value + new.value if kind == APPEND else new.value + old.value
-    code = TOO_BIG if len(value) > TAP_VALUE_BYTES else 0
+    if kind == PATCH:
+        value, code = _patched(new, old)
+    else:
+        value = old.value + new.value if kind == APPEND else new.value + old.value
+        code = TOO_BIG if len(value) > TAP_VALUE_BYTES else 0
     return replace(old, value=value, cas=0, ttl=NO_HOPS_MADE), code, 0
+
+
+def _patched(new: Item, old: Item) -> tuple[bytes, int]:
+    """The value that a patch makes, and why it makes none."""
+    is_packed = old.compression or old.datatype & SNAPPY_DATATYPE or new.compression
+    if is_packed or not old.datatype & JSON_DATATYPE:
+        return b"", NOT_SUPPORTED
+    try:
+        return patch(old.value, new.value, TAP_VALUE_BYTES), 0
+    except PatchFailed:
+        return b"", NOT_STORED
+    except LimitExceeded:
+        return b"", TOO_BIG
+    except DecodeError:
+        return b"", INVALID
 
 
 if TYPE_CHECKING:

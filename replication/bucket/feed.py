@@ -234,7 +234,7 @@ class Backfill:
     def take_tuples(self) -> list[bytes]:
         """As `take`, but tuples, those of other vbuckets and those that are expired included."""
         with self._log.read_view() as view:
-            found, is_whole = ViewItems(self._bucket, view, self._clock()).by_key(
+            found, is_whole = ViewItems(self._bucket, view).by_key(
                 self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES
             )
             vclock = view.vclock
@@ -329,7 +329,7 @@ class BucketFeed:
     def states(self) -> dict[int, VbucketState]:
         """See `Feed`."""
         with self._log.read_view() as view:
-            return ViewItems(self._bucket, view, 0.0).states()
+            return ViewItems(self._bucket, view).states()
 
     def changes(self, window: Window) -> Sequence[Change]:
         """See `Feed`."""
@@ -344,7 +344,7 @@ class BucketFeed:
 
         def find(change: Change, view: ReadView) -> Item | None:
             assert change.item is not None
-            return ViewItems(self._bucket, view, 0.0).find(change.item.key)
+            return ViewItems(self._bucket, view).find(change.item.key)
 
         return resolve(self._log, changes, find)
 

@@ -42,10 +42,13 @@ __all__ = [
     "BUCKET_FORMAT",
     "BUCKET_INDEXES",
     "DEFAULT_BUCKET",
+    "JSON_DATATYPE",
     "NO_HOPS_MADE",
     "RELATIVE_SECONDS",
+    "SNAPPY_DATATYPE",
     "VBUCKETS",
     "CasClock",
+    "Changed",
     "Item",
     "ItemStore",
     "VbucketState",
@@ -80,6 +83,11 @@ VBUCKETS: Final = 1 << 16
 
 NO_HOPS_MADE: Final = 255
 """The TTL of what was written here."""
+
+
+JSON_DATATYPE: Final = 1
+SNAPPY_DATATYPE: Final = 2
+"""Bits of a datatype, as memcached has them."""
 
 
 class VbucketState(IntEnum):
@@ -154,6 +162,17 @@ def absolute_expiry(expiry: int, now: float) -> int:
     return expiry + int(now) if 0 < expiry <= RELATIVE_SECONDS else expiry
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of an item. `code`: 0, or why nothing did (`replication.bucket.change`); `cas`,
+    `data`: of the item, its tuple, as it is now, None: there is none; of a removal the tombstone.
+    """
+
+    code: int
+    cas: int
+    data: bytes | None
+
+
 class CasClock:
     """Gives CAS values: always rising, above those of earlier runs as long as time does not go
     back. `clock`: Unix seconds."""
@@ -180,22 +199,14 @@ class CasClock:
 
 
 class ItemStore(Protocol):
-    """What commands and streams do to one bucket. All calls return at once.
+    """What commands and streams do to one bucket. All calls return at once."""
 
-    Expired items are never given; that they were noticed is the store's affair.
-    """
-
-    def get(self, key: bytes, vbucket: int) -> Item | None:
-        """The item with that key in that vbucket."""
+    def change(self, kind: int, given: Item, number: int = 0) -> Changed:
+        """What becomes of an item: see `replication.bucket.change`. Raises `RequestError`."""
         ...
 
-    def put(self, item: Item) -> Item:
-        """Store an item; a CAS of 0 is replaced by a new one. Returns it as stored."""
-        ...
-
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
-        """Remove an item. `cas`: of the tombstone, 0 for a new one; `ttl`: of the removal. False:
-        there is none."""
+    def new_cas(self) -> int:
+        """A CAS that was never given."""
         ...
 
     def flush(self) -> None:
@@ -208,8 +219,4 @@ class ItemStore(Protocol):
 
     def set_state(self, vbucket: int, state: VbucketState | None) -> None:
         """Set the state of a vbucket; None removes it with its items."""
-        ...
-
-    def count(self) -> int:
-        """How many items there are, those included that are expired and not noticed."""
         ...

@@ -28,9 +28,11 @@ cdef enum:
     DECREMENT = 9
     TOUCH = 10
     TAKE = 11
+    PATCH = 12
     KINDS = 0xFF
     NO_CREATE = 0x100
     TAKEN = 0x200
+    NO_REPLACE = 0x400
 
     MISSING = 1
     EXISTS = 2
@@ -78,7 +80,7 @@ cdef class ItemComputer(Computer):
         cdef u64[FIELDS] there
         cdef u64 kind = how & KINDS, code, cas = 0
         cdef bint is_there = False
-        if not bucket.read_item(given, 0, given_size, new):
+        if kind == PATCH or not bucket.read_item(given, 0, given_size, new):
             return REFER
         if old != NULL:
             if not bucket.read_item(old, 0, old_size, there):
@@ -86,7 +88,7 @@ cdef class ItemComputer(Computer):
             is_there = there[VBUCKET] == new[VBUCKET]
         if kind == TAKE:
             cas = new[CAS]
-            if is_there and is_same(given, new, old, there):
+            if old != NULL and (how & NO_REPLACE or (is_there and is_same(given, new, old, there))):
                 told[0], told[1], told[2] = 0, there[CAS], 0
                 return KEPT
             if old != NULL and not is_there:

@@ -1,8 +1,8 @@
 """Buckets in a store: their spaces, and how commands change them inside a commit.
 
 `Buckets` finds and makes buckets. `GroupItems` is one bucket inside a group of the commit queue:
-each command that changed something is a transaction of its own (`end`). `ViewItems` is one bucket
-in a read view: it cannot remove what it finds expired, and says so in `expired`.
+what becomes of its items is computed there (`replication.bucket.change`). `ViewItems` is one bucket
+in a read view.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from logweir.errors import ConfigError, SourceStopped
+from logweir.replication.bucket.change import BURY, TAKEN, ItemComputer
 from logweir.replication.bucket.item import (
     BUCKET_FORMAT,
     BUCKET_INDEXES,
     NO_HOPS_MADE,
     CasClock,
+    Changed,
     Item,
     VbucketState,
     pack_item,
     pack_key,
-    tombstone,
     unpack_item,
 )
 from logweir.store.commit.group import Group
 from logweir.store.engine import definitions, reads
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import Executor
+from logweir.store.engine.executing import Answer, Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
 from logweir.store.log import Log
@@ -59,13 +60,23 @@ _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 class Bucket:
     """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
 
-    __slots__ = ("cas", "name", "space_id", "states_id")
+    __slots__ = ("_active", "cas", "name", "space_id", "states_id")
 
     def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock) -> None:
         self.name = name
         self.space_id = space_id
         self.states_id = states_id
         self.cas = cas
+        self._active: dict[int, tuple[bytes, bytes]] = {}
+
+    def active(self, vbucket: int) -> tuple[bytes, bytes]:
+        """The key under which a vbucket's state stands, and its row where it is active."""
+        found = self._active.get(vbucket)
+        if found is None:
+            key = self.name, vbucket
+            found = pack(key), pack((*key, int(VbucketState.ACTIVE)))
+            self._active[vbucket] = found
+        return found
 
 
 class Buckets:
@@ -143,10 +154,9 @@ def primary_of(space: SpaceDef) -> IndexDef:
 class _Reader:
     """What a group and a view have in common."""
 
-    def __init__(self, bucket: Bucket, engine: Engine, now: float) -> None:
+    def __init__(self, bucket: Bucket, engine: Engine) -> None:
         self.bucket = bucket
         self._engine = engine
-        self._now = now
         self._space = engine.schema.space(bucket.space_id)
         self._primary = primary_of(self._space)
         self._states: dict[int, VbucketState | None] = {}
@@ -166,7 +176,7 @@ class _Reader:
         if vbucket not in self._states:
             space = self._engine.schema.space(self.bucket.states_id)
             key = pack((self.bucket.name, vbucket))
-            row = self._engine.get(space, primary_of(space), key)
+            row = reads.one(self._engine, space, primary_of(space), key)
             self._states[vbucket] = None if row is None else VbucketState(unpack(row)[2])
         return self._states[vbucket]
 
@@ -177,10 +187,6 @@ class _Reader:
         )
         rows = (unpack(row) for row in select(self._engine, wanted))
         return {row[1]: VbucketState(row[2]) for row in rows}
-
-    def count(self) -> int:
-        """See `ItemStore`."""
-        return reads.count(self._engine, self._space)
 
     def ordered(self, after: tuple[int, bytes]) -> Iterator[bytes]:
         """The tuples in the order of vbucket and key, behind `after`."""
@@ -201,106 +207,73 @@ class _Reader:
 
 
 class ViewItems(_Reader):
-    """One bucket in a read view, for commands that change nothing. `expired`: keys of items that
-    are to be removed."""
+    """One bucket in a read view."""
 
-    def __init__(self, bucket: Bucket, view: ReadView, now: float) -> None:
-        super().__init__(bucket, view.engine, now)
-        self.expired: list[tuple[bytes, int]] = []
-
-    def get(self, key: bytes, vbucket: int) -> Item | None:
-        """See `ItemStore`."""
-        found = self.find(key)
-        if found is None or found.vbucket != vbucket:
-            return None
-        if found.is_expired(self._now):
-            self.expired.append((key, vbucket))
-            return None
-        return found
-
-    def put(self, item: Item) -> Item:
-        """Not in a view."""
-        raise AssertionError("a view cannot be changed")
-
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
-        """Not in a view."""
-        raise AssertionError("a view cannot be changed")
-
-    def flush(self) -> None:
-        """Not in a view."""
-        raise AssertionError("a view cannot be changed")
-
-    def set_state(self, vbucket: int, state: VbucketState | None) -> None:
-        """Not in a view."""
-        raise AssertionError("a view cannot be changed")
+    def __init__(self, bucket: Bucket, view: ReadView) -> None:
+        super().__init__(bucket, view.engine)
 
 
 class GroupItems(_Reader):
-    """One bucket in a group. `changes`: how many rows it has made so far; `divides`: whether what
-    it removes because it is expired is a transaction of its own."""
+    """One bucket in a group. `divides`: whether what it removes because it is expired is a
+    transaction of its own."""
 
     def __init__(self, bucket: Bucket, group: Group, now: float) -> None:
-        super().__init__(bucket, group.engine, now)
+        super().__init__(bucket, group.engine)
+        self._now = int(now)
         self._group = group
-        self.changes = 0
         self.divides = True
 
-    def _execute(self, request: Request) -> None:
-        self._group.execute(request)
-        self.changes += 1
-
-    def get(self, key: bytes, vbucket: int) -> Item | None:
-        """See `ItemStore`; an expired item is removed."""
-        found = self.find(key)
-        if found is None or found.vbucket != vbucket:
-            return None
-        if found.is_expired(self._now):
-            self._remove(found, 0)
-            if self.divides:
-                self._group.divide()
-            return None
-        return found
-
-    def put(self, item: Item) -> Item:
+    def change(self, kind: int, given: Item, number: int = 0) -> Changed:
         """See `ItemStore`."""
-        old = self.find(item.key)
-        if old is not None and old.vbucket != item.vbucket:
-            self._remove(old, 0)  # it moves: whoever follows the other vbucket has to know
-        if not item.cas:
-            item = replace(item, cas=self.bucket.cas.after())
-        self._execute(Request(RowType.REPLACE, self._space.id, tuple=pack_item(item)))
-        return item
+        _, old, new, _, told = self.compute(kind, pack_item(given), given.vbucket, number)
+        return Changed(told[0], told[1], new or old)
 
-    def remove(self, key: bytes, vbucket: int, *, cas: int = 0, ttl: int = NO_HOPS_MADE) -> bool:
+    def compute(self, kind: int, given: bytes, vbucket: int, number: int) -> Answer:
+        """`Group.compute` of a given tuple, which is of that vbucket, behind the removal of what is
+        in the way."""
+        while True:
+            computer = ItemComputer(self._now, self.bucket.cas.next())
+            answer = self._group.compute(self._space.id, given, computer, kind, number)
+            self.bucket.cas.reach(computer.cas)
+            if computer.obstacle is None:
+                break
+            self._clear(unpack_item(computer.obstacle), vbucket)
+        if kind & ~TAKEN == BURY and answer[2] is not None:
+            key = pack_key(unpack_item(given).key)
+            self._group.execute(Request(RowType.DELETE, self._space.id, key=key))
+        return answer
+
+    def new_cas(self) -> int:
         """See `ItemStore`."""
-        found = self.find(key)
-        if found is None or found.vbucket != vbucket:
-            return False
-        self._remove(found, cas, ttl)
-        return True
+        return self.bucket.cas.after()
 
-    def _remove(self, item: Item, cas: int, ttl: int = NO_HOPS_MADE) -> None:
-        grave = tombstone(item, cas or self.bucket.cas.after(item.cas), ttl)
-        self._execute(Request(RowType.REPLACE, self._space.id, tuple=pack_item(grave)))
-        self._execute(Request(RowType.DELETE, self._space.id, key=pack_key(item.key)))
+    def _clear(self, item: Item, vbucket: int) -> None:
+        """Remove an item that is in the way of a change in a vbucket."""
+        self.change(BURY | TAKEN, replace(item, value=b"", cas=0, ttl=NO_HOPS_MADE))
+        if self.divides and item.vbucket == vbucket:  # else who follows the other has to know
+            self._group.divide()
+
+    def remove(self, key: bytes, vbucket: int) -> None:
+        """Remove the item with that key, if it is there, expired or not."""
+        self.change(BURY | TAKEN, Item(key, vbucket))
 
     def flush(self) -> None:
         """See `ItemStore`."""
         requests, _ = definitions.truncate(self._group.engine, self._space.id)
         for request in requests:
-            self._execute(request)
+            self._group.execute(request)
 
     def set_state(self, vbucket: int, state: VbucketState | None) -> None:
         """See `ItemStore`."""
         name, states_id = self.bucket.name, self.bucket.states_id
         if state is None:
             for item in self.of_vbucket(vbucket):
-                self._remove(item, 0)
+                self.remove(item.key, vbucket)
                 self._group.divide()
-            self._execute(Request(RowType.DELETE, states_id, key=pack((name, vbucket))))
+            self._group.execute(Request(RowType.DELETE, states_id, key=pack((name, vbucket))))
         else:
             row = pack((name, vbucket, int(state)))
-            self._execute(Request(RowType.REPLACE, states_id, tuple=row))
+            self._group.execute(Request(RowType.REPLACE, states_id, tuple=row))
         self._states[vbucket] = state
 
     def of_vbucket(self, vbucket: int) -> list[Item]:

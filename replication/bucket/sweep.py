@@ -18,7 +18,8 @@ from typing import Final
 
 from logweir.errors import LogweirError
 from logweir.limits import BACKFILL_CHUNK_BYTES, TAP_SWEEP_ITEMS, TAP_SWEEP_SECONDS
-from logweir.replication.bucket.item import unpack_item
+from logweir.replication.bucket.change import LOOK
+from logweir.replication.bucket.item import Item, unpack_item
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.logs import get_logger
 from logweir.replication.service.shared import Shared
@@ -40,7 +41,7 @@ def removal(bucket: Bucket, keys: list[tuple[bytes, int]], clock: Callable[[], f
     def apply(group: Group) -> None:
         items = GroupItems(bucket, group, clock())
         for key, vbucket in keys:
-            items.get(key, vbucket)
+            items.change(LOOK, Item(key, vbucket))
 
     return Job(apply, _JOB_BYTES * len(keys))
 
@@ -107,7 +108,7 @@ class Sweeper:
         with self._shared.log.read_view() as view:
             if view.engine.schema.get(bucket.space_id) is None:
                 return [], None, True  # it was dropped
-            items = ViewItems(bucket, view, now)
+            items = ViewItems(bucket, view)
             tuples, is_whole = items.by_key(after, TAP_SWEEP_ITEMS, BACKFILL_CHUNK_BYTES)
         expired: list[tuple[bytes, int]] = []
         for item in map(unpack_item, tuples):

@@ -51,10 +51,10 @@ from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
+from logweir.replication.bucket.change import NO_REPLACE, TAKE
 from logweir.replication.bucket.item import (
     DEFAULT_BUCKET,
     RELATIVE_SECONDS,
-    Item,
     VbucketState,
     unpack_item,
 )
@@ -70,7 +70,7 @@ from logweir.replication.memcached.client_session import (
     Started,
     StreamEvent,
 )
-from logweir.replication.memcached.serve.commands import Executor, item_of
+from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.wire.address import vbuckets_of
 from logweir.replication.memcached.wire.codec import Opcode, Status
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
@@ -290,7 +290,7 @@ class TapSource:
         go on; None: that was all."""
         others: list[bytes] = []
         with self._shared.log.read_view() as view:
-            items = ViewItems(bucket, view, 0.0).ordered(after)
+            items = ViewItems(bucket, view).ordered(after)
             for looked, data in enumerate(items, 1):
                 item = unpack_item(data)
                 if item.vbucket != after[0]:
@@ -304,14 +304,14 @@ class TapSource:
     def states(self, bucket: Bucket) -> Sequence[int]:
         """The vbuckets that are here."""
         with self._shared.log.read_view() as view:
-            return list(ViewItems(bucket, view, 0.0).states())
+            return list(ViewItems(bucket, view).states())
 
-    def item(self, message: TapMessage, started: int) -> Item:
-        """The item of a mutation. `started`: when the producer was, in Unix seconds."""
-        item = item_of(message)
-        if 0 < item.expiry < RELATIVE_SECONDS and self._expiry != "absolute":
-            return replace(item, expiry=started and started + item.expiry)
-        return item
+    def dated(self, message: TapMessage, started: int) -> TapMessage:
+        """A mutation with the expiry of its item. `started`: when the producer was, in Unix
+        seconds."""
+        if 0 < message.expiry < RELATIVE_SECONDS and self._expiry != "absolute":
+            return replace(message, expiry=started and started + message.expiry)
+        return message
 
     def note(self, group: Group, bucket: Bucket, tokens: dict[int, int]) -> None:
         """Keep the ids of checkpoints, in the open transaction."""
@@ -471,16 +471,12 @@ class _Following:
             return
         if opcode in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE) and items.state(vbucket) is None:
             items.set_state(vbucket, VbucketState.ACTIVE)
+        kind = TAKE
         if opcode == Opcode.TAP_MUTATION:
             self._note_seen(vbucket, message.key)
-            item = self._source.item(message, self._upstream.started)
-            found = items.find(item.key)
-            if found is not None:
-                same = replace(found, ttl=item.ttl) == item  # another way here is no change
-                if same or not message.has_value:
-                    return
-            message = replace(message, expiry=item.expiry)
-        status = Executor(items, 0.0).apply(message)
+            message = self._source.dated(message, self._upstream.started)
+            kind |= 0 if message.has_value else NO_REPLACE
+        status = Executor(items, 0.0).apply(message, kind)
         if status != Status.SUCCESS:
             raise SourceStopped(
                 f"{self._source.url}: opcode {opcode:#04x} for key {message.key!r} of vbucket "

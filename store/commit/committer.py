@@ -24,7 +24,8 @@ from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork,
 from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
 from logweir.recovery import RecoveryReport
 from logweir.store.commit.failing import Fails
-from logweir.store.commit.group import Group, Spoiled
+from logweir.store.commit.group import Group
+from logweir.store.commit.marks import Spoiled
 from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused
 from logweir.store.commit.syncer import Aside
 from logweir.store.engine.engine import Plans

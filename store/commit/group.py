@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, compiled_space
+from logweir.store.commit.marks import Mark, Spoiled
 from logweir.store.commit.rows import COMPILED, Draft, Rows
 from logweir.store.engine import ddl
 from logweir.store.engine.batches import Answers
@@ -33,40 +34,22 @@ from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.layered import LayeredTxn
-from logweir.store.state.layered import Mark as TxnMark
 from logweir.store.state.references import values_of
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns
-from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["Group", "Mark", "Spoiled"]
+__all__ = ["Group"]
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
+_REFUSED: Final = 1
 _REFERRED: Final = 2
 _NOTHING: Final = (0, 0, 0)
 _BODY_END: Final = 9
-
-
-class Spoiled(Exception):
-    """A rollback would have to take rows back that have their lsns: the whole group must go."""
-
-
-class Mark(NamedTuple):
-    """A place in a group to roll back to. `numbered`: how many rows had their lsns."""
-
-    txn: TxnMark
-    numbered: int
-    schema: Schema
-    rows: int
-    bytes: int
-    borders: int
-    waiting: tuple[Entry, ...]
-    undone: tuple[Span, ...]
 
 
 class _Large(NamedTuple):
@@ -146,11 +129,11 @@ class Group:
         definition = space.plan.source
         mark, count, size = self.txn.mark(), len(self._pending), self._pending_bytes
         try:
-            status, old, new, body = self._executor.one(
+            status, old, new, body, why = self._executor.one(
                 request.type, request.index_id, request.index_base, first, request.ops, space
             )
             if status == DONE:
-                if not definition.is_temporary:
+                if body is not None and not definition.is_temporary:
                     self._draft(request.type, body, definition)
                 self.touched = True
                 return old, new
@@ -161,8 +144,7 @@ class Group:
             raise
         if status == _REFERRED:
             return self._execute_referred(request)
-        code, one, other = old, new, body
-        raise refusal(definition, code, one, other, request.ops or b"")
+        raise refusal(definition, *why, request.ops or b"")
 
     def answer(self, request: Request) -> bytes | None:
         """`execute`. Returns the new tuple, of a DELETE the old one, of an UPSERT nothing."""
@@ -184,6 +166,34 @@ class Group:
             raise
         self.touched = True
         return old, new
+
+    def compute(
+        self, space_id: int, given: bytes, computer: Computer, how: int, number: int
+    ) -> Answer:
+        """Apply a REPLACE whose tuple the computer makes (`store.engine.computing`) as part of the
+        open transaction. `given`, `how`, `number`: what it is told. Returns what came of it; unless
+        its status is `DONE` nothing is done. Raises `RequestError`, then also."""
+        mark, space = self.mark(), self._compiled(space_id)
+        request = Request(RowType.REPLACE, space_id, tuple=given)
+        try:
+            answer: Answer = _REFERRED, None, None, None, _NOTHING
+            if space is not None:
+                which = (request.type, 0, 0, given, None, space)
+                answer = self._executor.one(*which, computer, how, number)
+            definition = self.schema.space(space_id)
+            if answer[0] == _REFUSED:
+                raise refusal(definition, *answer[4], b"")
+            if answer[0] == _REFERRED:
+                found = found_by(self.engine, definition, request)
+                answer = self._computed(request, found, computer, how, number)
+            if answer[3] is not None:
+                if not definition.is_temporary:
+                    self._draft(request.type, answer[3], definition)
+                self.touched = True
+        except BaseException:  # also an interrupt: what is logged is what was done
+            self.rollback(mark)
+            raise
+        return answer
 
     def execute_batch(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import RequestError
 from logweir.store.state.undo import PlainUndo
@@ -111,10 +111,10 @@ class PlainExecutor:
             first = end
         return results, bytes(out), refused, failures
 
-    def one(self, *statement: object) -> tuple[int, Any, Any, Any]:
+    def one(self, *statement: object) -> Answer:
         """Tells that the reference engine must execute it."""
         del statement
-        return 2, None, None, None
+        return 2, None, None, None, (0, 0, 0)
 
 
 if TYPE_CHECKING or COMPILED:

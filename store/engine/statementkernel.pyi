@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from logweir.errors import RequestError
 from logweir.store.engine.conditionkernel import Computer
@@ -25,5 +24,14 @@ class Executor:
         computer: Computer | None = None,
     ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]: ...
     def one(
-        self, kind: int, index: int, base: int, first: bytes, ops: bytes | None, space: Space
-    ) -> tuple[int, Any, Any, Any]: ...
+        self,
+        kind: int,
+        index: int,
+        base: int,
+        first: bytes,
+        ops: bytes | None,
+        space: Space,
+        computer: Computer | None = None,
+        how: int = 0,
+        number: int = 0,
+    ) -> Answer: ...

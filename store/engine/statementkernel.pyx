@@ -176,18 +176,18 @@ cdef class Executor:
         return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size), refused, failures
 
     def one(
-        self, u64 kind, u64 index, u64 base, bytes first not None, bytes ops, Space space not None
+        self, u64 kind, u64 index, u64 base, bytes first not None, bytes ops, Space space not None,
+        Computer computer=None, u64 how=0, u64 number=0
     ):
         """Execute one statement, but no SELECT, as part of an open transaction.
 
-        `first`: the tuple, of UPDATE and DELETE the key; `ops`: None: there are none. Returns
-        0, old tuple, new tuple (None: none), body to be logged; or 1 and why it is refused, three
-        numbers; or 2 where the reference engine must do it. Then nothing is done.
+        `first`: the tuple, of UPDATE and DELETE the key; `ops`: None: there are none; `computer`,
+        `how`, `number`: makes the tuple of a REPLACE, FIELD and VALUE. Returns an
+        `executing.Answer`, also with status 1 and why, or 2. Unless it is 0 nothing is done.
         """
         cdef u64[WIDTH] column
         cdef u64[RESULT_WIDTH] result
         cdef Py_ssize_t size = len(first), ops_size = 0 if ops is None else len(ops)
-        cdef int how
         memset(column, 0, sizeof(column))
         memset(result, 0, sizeof(result))
         self.given.size = self.out.size = 0
@@ -197,13 +197,13 @@ cdef class Executor:
         if ops is not None:
             memcpy(self.given.data + size, <Source><char*>ops, ops_size)
             column[OPS], column[OPS_END] = size, size + ops_size
-        self.data, self.size = self.given.data, size + ops_size
-        how = self.statement(space, column, result) if kind != SELECT else REFER
-        if how == REFER:
-            return REFER, None, None, None
-        if how == REFUSED:
-            return REFUSED, result[CODE], result[WHY_A], result[WHY_B]
-        return DONE, self.part(&result[OLD]), self.part(&result[NEW]), self.part(&result[BODY])
+        if computer is not None:
+            column[EXPECT], column[FIELD], column[VALUE] = EXPECT_COMPUTED, how, number
+        self.data, self.size, self.computer = self.given.data, size + ops_size, computer
+        self.statement(space, column, result)
+        return (
+            result[STATUS], self.part(&result[OLD]), self.part(&result[NEW]),
+            self.part(&result[BODY]), (result[CODE], result[WHY_A], result[WHY_B]))
 
     cdef object part(self, const u64* span):
         if span[1] == 0:

@@ -21,7 +21,7 @@ from logweir.replication.greenstack.wire import pushkernel
 from logweir.replication.greenstack.wire.codec import encode_frame
 from logweir.replication.memcached.wire import kernel as tap_kernel
 from logweir.replication.memcached.wire import pushkernel as tap_pushkernel
-from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_answer, encode_request
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
 from logweir.store.schema.bulk import interpreted
 
 PLAIN_GS = runs.interpreted_kernel()
@@ -233,58 +233,78 @@ def taken(kernel: Any) -> array[int]:
     return table
 
 
-@pytest.mark.parametrize("kernel", GREENSTACK)
-def test_a_run_is_not_read_beyond_its_table(kernel: Any) -> None:
-    """By whatever makes something of it."""
-    table = taken(kernel)
-    lane = b"lane"
-    marks, failed = array("Q", (0, 5, (1 << 64) - 1)), array("Q", (0,))
-    out = bytearray(9999)
-    calls: dict[str, Callable[[int], int]] = {
-        "sets": lambda count: kernel.sets(FRAMES, table, count, out),
-        "answers": lambda count: kernel.answers(b"", table, count, lane, 4, 1, marks, failed, out),
-    }
-    for name, call in calls.items():
-        assert call(20) >= 0 or name == "answers"
-        with pytest.raises(IndexError):
-            call(21)
+class GreenstackRunning:
+    """Greenstack's kernel on a run, whose tables can be made too short one by one."""
 
+    def __init__(self, kernel: Any, lane: bytes = b"", lane_bytes: int = -1) -> None:
+        self.kernel = kernel
+        self.table: Any = taken(kernel)
+        self.lane = lane, lane_bytes
+        self.numbers: Any = array("Q", [0] * 5)
+        self.states = bytearray(STATES)
+        self.out = bytearray(8192)
+        self.columns: Any = array("Q", [0] * (20 * kernel.COLUMNS))
+        self.results: Any = array("Q", [0] * (20 * kernel.RESULTS))
 
-@pytest.mark.parametrize("kernel", GREENSTACK)
-def test_outputs_of_a_run_that_are_too_short_are_said_to_be(kernel: Any) -> None:
-    """At every length below the one that is needed."""
-    table = taken(kernel)
-    needed = kernel.sets(FRAMES, table, 20, bytearray(9999))
-    for size in range(0, needed, 7):
-        assert kernel.sets(FRAMES, table, 20, bytearray(size)) == -1
-    replies = b"".join(
-        encode_answer(Packet(Opcode.SET, b"", opaque=n), cas=n + 1) for n in range(20)
-    )
-    marks = array("Q", (0, 5, (1 << 64) - 1))
-    for lane, lane_bytes in ((b"", -1), (b"lane", 4)):
-        what = replies, table, 20, lane, lane_bytes, 1, marks, array("Q", (0,))
-        used = kernel.answers(*what, bytearray(9999))
-        assert used == 20 * (69 if lane_bytes < 0 else 77 + lane_bytes)
-        for size in range(0, used, 7):
-            out = bytearray(size)
-            assert kernel.answers(*what, out) == -1
-            assert len(out) == size
-
-
-@pytest.mark.parametrize("kernel", GREENSTACK)
-@pytest.mark.parametrize(
-    "marks", [(), (0, 5), (0, 5, 1), (0, 5, 1, (1 << 64) - 1), (0, (1 << 64) - 1)]
-)
-def test_marks_without_an_end_are_an_error(kernel: Any, marks: tuple[int, ...]) -> None:
-    """Where it has to be; so is a lane that is shorter than it is said to be."""
-    table = taken(kernel)
-    with pytest.raises(IndexError):
-        kernel.answers(
-            b"", table, 20, b"", -1, 1, array("Q", marks), array("Q", (0,)), bytearray(9999)
+    def statements(self, stop: int = 20) -> int:
+        """Of all requests."""
+        made: int = self.kernel.statements(
+            *(FRAMES, self.table, stop, 100, self.numbers, self.states, self.out, self.columns)
         )
-    end = array("Q", (0, 5, (1 << 64) - 1))
+        return made
+
+    def answers(self, stop: int = 20) -> int:
+        """To all requests, which went well."""
+        made: int = self.kernel.answers(
+            *(self.table, stop, self.numbers, self.results, *self.lane, 1, self.out)
+        )
+        return made
+
+
+@pytest.mark.parametrize("kernel", GREENSTACK)
+@pytest.mark.parametrize(("call", "least"), [("statements", 3), ("answers", 5)])
+def test_every_table_of_a_run_of_mutations_has_to_be_whole(
+    kernel: Any, call: str, least: int
+) -> None:
+    """One entry less than it needs is an error, and nothing stands behind it."""
+    assert getattr(GreenstackRunning(kernel), call)() == kernel.DONE
     with pytest.raises(IndexError):
-        kernel.answers(b"", table, 20, b"lane", 5, 1, end, array("Q", (0,)), bytearray(9999))
+        getattr(GreenstackRunning(kernel), call)(21)
+    for size in range(least):
+        one, table = GreenstackRunning(kernel), Table([0] * size)
+        one.numbers = table.view
+        with pytest.raises(IndexError):
+            getattr(one, call)()
+        table.check()
+    one = GreenstackRunning(kernel, b"lane", 5)
+    one.states = one.states[:-1]
+    with pytest.raises(IndexError):
+        getattr(one, call)()
+
+
+@pytest.mark.parametrize("kernel", GREENSTACK)
+def test_a_run_of_mutations_stops_where_there_is_no_room(kernel: Any) -> None:
+    """In bytes, columns or results: whole ones are there, and nothing behind the table."""
+    for size in range(20 * kernel.COLUMNS):
+        one, table = GreenstackRunning(kernel), Table([0] * size)
+        one.columns = table.view
+        assert one.statements() == kernel.NO_ROOM
+        assert one.numbers[kernel.COUNT] == size // kernel.COLUMNS
+        table.check()
+    for count in range(20):
+        one = GreenstackRunning(kernel)
+        one.results = one.results[: count * kernel.RESULTS + 9]
+        assert one.answers() == kernel.DONE
+        assert one.numbers[kernel.AT] == one.numbers[kernel.LSN] == count
+    for call in ("statements", "answers"):
+        for lane in ((b"", -1), (b"lane", 4)):
+            whole = GreenstackRunning(kernel, *lane)
+            assert getattr(whole, call)() == kernel.DONE
+            for size in range(0, whole.numbers[kernel.USED], 13):
+                one = GreenstackRunning(kernel, *lane)
+                one.out = bytearray(size)
+                assert getattr(one, call)() == kernel.NO_ROOM
+                assert one.numbers[kernel.USED] <= size
 
 
 @pytest.mark.parametrize("kernel", PUSHES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +17,17 @@ from support.gsmodel import spellings, vectors
 import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.bucket.item import Item, pack_item
+from logweir.replication.bucket import change
+from logweir.replication.bucket.item import VBUCKETS, Item, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems
 from logweir.replication.greenstack.serve import runs
-from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.commands import Executor, item_of
 from logweir.replication.greenstack.serve.lanes import Pending
 from logweir.replication.greenstack.serve.statements import execute_alone
 from logweir.replication.greenstack.wire import kernel
 from logweir.replication.greenstack.wire.codec import (
     Flag,
+    FlexKey,
     Frame,
     FrameBuffer,
     Opcode,
@@ -33,7 +36,6 @@ from logweir.replication.greenstack.wire.codec import (
     encode_frame,
 )
 from logweir.replication.greenstack.wire.messages import Document, MutationAnswer, decode_mutation
-from logweir.replication.memcached.wire.codec import PacketBuffer
 from logweir.replication.protocols import parse_listen_url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
@@ -43,6 +45,7 @@ from logweir.wal.xrow import Row
 
 NOW = 1_795_000_000.0
 UUID = 2**63 + 5
+ACTIVE = bytearray(b"\1" * VBUCKETS)
 
 
 def run_bytes(count: int) -> bytes:
@@ -53,8 +56,20 @@ def run_bytes(count: int) -> bytes:
     )
 
 
-def test_sets_hold_what_the_frames_do() -> None:
-    """Key, value, flags, datatype, vbucket, number; the lane, the opaques, who is quiet."""
+def given_by(
+    module: ModuleType, data: bytes, table: array[int], count: int
+) -> list[tuple[int, Item]]:
+    """The kinds and the items of a run's statements."""
+    numbers, room = array("Q", (0, 0, 0)), bytearray(4096)
+    columns = array("Q", [0] * (count * module.COLUMNS))
+    how = module.statements(data, table, count, count, numbers, ACTIVE, room, columns)
+    assert (how, list(numbers[::2])) == (module.DONE, [count, count])
+    rows = [columns[n * module.COLUMNS :][: module.COLUMNS] for n in range(count)]
+    return [(row[10], unpack_item(bytes(room[row[4] : row[5]]))) for row in rows]
+
+
+def test_statements_hold_what_the_frames_do() -> None:
+    """Key, value, flags, datatype, vbucket; the lane, the opaques, who is quiet."""
     flex = vbucket(513, lane=b"blue")
     sent = [
         mutation(b"key%d" % n, b"x" * n, opaque=2**31 + n, flex=flex, flags=Flag.QUIET * (n % 2))
@@ -64,11 +79,10 @@ def test_sets_hold_what_the_frames_do() -> None:
     run = runs.take_run(data, 2)
     assert run is not None
     assert (run.count, run.stop, run.lane) == (9, len(data) - 4, b"blue")
-    packets, _ = PacketBuffer().feed(run.sets())
-    assert [packet.key for packet in packets] == [b"key%d" % n for n in range(9)]
-    assert [packet.value for packet in packets] == [b"x" * n for n in range(9)]
-    assert {packet.vbucket for packet in packets} == {513}
-    assert [packet.opaque for packet in packets] == list(range(9))
+    items = [item for _, item in given_by(kernel, run.data, run.table, run.count)]
+    assert [item.key for item in items] == [b"key%d" % n for n in range(9)]
+    assert [item.value for item in items] == [b"x" * n for n in range(9)]
+    assert {item.vbucket for item in items} == {513}
     width = kernel.WIDTH
     assert [run.table[width * n] for n in range(9)] == [2**31 + n for n in range(9)]
     assert run.loud == 5
@@ -112,9 +126,7 @@ class Side:
 
     def _one(self, group: Group, run: runs.MutationRun) -> tuple[bytes, int]:
         items = GroupItems(self.bucket, group, NOW)
-        executor = Executor(
-            items, NOW, uuid=UUID, lsn=lambda: group.last_lsn, new_cas=self.bucket.cas.after
-        )
+        executor = Executor(items, NOW, uuid=UUID, lsn=lambda: group.last_lsn)
 
         def ordinary(frame: Frame) -> tuple[Status, bytes]:
             return execute_alone(group, executor, Pending(frame), NOW)
@@ -337,11 +349,16 @@ def test_what_does_not_fit_is_not_written() -> None:
     """Rooms one byte too small, compiled and interpreted."""
     run = runs.take_run(run_bytes(5))
     assert run is not None
-    sets = run.sets()
     for module in (kernel, PLAIN):
-        assert module.sets(run.data, run.table, 5, bytearray(len(sets))) == len(sets)
-        assert module.sets(run.data, run.table, 5, bytearray(len(sets) - 1)) == -1
-        assert module.sets(run.data[:-1], run.table, 5, bytearray(len(sets))) == -1
+        for size in (0, module.ITEM_BYTES, 1000):
+            numbers, columns = array("Q", (0, 0, 0)), array("Q", [0] * (5 * module.COLUMNS))
+            how = module.statements(
+                run.data, run.table, 5, 5, numbers, ACTIVE, bytearray(size), columns
+            )
+            assert how == (module.DONE if size == 1000 else module.NO_ROOM)
+            assert numbers[1] <= size
+        with pytest.raises(IndexError):
+            given_by(module, run.data[:-1], run.table, 5)
 
 
 def test_the_libraries_frames_are_taken_too() -> None:
@@ -395,24 +412,20 @@ def test_broken_frames_are_never_taken_for_others() -> None:
         found = []
         for module in (kernel, plain):
             numbers, table = runs._ZERO * module.RUN_NUMBERS, runs._ZERO * (10 * module.WIDTH)
-            sets = bytearray(1000)
             count = module.take_run(raw, 0, 10, 100, numbers, table)
-            used = module.sets(raw, table, count, sets)
-            found.append((count, numbers, table, bytes(sets[:used])))
+            found.append((count, numbers, table, given_by(module, raw, table, count)))
         assert found[0] == found[1]
-        count, numbers, _, sets = found[0]
+        count, numbers, _, given = found[0]
         frames, _ = FrameBuffer().feed(raw[: numbers[0]])
-        packets, _ = PacketBuffer().feed(sets)
-        assert len(frames) == len(packets) == count
-        for frame, packet in zip(frames, packets, strict=True):
+        assert len(frames) == len(given) == count
+        for frame, (kind, item) in zip(frames, given, strict=True):
             operation, document = decode_mutation(frame.payload)
             assert frame.opcode == Opcode.MUTATION
-            assert packet.opcode & 0xF == {1: 2, 2: 1, 3: 3}[operation]
-            assert document.cas == packet.cas
+            assert kind == {1: change.ADD, 2: change.SET, 3: change.REPLACE}[operation]
             assert (document.expiration, document.compression) == ("", 0)
-            assert (document.id, document.value) == (packet.key, packet.value)
-            assert document.flags == int.from_bytes(packet.extras[:4], "big")
-            assert document.datatype == packet.datatype
+            vbucket = frame.number(FlexKey.VBUCKET)
+            assert vbucket is not None
+            assert item == item_of(document, vbucket)
 
 
 def test_several_runs_are_one_change(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ VALUES = st.sampled_from(
     [
         *(b"", b"v", b"7", b" 7", b"\t\n+7 rest", b"+", b"-7", b"7x", b"7\0x", b"1 8"),
         *(b"%d" % TOP, b"%d" % (TOP + 1), b"9" * 25, b"0" * 24 + b"7", b"0" * 25 + b"7", b"9" * 40),
-        *(b"x" * 255, b"y" * 256, b"z" * 70_000),
+        *(b"x" * 255, b"y" * 256, b"z" * 70_000, b"[1]", b'{"a":null,"b":2}', b'[{"op":"x"}]'),
         *(bytes(TAP_VALUE_BYTES - 1), bytes(TAP_VALUE_BYTES)),
     ]
 ) | st.binary(max_size=20)  # fmt: skip
@@ -58,7 +58,7 @@ KINDS = st.sampled_from(
         *(change.LOOK, change.SET, change.ADD, change.REPLACE, change.BURY, change.APPEND),
         *(change.PREPEND, change.INCREMENT, change.DECREMENT, change.TOUCH, change.TAKE),
         *(change.INCREMENT | change.NO_CREATE, change.DECREMENT | change.NO_CREATE),
-        change.BURY | change.TAKEN,
+        *(change.BURY | change.TAKEN, change.TAKE | change.NO_REPLACE, change.PATCH),
     ]
 )
 STEPS = st.sampled_from([0, 1, 7, TOP - 7, TOP])

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tapcommands import Model
+from support.tapcommands import Model, StoredItems
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.batch import Looks
 from logweir.replication.bucket.feed import Puts
-from logweir.replication.bucket.item import Item, ItemStore, VbucketState, pack_item, unpack_item
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
+from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.bucket.sweep import removal
 from logweir.replication.memcached.push.stream import Producer, StreamOptions, mutation_of
 from logweir.replication.memcached.serve import runs
@@ -165,12 +165,10 @@ class Side:
         def look(run: RequestRun) -> Looks:
             return Looks(run, self.all, self.bucket, self.now, expired)
 
-        with self.log.read_view() as view:
-            executor = self._executor(ViewItems(self.bucket, view, self.now))
-            try:
-                answers = look_all(pieces, look, executor.execute)
-            except Pending as pending:  # a vbucket is not active
-                answers, rest = pending.answers, pending.rest
+        try:
+            answers = look_all(pieces, look)
+        except Pending as pending:  # a vbucket is not active, or it is no part of a run
+            answers, rest = pending.answers, pending.rest
         self.log.run_job(removal(self.bucket, expired, lambda: self.now))
         if rest:
             answers += self.log.run_job(Job(partial(self._apply, rest)))
@@ -180,12 +178,11 @@ class Side:
         for job in jobs:
             job.result = job.apply(group)
 
-    def _executor(self, items: ItemStore) -> Executor:
-        return (Executor if self.in_runs else Model)(items, self.now)
-
     def _apply(self, pieces: list[Packet | RequestRun], group: Group) -> bytes:
         items = GroupItems(self.bucket, group, self.now)
-        executor = self._executor(items)
+        executor = Executor(items, self.now)
+        if not self.in_runs:
+            executor = Model(items, self.now, StoredItems(items, group, self.now))
         return change_all(pieces, items, self.now, partial(execute_one, group, executor), group)
 
     def rows(self) -> list[tuple[object, ...]]:

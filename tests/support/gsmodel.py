@@ -76,7 +76,7 @@ class Server:
 
     def feed(self, data: bytes, now: float = 0.0) -> bytes:
         """What is answered to some bytes."""
-        executor = Executor(self.bucket, NOW, uuid=7, new_cas=lambda old: next(self.bucket.cas))
+        executor = Executor(self.bucket, NOW, uuid=7)
         for event in self.session.receive_data(data, now):
             self.events.append(event)
             if not isinstance(event, Pending):

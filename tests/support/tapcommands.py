@@ -6,12 +6,23 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.item import NO_HOPS_MADE, Item, absolute_expiry
+from logweir.replication.bucket.item import (
+    NO_HOPS_MADE,
+    Item,
+    absolute_expiry,
+    pack_item,
+    pack_key,
+    tombstone,
+)
+from logweir.replication.bucket.store import GroupItems
 from logweir.replication.memcached.serve.commands import Executor, Failed, item_answer, plain_opcode
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.store.commit.group import Group
+from logweir.store.engine.request import Request
+from logweir.wal.xrow import RowType
 
 _NO_CREATE: Final = 0xFFFFFFFF
 _SET: Final = struct.Struct(">II")
@@ -20,11 +31,71 @@ _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)
 _U64_END: Final = 1 << 64
 
 
-class Model(Executor):
-    """An executor that knows commands on items, too, by what `ItemStore` offers."""
+class Stored(Protocol):
+    """Where a model finds and puts items."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def get(self, key: bytes, vbucket: int) -> Item | None:
+        """The item with that key in that vbucket, if it is not expired."""
+        ...
+
+    def put(self, item: Item) -> Item:
+        """Store an item; a CAS of 0 is replaced by a new one. Returns it as stored."""
+        ...
+
+    def remove(self, key: bytes, vbucket: int) -> bool:
+        """Remove an item. False: there is none."""
+        ...
+
+
+class StoredItems:
+    """One bucket in a group, for a model: what it removes because it is expired is a transaction of
+    its own."""
+
+    def __init__(self, items: GroupItems, group: Group, now: float) -> None:
+        self._items = items
+        self._group = group
+        self._now = now
+
+    def get(self, key: bytes, vbucket: int) -> Item | None:
+        found = self._items.find(key)
+        if found is None or found.vbucket != vbucket:
+            return None
+        if found.is_expired(self._now):
+            self._remove(found)
+            self._group.divide()
+            return None
+        return found
+
+    def put(self, item: Item) -> Item:
+        old = self._items.find(item.key)
+        if old is not None and old.vbucket != item.vbucket:
+            self._remove(old)  # it moves
+        if not item.cas:
+            item = replace(item, cas=self._items.bucket.cas.after())
+        space_id = self._items.space.id
+        self._group.execute(Request(RowType.REPLACE, space_id, tuple=pack_item(item)))
+        return item
+
+    def remove(self, key: bytes, vbucket: int) -> bool:
+        found = self._items.find(key)
+        if found is None or found.vbucket != vbucket:
+            return False
+        self._remove(found)
+        return True
+
+    def _remove(self, item: Item) -> None:
+        space_id = self._items.space.id
+        grave = tombstone(item, self._items.bucket.cas.after(item.cas))
+        self._group.execute(Request(RowType.REPLACE, space_id, tuple=pack_item(grave)))
+        self._group.execute(Request(RowType.DELETE, space_id, key=pack_key(item.key)))
+
+
+class Model(Executor):
+    """An executor that knows commands on items, too. `stored`: where; None: in `items`."""
+
+    def __init__(self, items: Any, now: float, stored: Stored | None = None) -> None:
+        super().__init__(items, now)
+        self._stored: Stored = items if stored is None else stored
         mine: dict[Opcode, Callable[[Packet], bytes]] = {
             Opcode.GET: self._get,
             Opcode.GETK: self._get,
@@ -45,14 +116,14 @@ class Model(Executor):
     def _find(self, request: Packet) -> Item | None:
         """The item that a request is about; checks the vbucket and the request's CAS."""
         self._active(request)
-        found = self._items.get(request.key, request.vbucket)
+        found = self._stored.get(request.key, request.vbucket)
         if found is not None and request.cas and request.cas != found.cas:
             raise Failed(Status.EXISTS)
         return found
 
     def _get(self, request: Packet) -> bytes:
         self._active(request)
-        found = self._items.get(request.key, request.vbucket)
+        found = self._stored.get(request.key, request.vbucket)
         if found is None:
             raise Failed(Status.NOT_FOUND)
         return item_answer(request, found)
@@ -67,7 +138,7 @@ class Model(Executor):
         if old is not None and opcode == Opcode.ADD and not request.cas:
             raise Failed(Status.EXISTS)
         flags, expiry = _SET.unpack(request.extras)
-        stored = self._items.put(
+        stored = self._stored.put(
             Item(
                 request.key,
                 request.vbucket,
@@ -82,7 +153,7 @@ class Model(Executor):
     def _delete(self, request: Packet) -> bytes:
         if self._find(request) is None:
             raise Failed(Status.NOT_FOUND)
-        self._items.remove(request.key, request.vbucket)
+        self._stored.remove(request.key, request.vbucket)
         return encode_answer(request)
 
     def _count(self, request: Packet) -> bytes:
@@ -108,7 +179,7 @@ class Model(Executor):
                 number = max(number - delta, 0)
             text = (b"%d" % number).ljust(len(old.value))
             item = replace(old, value=text, cas=0, ttl=NO_HOPS_MADE)
-        stored = self._items.put(item)
+        stored = self._stored.put(item)
         return encode_answer(request, value=number.to_bytes(8, "big"), cas=stored.cas)
 
     def _extend(self, request: Packet) -> bytes:
@@ -119,7 +190,7 @@ class Model(Executor):
         value = old.value + request.value if is_append else request.value + old.value
         if len(value) > TAP_VALUE_BYTES:
             raise Failed(Status.TOO_BIG)
-        stored = self._items.put(replace(old, value=value, cas=0, ttl=NO_HOPS_MADE))
+        stored = self._stored.put(replace(old, value=value, cas=0, ttl=NO_HOPS_MADE))
         return encode_answer(request, cas=stored.cas)
 
     def _touch(self, request: Packet) -> bytes:
@@ -127,5 +198,5 @@ class Model(Executor):
         if old is None:
             raise Failed(Status.NOT_FOUND)
         expiry = absolute_expiry(int.from_bytes(request.extras, "big"), self._now)
-        stored = self._items.put(replace(old, expiry=expiry, ttl=NO_HOPS_MADE))
+        stored = self._stored.put(replace(old, expiry=expiry, ttl=NO_HOPS_MADE))
         return item_answer(request, stored)

@@ -11,7 +11,8 @@ from typing import Any
 
 from support.tapcommands import Model
 
-from logweir.replication.bucket.item import Item, VbucketState, unpack_item
+from logweir.replication.bucket.change import BURY, TAKEN, PlainItemComputer
+from logweir.replication.bucket.item import Changed, Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
 from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.serve.runs import change_all, execute_one, packets_of
@@ -94,6 +95,28 @@ class MemoryBucket:
         self.log.append("remove")
         return True
 
+    def change(self, kind: int, given: Item, number: int = 0) -> Changed:
+        old = self.items.get(given.key)
+        while True:
+            computer = PlainItemComputer(int(self.now), next(self.cas))
+            data = None if old is None else pack_item(old)
+            _, made, told = computer.refer(kind, number, pack_item(given), data)
+            if computer.obstacle is None:
+                break
+            del self.items[given.key]
+            self.log.append("expired")
+            old = None
+        if made is not None and kind & ~TAKEN == BURY:
+            del self.items[given.key]
+            self.log.append("remove")
+        elif made is not None:
+            self.items[given.key] = unpack_item(made)
+            self.log.append("put")
+        return Changed(told[0], told[1], made or data)
+
+    def new_cas(self) -> int:
+        return next(self.cas)
+
     def flush(self) -> None:
         self.items.clear()
         self.log.append("flush")
@@ -107,9 +130,6 @@ class MemoryBucket:
             del self.states[vbucket]
         else:
             self.states[vbucket] = state
-
-    def count(self) -> int:
-        return len(self.items)
 
 
 class Users(Credentials):
@@ -196,7 +216,7 @@ class StoreServer(Server):
     def states(self) -> dict[int, VbucketState]:
         """The vbuckets that are here."""
         with self.log.read_view() as view:
-            return ViewItems(self.stored, view, self.now).states()
+            return ViewItems(self.stored, view).states()
 
     def rows(self) -> list[list[str]]:
         """What came into the log since it was made: the types of each transaction's rows."""

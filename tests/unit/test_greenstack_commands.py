@@ -13,8 +13,8 @@ from support.gsmodel import Server
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_ID_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucket.item import Item, VbucketState
+from logweir.replication.bucket.patch import PatchFailed, patch
 from logweir.replication.greenstack.serve.commands import document_of, expiration_seconds
-from logweir.replication.greenstack.serve.patch import PatchFailed, patch
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import Document, MutationAnswer, Operation

@@ -348,15 +348,11 @@ def replication_room(place: str) -> str:
     return first if first in REPLICATION_ROOMS else ""
 
 
-SIDEWAYS = ("replication/greenstack/serve/runs.py",)
-"""Still imports memcached's: what both need belongs into `bucket/`."""
-
-
 def sideways_imports(tree: Tree) -> list[str]:
     """Imports between rooms of `replication/` that do not go down: between protocols above all."""
     complaints = []
     for name, text in tree.items():
-        if not name.startswith("replication/") or name in SIDEWAYS:
+        if not name.startswith("replication/"):
             continue
         own = replication_room(name.removeprefix("replication/"))
         for number, target in targets_of(name, text, typed=True):

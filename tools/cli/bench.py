@@ -7,6 +7,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -284,7 +285,10 @@ def _greenstack(out: Output, folder: Path, rounds: int) -> None:
 def _fair(out: Output, folder: Path) -> None:
     from logweir.tools.bench import fair
 
-    for figure in (*fair.run_waits(folder / "waits"), *fair.run_memory(folder / "memory")):
+    figures = chain[fair.Waits | fair.Memory](
+        fair.run_waits(folder / "waits"), fair.run_memory(folder / "memory")
+    )
+    for figure in figures:
         if out.as_json:
             out.json({"suite": "fair", **figure.to_json()})
         else:

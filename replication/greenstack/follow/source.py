@@ -22,7 +22,8 @@ from typing import Final
 
 from logweir.errors import PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
-from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
+from logweir.replication.bucket.change import BURY, TAKE, TAKEN
+from logweir.replication.bucket.item import DEFAULT_BUCKET, Item, VbucketState
 from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.client.connection import Connection, Stream, status_of
@@ -275,10 +276,8 @@ def _apply(items: GroupItems, change: Change) -> None:
         items.flush()
         return
     if change.is_removal:
-        items.remove(item.key, item.vbucket, cas=item.cas)
-        return
-    if items.find(item.key) == item:
+        items.change(BURY | TAKEN, Item(item.key, item.vbucket, cas=item.cas))
         return
     if items.state(item.vbucket) is None:
         items.set_state(item.vbucket, VbucketState.ACTIVE)
-    items.put(item)
+    items.change(TAKE, item)

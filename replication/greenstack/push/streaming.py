@@ -227,7 +227,7 @@ class Streaming:
 
     def _vbuckets(self, bucket: Bucket) -> Sequence[int]:
         with self._log.read_view() as view:
-            states = ViewItems(bucket, view, self._service.now()).states()
+            states = ViewItems(bucket, view).states()
         return [number for number, state in states.items() if state != VbucketState.DEAD]
 
     def _unpin(self) -> None:
@@ -316,7 +316,7 @@ class Streaming:
         item = change.item
         if change.partial and item is not None:
             with self._log.read_view() as view:
-                item = ViewItems(bucket, view, 0.0).find(item.key)
+                item = ViewItems(bucket, view).find(item.key)
             if item is None:
                 return None
         return PushedRow(

@@ -36,11 +36,32 @@ from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_ID_BYTES, TAP_VALUE_BYTES
-from logweir.replication.bucket.item import Item, ItemStore, VbucketState
-from logweir.replication.greenstack.serve.patch import PatchFailed, patch
+from logweir.replication.bucket.change import (
+    ADD,
+    APPEND,
+    BURY,
+    EXISTS,
+    INVALID,
+    LOOK,
+    MISSING,
+    NOT_STORED,
+    NOT_SUPPORTED,
+    PATCH,
+    PREPEND,
+    REPLACE,
+    SET,
+    TOO_BIG,
+)
+from logweir.replication.bucket.item import (
+    JSON_DATATYPE,
+    SNAPPY_DATATYPE,
+    Item,
+    ItemStore,
+    VbucketState,
+    unpack_item,
+)
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import (
-    JSON_DATATYPE,
     Document,
     MutationAnswer,
     Operation,
@@ -49,15 +70,45 @@ from logweir.replication.greenstack.wire.messages import (
     decode_remove,
 )
 
-__all__ = ["STORE_OPCODES", "Executor", "document_of", "expiration_seconds", "item_of"]
+__all__ = [
+    "STORE_OPCODES",
+    "Answer",
+    "Executor",
+    "Failed",
+    "document_of",
+    "expiration_seconds",
+    "item_of",
+    "name_of",
+    "told",
+]
 
 STORE_OPCODES: Final = frozenset((Opcode.MUTATION, Opcode.GET, Opcode.REMOVE))
 """Requests that are run on a bucket."""
 
+_KINDS: Final[dict[int, int]] = {
+    Operation.ADD: ADD,
+    Operation.SET: SET,
+    Operation.REPLACE: REPLACE,
+    Operation.APPEND: APPEND,
+    Operation.PREPEND: PREPEND,
+    Operation.PATCH: PATCH,
+}
+_STATUSES: Final = {
+    MISSING: Status.NOT_FOUND,
+    EXISTS: Status.ALREADY_EXISTS,
+    TOO_BIG: Status.OBJECT_TOO_BIG,
+    INVALID: Status.INVALID_ARGUMENTS,
+    NOT_STORED: Status.NOT_STORED,
+    NOT_SUPPORTED: Status.NOT_IMPLEMENTED,
+}
+"""Of what `replication.bucket.change` says."""
+
+Answer = tuple[Status, bytes]
+"""Status and payload."""
+
 _SNAPPY: Final = 1
 _COMPRESSIONS: Final = 4
 _DATATYPES: Final = 2
-_MEMCACHED_SNAPPY: Final = 2
 _SECONDS_END: Final = 1 << 40
 _I8_MAX: Final = 127
 _U16_MAX: Final = 0xFFFF
@@ -110,7 +161,7 @@ def document_of(item: Item) -> Document:
             f"vbucket {item.vbucket}, which no document has",
             hint="another protocol wrote this tuple into the bucket's space: replace or delete it",
         )
-    is_snappy = item.datatype & _MEMCACHED_SNAPPY and not item.compression
+    is_snappy = item.datatype & SNAPPY_DATATYPE and not item.compression
     return Document(
         item.key,
         item.value,
@@ -137,7 +188,7 @@ def item_of(document: Document, vbucket: int) -> Item:
     )
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """A request has failed with that status."""
 
     def __init__(self, status: Status) -> None:
@@ -147,40 +198,59 @@ class _Failed(Exception):
 
 def _check_id(key: bytes) -> None:
     if not 0 < len(key) <= GREENSTACK_ID_BYTES or b"\0" in key:
-        raise _Failed(Status.INVALID_ARGUMENTS)
+        raise Failed(Status.INVALID_ARGUMENTS)
+
+
+def name_of(request: Frame) -> tuple[bytes, int]:
+    """The id and the vbucket of a GET. Raises `Failed`, `DecodeError`."""
+    vbucket = _vbucket_of(request)
+    key = decode_get(request.payload)
+    _check_id(key)
+    return key, vbucket
+
+
+def _vbucket_of(request: Frame) -> int:
+    vbucket = request.number(FlexKey.VBUCKET)
+    if vbucket is None:
+        raise Failed(Status.INVALID_ARGUMENTS)
+    return vbucket
+
+
+def told(code: int, data: bytes | None) -> bytes:
+    """The payload of the answer to a GET, of what a look has found. Raises `Failed`."""
+    if code or data is None:
+        raise Failed(_STATUSES[code])
+    try:
+        return document_of(unpack_item(data)).encode_answer()
+    except DecodeError:
+        raise Failed(Status.INTERNAL_ERROR) from None
 
 
 class Executor:
     """Runs requests on a bucket. `now`: Unix seconds; `uuid`: first 8 bytes of the instance's;
-    `lsn`: that of the last row made; `new_cas`: a CAS that is not the one it is given."""
+    `lsn`: that of the last row made."""
 
     def __init__(
-        self,
-        items: ItemStore,
-        now: float,
-        *,
-        uuid: int,
-        lsn: Callable[[], int] = lambda: 0,
-        new_cas: Callable[[int], int] = lambda old: old + 1,
+        self, items: ItemStore, now: float, *, uuid: int, lsn: Callable[[], int] = lambda: 0
     ) -> None:
         self._items = items
         self._now = now
         self._uuid = uuid
         self._lsn = lsn
-        self._new_cas = new_cas
 
-    def execute(self, request: Frame) -> tuple[Status, bytes]:
+    def execute(self, request: Frame) -> Answer:
         """Run one request of `STORE_OPCODES`. Returns the status and payload of its answer."""
         try:
-            vbucket = request.number(FlexKey.VBUCKET)
-            if vbucket is None:
-                raise _Failed(Status.INVALID_ARGUMENTS)
             if request.opcode == Opcode.GET:
-                return Status.SUCCESS, self._get(decode_get(request.payload), vbucket)
+                return Status.SUCCESS, self._get(*name_of(request))
+            vbucket = _vbucket_of(request)
             if request.opcode == Opcode.REMOVE:
-                return Status.SUCCESS, self._remove(*decode_remove(request.payload), vbucket)
+                key, cas = decode_remove(request.payload)
+                _check_id(key)
+                self._state(vbucket)
+                return Status.SUCCESS, self._changed(BURY, Item(key, vbucket, cas=cas))
             return Status.SUCCESS, self._mutate(*decode_mutation(request.payload), vbucket)
-        except _Failed as failed:
+        except Failed as failed:
             return failed.status, b""
         except DecodeError:
             return Status.INVALID_ARGUMENTS, b""
@@ -190,87 +260,48 @@ class Executor:
     def _state(self, vbucket: int) -> VbucketState | None:
         state = self._items.state(vbucket)
         if state == VbucketState.PENDING:
-            raise _Failed(Status.TMP_FAILURE)
+            raise Failed(Status.TMP_FAILURE)
         if state not in (None, VbucketState.ACTIVE):
-            raise _Failed(Status.NOT_MY_VBUCKET)
+            raise Failed(Status.NOT_MY_VBUCKET)
         return state
 
     def _get(self, key: bytes, vbucket: int) -> bytes:
-        _check_id(key)
         self._state(vbucket)
-        found = self._items.get(key, vbucket)
-        if found is None:
-            raise _Failed(Status.NOT_FOUND)
-        try:
-            return document_of(found).encode_answer()
-        except DecodeError:
-            raise _Failed(Status.INTERNAL_ERROR) from None
-
-    def _remove(self, key: bytes, cas: int, vbucket: int) -> bytes:
-        _check_id(key)
-        self._state(vbucket)
-        found = self._items.get(key, vbucket)
-        if found is None:
-            raise _Failed(Status.NOT_FOUND)
-        if cas and cas != found.cas:
-            raise _Failed(Status.ALREADY_EXISTS)
-        return self._removed(found)
-
-    def _removed(self, found: Item | None) -> bytes:
-        cas = self._new_cas(0 if found is None else found.cas)
-        if found is not None:
-            self._items.remove(found.key, found.vbucket, cas=cas)
-        return MutationAnswer(cas, 0, self._lsn(), self._uuid).encode()
+        found = self._items.change(LOOK, Item(key, vbucket))
+        return told(found.code, found.data)
 
     def _mutate(self, operation: int, document: Document, vbucket: int) -> bytes:
         _check_id(document.id)
         is_kind = 0 <= document.compression < _COMPRESSIONS and 0 <= document.datatype < _DATATYPES
-        if not Operation.ADD <= operation <= Operation.PATCH or not is_kind:
-            raise _Failed(Status.INVALID_ARGUMENTS)
-        if operation == Operation.ADD and document.cas:
-            raise _Failed(Status.INVALID_ARGUMENTS)
+        kind = _KINDS.get(operation)
+        if kind is None or not is_kind or (kind == ADD and document.cas):
+            raise Failed(Status.INVALID_ARGUMENTS)
         item = item_of(document, vbucket)
         if len(document.value) > TAP_VALUE_BYTES:
-            raise _Failed(Status.OBJECT_TOO_BIG)
+            raise Failed(Status.OBJECT_TOO_BIG)
         state = self._state(vbucket)
-        old: Item | None = None
-        if operation != Operation.SET or document.cas:
-            old = self._items.get(document.id, vbucket)
-            item = self._combined(operation, item, old)
+        if 0 < item.expiry <= self._now and kind in (SET, ADD, REPLACE):
+            answer = self._replaced_by_nothing(kind, item)
+        else:
+            answer = self._changed(kind, item)
         if state is None:
             self._items.set_state(vbucket, VbucketState.ACTIVE)
-        if 0 < item.expiry <= self._now:
-            return self._removed(self._items.get(document.id, vbucket))
-        stored = self._items.put(replace(item, cas=self._new_cas(old.cas if old else 0)))
-        answer = MutationAnswer(stored.cas, len(stored.value), self._lsn(), self._uuid)
-        return answer.encode()
+        return answer
 
-    def _combined(self, operation: int, new: Item, old: Item | None) -> Item:
-        """What an operation that looks at the old item makes of both."""
-        extends = operation in (Operation.APPEND, Operation.PREPEND)
-        if operation == Operation.ADD:
-            if old is not None:
-                raise _Failed(Status.ALREADY_EXISTS)
-            return new
-        if old is None:
-            raise _Failed(Status.NOT_STORED if extends else Status.NOT_FOUND)
-        if new.cas and new.cas != old.cas:
-            raise _Failed(Status.ALREADY_EXISTS)
-        if operation == Operation.PATCH:
-            return self._patched(new, old)
-        if not extends:
-            return new
-        is_append = operation == Operation.APPEND
-        value = old.value + new.value if is_append else new.value + old.value
-        if len(value) > TAP_VALUE_BYTES:
-            raise _Failed(Status.OBJECT_TOO_BIG)
-        return replace(old, value=value)
+    def _changed(self, kind: int, item: Item) -> bytes:
+        changed = self._items.change(kind, item)
+        if changed.code:
+            raise Failed(_STATUSES[changed.code])
+        size = 0 if kind == BURY else len(unpack_item(changed.data or b"").value)
+        return MutationAnswer(changed.cas, size, self._lsn(), self._uuid).encode()
 
-    def _patched(self, new: Item, old: Item) -> Item:
-        is_plain = document_of(old).compression == 0 and not new.compression
-        if not is_plain or not old.datatype & JSON_DATATYPE:
-            raise _Failed(Status.NOT_IMPLEMENTED)
+    def _replaced_by_nothing(self, kind: int, item: Item) -> bytes:
+        """What is stored would be gone at once: only what is there goes, on the same conditions."""
         try:
-            return replace(old, value=patch(old.value, new.value, TAP_VALUE_BYTES))
-        except PatchFailed:
-            raise _Failed(Status.NOT_STORED) from None
+            if kind == ADD:
+                raise Failed(_STATUSES[self._items.change(LOOK, item).code or EXISTS])
+            return self._changed(BURY, replace(item, value=b""))
+        except Failed as failed:
+            if failed.status != Status.NOT_FOUND or kind == REPLACE or item.cas:
+                raise
+            return MutationAnswer(self._items.new_cas(), 0, self._lsn(), self._uuid).encode()

@@ -32,18 +32,16 @@ from logweir.replication.bucket.store import (
     Bucket,
     Buckets,
     GroupItems,
-    ViewItems,
 )
 from logweir.replication.bucket.sweep import Sweeper, removal
 from logweir.replication.budget import Unanswered
 from logweir.replication.greenstack.push.streaming import Streaming
-from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.definitions import Definitions
 from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lanes, Pending
+from logweir.replication.greenstack.serve.looks import look_up
 from logweir.replication.greenstack.serve.runs import MutationRun, execute_run
 from logweir.replication.greenstack.serve.statements import (
-    Answer,
-    answer_one,
     execute_alone,
     execute_together,
 )
@@ -73,7 +71,6 @@ from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.shared import Shared
-from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -366,16 +363,14 @@ class Conversation:
 
     def _read(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
-        now = service.now()
-        with service.shared.log.read_view() as view:
-            items = ViewItems(bucket, view, now)
-            executor = Executor(items, now, uuid=service.uuid)
-            answers = _first_answers(
-                requests, lambda one: answer_one(executor, one, now), Turn().is_over
-            )
-        if items.expired:
-            service.shared.submit(removal(bucket, items.expired, service.now), _report)
-        self._finish(batch, answers)
+        expired: list[tuple[bytes, int]] = []
+        answers = look_up(requests, service.buckets, bucket, service.now(), expired)
+        if answers is None:
+            self._submit(batch, requests, bucket)
+        else:
+            self._finish(batch, answers)
+        if expired:
+            service.shared.submit(removal(bucket, expired, service.now), _report)
 
     def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
@@ -392,7 +387,6 @@ class Conversation:
                 now,
                 uuid=service.uuid,
                 lsn=lambda: group.last_lsn,
-                new_cas=bucket.cas.after,
             )
             if binds:
                 return execute_together(group, executor, requests, now)

@@ -1,7 +1,7 @@
 """Runs of MUTATIONs, handled as bytes instead of objects.
 
-`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` stores a run in a
-group, as memcached's commands are. A request that needs more than that knows is handed to
+`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` executes a run in
+a group (`replication.bucket.batch`). A request that needs more than that knows is handed to
 `ordinary`, everything before it being done.
 """
 
@@ -15,8 +15,10 @@ from types import ModuleType
 from typing import Final
 
 from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket import kernel as bucket_kernel
 from logweir.replication.bucket.batch import Changes
 from logweir.replication.bucket.store import GroupItems
+from logweir.replication.greenstack.serve.commands import Answer
 from logweir.replication.greenstack.wire import kernel as compiled
 from logweir.replication.greenstack.wire.codec import (
     FlexKey,
@@ -24,10 +26,8 @@ from logweir.replication.greenstack.wire.codec import (
     Opcode,
     Status,
     decode_frames,
+    encode_answer,
 )
-from logweir.replication.greenstack.wire.messages import MutationAnswer
-from logweir.replication.memcached.serve import runs
-from logweir.replication.memcached.wire.codec import Packet, encode_answer
 from logweir.store.commit.group import Group
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
@@ -46,16 +46,14 @@ RUN_MAX: Final = 4096
 _FRAME_MIN: Final = 64
 _SCRATCH_BYTES: Final = 4 * 1024 * 1024
 _ZERO: Final = array("Q", (0,))
-_END: Final = (1 << 64) - 1
-_OWN_STATUS: Final = 0x8000  # as kernel._OWN_STATUS
 
 
 def interpreted_kernel() -> ModuleType:
-    """The kernel as plain Python, and the other that it calls."""
+    """The kernel as plain Python, and those that it calls."""
     return interpreted(compiled)
 
 
-ANY_COMPILED: Final = compiled.COMPILED or rows_kernel.COMPILED
+ANY_COMPILED: Final = compiled.COMPILED or bucket_kernel.COMPILED or rows_kernel.COMPILED
 """The C functions of a compiled kernel can only be called by another."""
 
 _is_mixed: Final = not compiled.COMPILED and ANY_COMPILED
@@ -94,13 +92,6 @@ class MutationRun:
         found, _, _, problem = decode_frames(self.data[self.start : self.stop])
         assert problem is None
         return found
-
-    def sets(self) -> bytes:
-        """The same requests as memcached's."""
-        out = bytearray(self.key_bytes + self.value_bytes + kernel.SET_BYTES * self.count)
-        used = kernel.sets(self.data, self.table, self.count, out)
-        assert used == len(out)
-        return bytes(out)
 
 
 def take_run(data: bytes, at: int = 0) -> MutationRun | None:
@@ -151,57 +142,85 @@ class _Scratch(threading.local):
 _scratch: Final = _Scratch()
 
 
+@dataclass(slots=True)
+class _Requests:
+    """See `replication.bucket.batch.Requests`; places are numbers in the run."""
+
+    run: MutationRun
+    uuid: int
+    failed: int = 0
+    start: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.run.count
+
+    @property
+    def count(self) -> int:
+        return self.run.count
+
+    @property
+    def given_bytes(self) -> int:
+        run = self.run
+        size: int = run.key_bytes + run.value_bytes + kernel.ITEM_BYTES * run.count
+        return size
+
+    def name(self, at: int) -> tuple[bytes, int]:
+        row = self.run.table[at * kernel.WIDTH : (at + 1) * kernel.WIDTH]
+        key_at = row[kernel.KEY_AT]
+        vbucket = row[kernel.TRAITS] >> 16 & 0xFFFF
+        return self.run.data[key_at : key_at + row[kernel.KEY_BYTES]], vbucket
+
+    def statements(
+        self,
+        numbers: array[int],
+        most: int,
+        states: bytearray,
+        given: bytearray,
+        columns: array[int],
+    ) -> int:
+        run = self.run
+        everything = run.data, run.table, run.count, most, numbers, states, given, columns
+        how: int = kernel.statements(*everything)
+        return how
+
+    def answers(
+        self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
+    ) -> tuple[bytes, int]:
+        del made
+        run, lane = self.run, self.run.lane
+        lane_bytes = -1 if lane is None else len(lane)
+        numbers = array("Q", (at, 0, first, lsn, self.failed))
+        out = bytearray((kernel.ANSWER_BYTES + max(lane_bytes, 0)) * (reached - at))
+        how = kernel.answers(
+            run.table, reached, numbers, results, lane or b"", lane_bytes, self.uuid, out
+        )
+        assert how == kernel.DONE
+        self.failed = numbers[kernel.FAILED]
+        return bytes(memoryview(out)[: numbers[kernel.USED]]), numbers[kernel.AT]
+
+
 def execute_run(
     run: MutationRun,
     items: GroupItems,
     group: Group,
     now: float,
     uuid: int,
-    ordinary: Callable[[Frame], tuple[Status, bytes]],
+    ordinary: Callable[[Frame], Answer],
 ) -> tuple[bytes, int]:
     """The answers to a run, and how many have failed. `now`: Unix seconds; `uuid`: first 8 bytes of
     the instance's; `ordinary`: runs one request.
     """
-    data = run.sets()
-    marks = array("Q")
+    requests = _Requests(run, uuid)
     frames: list[Frame] = []
-    failed = array("Q", (0,))
 
-    def one(packet: Packet) -> bytes:
+    def one(at: int) -> tuple[bytes, int]:
         if not frames:
             frames.extend(run.frames())
-        status, payload = ordinary(frames[packet.opaque])
-        marks.extend((packet.opaque, group.last_lsn))
-        if status != Status.SUCCESS:
-            own = status | _OWN_STATUS
-            return encode_answer(packet, own, value=b"")  # type: ignore[arg-type]
-        return encode_answer(packet, cas=MutationAnswer.decode(payload).cas)
+        status, payload = ordinary(frames[at])
+        requests.failed += status != Status.SUCCESS
+        is_told = status != Status.SUCCESS or not frames[at].is_quiet
+        return encode_answer(frames[at], status, payload) if is_told else b"", at + 1
 
-    def mark(at: int, lsn: int) -> None:
-        marks.extend((int.from_bytes(data[at + 12 : at + 16], "big"), lsn))
-
-    sets = runs.RequestRun(data, 0, len(data), run.count, run.count)
-
-    def odd(at: int) -> tuple[bytes, int]:
-        packet, stop = sets.packet(at)
-        return one(packet), stop
-
-    replies = b"".join(Changes(sets, items, now, group, odd, mark).answer())
-    if not replies:  # all are quiet, and went well
-        return b"", 0
-    marks.append(_END)
-    lane = run.lane
-    out = bytearray((kernel.ANSWER_BYTES + len(lane or b"")) * run.count + kernel.ANSWER_BYTES)
-    used = kernel.answers(
-        replies,
-        run.table,
-        run.count,
-        lane or b"",
-        -1 if lane is None else len(lane),
-        uuid,
-        marks,
-        failed,
-        out,
-    )
-    assert used >= 0
-    return bytes(memoryview(out)[:used]), failed[0]
+    answers = b"".join(Changes(requests, items, now, group, one).answer())
+    return answers, requests.failed

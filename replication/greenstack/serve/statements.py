@@ -5,38 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logweir.errors import RequestError
-from logweir.replication.greenstack.serve.commands import Executor
+from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.lanes import Pending
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Status
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
-__all__ = ["Answer", "answer_one", "execute_alone", "execute_together"]
+__all__ = ["execute_alone", "execute_together", "refusal_of"]
 
 _log = get_logger("logweir.replication.greenstack")
 
-Answer = tuple[Status, bytes]
 
-
-def answer_one(executor: Executor, one: Pending, now: float) -> Answer:
-    """Execute one request, unless it is refused or came too late."""
+def refusal_of(one: Pending, now: float) -> Status | None:
+    """Why a request is not executed: it is refused, or came too late; None: it is."""
     if one.refusal is not None:
-        return one.refusal, b""
+        return one.refusal
     assert isinstance(one.frame, Frame)
     limit_ms = one.frame.number(FlexKey.EXPIRES_MS) if one.frame.flex else None
-    if limit_ms and now - one.received_at > limit_ms / 1000:
-        return Status.TMP_FAILURE, b""
-    return executor.execute(one.frame)
+    is_late = limit_ms and now - one.received_at > limit_ms / 1000
+    return Status.TMP_FAILURE if is_late else None
+
+
+def _answer_one(executor: Executor, one: Pending, now: float) -> Answer:
+    refusal = refusal_of(one, now)
+    if refusal is not None:
+        return refusal, b""
+    assert isinstance(one.frame, Frame)
+    try:
+        return executor.execute(one.frame)
+    except RequestError as error:
+        _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
+        return Status.INTERNAL_ERROR, b""
 
 
 def execute_alone(group: Group, executor: Executor, one: Pending, now: float) -> Answer:
     """One request as a transaction of its own."""
     mark = group.mark()
-    try:
-        answer = answer_one(executor, one, now)
-    except RequestError as error:
-        _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
-        answer = Status.INTERNAL_ERROR, b""
+    answer = _answer_one(executor, one, now)
     if answer[0] != Status.SUCCESS and answer[0] != Status.NOT_FOUND:
         group.rollback(mark)
     else:
@@ -51,11 +56,7 @@ def execute_together(
     mark = group.mark()
     answers: list[Answer] = []
     for number, one in enumerate(requests):
-        try:
-            answer = answer_one(executor, one, now)
-        except RequestError as error:
-            _log.warning("greenstack.request_failed", opcode=one.frame.opcode, error=str(error))
-            answer = Status.INTERNAL_ERROR, b""
+        answer = _answer_one(executor, one, now)
         answers.append(answer)
         if answer[0] != Status.SUCCESS:
             group.rollback(mark)

@@ -1,5 +1,6 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
+cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
@@ -7,12 +8,14 @@ ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
 cdef Py_ssize_t _RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE, _RUN_LOUD
-cdef Py_ssize_t _SET_BYTES
+cdef Py_ssize_t _AT, _USED, _COUNT, _LSN, _FAILED, _DONE, _NEED_STATE, _NO_ROOM, _ODD
+cdef Py_ssize_t _ITEM_BYTES, _COLUMNS, _RESULTS, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD
+cdef Py_ssize_t _STATES, _ACTIVE
+cdef u64 _COMPUTED, _ROW_REPLACE
 cdef Py_ssize_t _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT
-cdef Py_ssize_t _REQ_VALUE_BYTES, _REQ_CAS, _ADD, _REPLACE, _OWN_STATUS
-cdef Py_ssize_t _LANE_MAX, _HEADER, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
+cdef Py_ssize_t _REQ_VALUE_BYTES, _REQ_CAS, _ADD, _REPLACE
+cdef Py_ssize_t _LANE_MAX, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _PAYLOAD_BYTES
 cdef Py_ssize_t _ANSWER_BYTES
-cdef u64 _END
 cdef bytes _answer_head
 cdef Source HEAD
 
@@ -81,23 +84,24 @@ cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, Py_ssize_t count_max, Py_ssize_t value_max, u64[::1] found,
     u64[::1] table) except? -2
 
-@cython.locals(raw=Source, to=Target, end=Py_ssize_t, room=Py_ssize_t, used=Py_ssize_t,
-               i=Py_ssize_t, row=Py_ssize_t, traits=u64, key_at=Py_ssize_t, key_bytes=Py_ssize_t,
-               value_at=Py_ssize_t, value_bytes=Py_ssize_t, operation=u64,
-               opcode="unsigned char", cas=u64)
-cpdef Py_ssize_t sets(bytes data, u64[::1] table, Py_ssize_t count, bytearray out) except? -2
+@cython.locals(raw=Source, to=Target, known=Target, end=Py_ssize_t, room=Py_ssize_t, at=Py_ssize_t,
+               used=Py_ssize_t, count=Py_ssize_t, how=Py_ssize_t, row=Py_ssize_t,
+               column=Py_ssize_t, traits=u64, vbucket=Py_ssize_t, key_at=Py_ssize_t,
+               key_bytes=Py_ssize_t, value_at=Py_ssize_t, value_bytes=Py_ssize_t, operation=u64)
+cpdef Py_ssize_t statements(
+    bytes data, u64[::1] table, Py_ssize_t stop, Py_ssize_t most, u64[::1] numbers,
+    bytearray states, bytearray out, u64[::1] columns) except? -2
 
 @cython.locals(extra=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_head(
     Target out, Py_ssize_t used, Py_ssize_t size, u64 opaque, Py_ssize_t status, Source lane,
     Py_ssize_t lane_bytes) noexcept
 
-cdef Py_ssize_t status_of(Py_ssize_t status) noexcept
+cdef Py_ssize_t status_of(u64 code) noexcept
 
-@cython.locals(raw=Source, to=Target, name=Source, head=Source, end=Py_ssize_t, room=Py_ssize_t,
-               used=Py_ssize_t, at=Py_ssize_t, mark=Py_ssize_t, i=Py_ssize_t, j=Py_ssize_t,
-               body=Py_ssize_t, status=Py_ssize_t, opaque=u64, is_quiet=bint, lsn=u64,
-               lost=u64)
+@cython.locals(to=Target, name=Source, head=Source, room=Py_ssize_t, at=Py_ssize_t,
+               used=Py_ssize_t, number=Py_ssize_t, total=Py_ssize_t, how=Py_ssize_t,
+               row=Py_ssize_t, opaque=u64, status=u64, j=Py_ssize_t)
 cpdef Py_ssize_t answers(
-    bytes replies, u64[::1] table, Py_ssize_t count, bytes lane, Py_ssize_t lane_bytes, u64 uuid,
-    u64[::1] marks, u64[::1] failed, bytearray out) except? -2
+    u64[::1] table, Py_ssize_t stop, u64[::1] numbers, u64[::1] results, bytes lane,
+    Py_ssize_t lane_bytes, u64 uuid, bytearray out) except? -2

@@ -10,9 +10,9 @@ in `flat` and `messages`, tuples in `replication.bucket.item`.
 A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set or
 Replace, or Add without a CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but
 flex and quiet, and with no entries but perhaps the lane and, behind it, the vbucket. What is not of
-that form, or is wrong in any way, ends the run. Each becomes a SET, ADD or REPLACE of memcached's
-binary protocol (`sets`), or the quiet form, whose opaque is its number in the run, and what is
-answered to those `answers` translates.
+that form, or is wrong in any way, ends the run. `statements` makes changes of items of them
+(`replication.bucket.change`), `answers` what is told of those; the first stops before a request of
+a vbucket that is not active.
 
 A client's requests are often alike: they differ in their opaque, and in what the key and the value
 hold, but not in length. Then reading one again gives what reading the one before it gave, as long
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import logweir.replication.bucket.kernel as bucket
 import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ RUN_LOUD, RUN_NUMBERS = 6, 7
 # What is kept of each request. Traits: bit 0 quiet, 1 … 2 operation, 8 … 15 datatype, 16 … 31
 # vbucket, 32 … flags.
 OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, CAS, WIDTH = range(8)
-SET_BYTES = 32  # of a SET, without its key and value
+
+# What `statements` and `answers` are given and write, and how they ended.
+AT, USED, COUNT, LSN, FAILED = range(5)
+DONE, NEED_STATE, NO_ROOM, ODD = range(4)
+
+ITEM_BYTES = 64  # of a tuple, without key and value
+COLUMNS, RESULTS = 13, 10  # of a statement, of what came of it: store.engine.statementkernel
 _answer_head = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
 """MutationResponse with all its slots: what stands before the first number."""
 
@@ -54,18 +61,22 @@ _RUN_LOUD = 6
 _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
 _REQ_CAS = 6
 _ANSWER_BYTES = ANSWER_BYTES
-_SET_BYTES = SET_BYTES
-_HEADER = 24
+_AT, _USED, _COUNT, _LSN, _FAILED = range(5)
+_DONE, _NEED_STATE, _NO_ROOM, _ODD = range(4)
+_ITEM_BYTES = ITEM_BYTES
+_COLUMNS, _RESULTS = COLUMNS, RESULTS
+(_FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD) = (4, 5, 8, 9, 10)  # of a statement
+_COMPUTED, _ROW_REPLACE = 4, 3
+_STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
+_ACTIVE = 1
 _FRAME_MIN = 21  # a request whose entries are a vbucket, without payload
 _ID_MAX = 250  # limits.GREENSTACK_ID_BYTES
 _LANE_MAX = 255  # limits.GREENSTACK_LANE_BYTES
 _MUTATION = 0x0405
 _ADD, _SET, _REPLACE = 1, 2, 3  # messages.Operation
-_OWN_STATUS = 0x8000  # of a reply whose status is Greenstack's, not memcached's
 _BAD = -1
 _WIDTH = WIDTH
 _PAYLOAD_BYTES = 56
-_END = 2**64 - 1  # of marks
 
 HEAD = _answer_head
 
@@ -366,45 +377,80 @@ def take_run(
     return count
 
 
-def sets(data: bytes, table: Table, count: int, out: bytearray) -> int:
-    """Write a run in `data` as memcached's requests. Returns the bytes used of `out`, -1: it does
-    not fit."""
-    raw, to = data, out
+def statements(
+    data: bytes,
+    table: Table,
+    stop: int,
+    most: int,
+    numbers: Table,
+    states: bytearray,
+    out: bytearray,
+    columns: Table,
+) -> int:
+    """Make statements of the requests of a run up to number `stop`, of `most` of them at most.
+    Returns how it ended.
+
+    `numbers`: the next request; bytes used of `out`; statements made so far. `states`: one byte for
+    each vbucket, 0: not asked yet, else its state, 255 if there is none. `columns`: takes `COLUMNS`
+    numbers of each statement; all zeros behind those that there are.
+    """
+    raw, to, known = data, out, states
     end = len(data)
     room = len(out)
-    used = 0
-    if count > len(table) // _WIDTH:
-        raise IndexError("sets: more requests than the table has")
-    for i in range(count):
-        row = i * _WIDTH
+    if len(numbers) <= _COUNT or len(states) < _STATES or stop > len(table) // _WIDTH:
+        raise IndexError("statements: a table is too short")
+    at = numbers[_AT]
+    used = numbers[_USED]
+    count = numbers[_COUNT]
+    if at < 0 or used < 0 or count < 0 or used > room or at > stop:
+        raise IndexError("statements: numbers beyond their buffers")
+    how = _DONE
+    while at < stop and most:
+        row = at * _WIDTH
         traits = table[row + _REQ_TRAITS]
+        vbucket = traits >> 16 & 0xFFFF
+        if known[vbucket] != _ACTIVE:
+            how = _NEED_STATE if known[vbucket] == 0 else _ODD
+            break
         key_at = table[row + _REQ_KEY_AT]
         key_bytes = table[row + _REQ_KEY_BYTES]
         value_at = table[row + _REQ_VALUE_AT]
         value_bytes = table[row + _REQ_VALUE_BYTES]
         if key_bytes > end or value_bytes > end:
-            return _BAD
+            raise IndexError("statements: a part of a request")
         if key_at > end - key_bytes or value_at > end - value_bytes:
-            return _BAD
-        if _SET_BYTES + key_bytes + value_bytes > room - used:
-            return _BAD
-        to[used] = 0x80
+            raise IndexError("statements: a part of a request")
+        column = count * _COLUMNS
+        if _ITEM_BYTES + key_bytes + value_bytes > room - used or column + _COLUMNS > len(columns):
+            how = _NO_ROOM
+            break
+        columns[column] = _ROW_REPLACE
+        columns[column + _FIRST] = used
+        to[used] = 0x9A
+        used = bucket.put_bin(raw, key_at, key_at + key_bytes, to, used + 1)
+        used = rows.put_uint(to, used, vbucket)
+        used = bucket.put_bin(raw, value_at, value_at + value_bytes, to, used)
+        used = rows.put_uint(to, used, traits >> 32)
+        to[used] = 0x00
+        used = rows.put_uint(to, used + 1, table[row + _REQ_CAS])
+        to[used] = traits >> 8 & 0xFF  # 0 or 1
+        to[used + 1] = 0x00
+        to[used + 2] = 0xA0
+        to[used + 3] = 0xC4
+        to[used + 4] = 0x00
+        used += 5
+        columns[column + _FIRST_END] = used
+        columns[column + _LAST] = 1
+        columns[column + _EXPECT] = _COMPUTED
         operation = traits >> 1 & 3
-        opcode = 0x02 if operation == _ADD else 0x01 if operation == _SET else 0x03
-        to[used + 1] = opcode | 0x10 if traits & 1 else opcode
-        to[used + 2] = key_bytes >> 8 & 0xFF
-        to[used + 3] = key_bytes & 0xFF
-        to[used + 4] = 8
-        to[used + 5] = traits >> 8 & 0xFF
-        to[used + 6] = traits >> 24 & 0xFF
-        to[used + 7] = traits >> 16 & 0xFF
-        used = put4(to, put4(to, used + 8, 8 + key_bytes + value_bytes), i)
-        cas = table[row + _REQ_CAS]
-        used = put4(to, put4(to, used, cas >> 32), cas & 0xFFFF_FFFF)
-        used = put4(to, put4(to, used, traits >> 32), 0)
-        used = rows.copy(raw, key_at, key_at + key_bytes, to, used)
-        used = rows.copy(raw, value_at, value_at + value_bytes, to, used)
-    return used
+        columns[column + _FIELD] = 3 if operation == _ADD else 2 if operation == _SET else 4
+        count += 1
+        at += 1
+        most -= 1
+    numbers[_AT] = at
+    numbers[_USED] = used
+    numbers[_COUNT] = count
+    return how
 
 
 def put_head(
@@ -427,78 +473,68 @@ def put_head(
     return used
 
 
-def status_of(status: int) -> int:
-    """Greenstack's status (`codec.Status`) of a reply."""
-    if status & _OWN_STATUS:
-        return status & ~_OWN_STATUS
-    if status == 0:
-        return 0
-    if status == 1:
+def status_of(code: int) -> int:
+    """Greenstack's status (`codec.Status`) of what became of an item (`bucket.change`)."""
+    if code == 1:
         return 0x08
-    if status == 2:
+    if code == 2:
         return 0x0D
-    return 0x0E if status == 3 else 0x02
+    return 0x0E if code == 3 else 0x02
 
 
 def answers(
-    replies: bytes,
     table: Table,
-    count: int,
+    stop: int,
+    numbers: Table,
+    results: Table,
     lane: bytes,
     lane_bytes: int,
     uuid: int,
-    marks: Table,
-    failed: Table,
     out: bytearray,
 ) -> int:
-    """Write the answers to a run. Returns the bytes used of `out`, -1 where it does not fit.
+    """Write the answers to the requests of a run up to number `stop`, as far as their statements
+    were executed. Returns how it ended.
 
-    `replies`: memcached's answers, in order, where there are any; with `_OWN_STATUS` their status
-    is one of Greenstack's. `lane_bytes`: -1 for no lane. `marks`: pairs of a request's number and
-    its lsn, ascending, the first for number 0; those behind it that went well have the lsns that
-    follow. A number of 2^64-1 ends them. `failed`: takes how many did not.
+    `numbers`: the next request; bytes used of `out`; the number of its statement; the lsn of the
+    last row; how many have failed. `lane_bytes`: -1 for no lane.
     """
-    raw, to, name, head = replies, out, lane, HEAD
-    end = len(replies)
+    to, name, head = out, lane, HEAD
     room = len(out)
-    used = at = mark = lsn = lost = 0
-    if len(failed) < 1:
-        raise IndexError("answers: no room for what has failed")
-    if count > len(table) // _WIDTH or lane_bytes > len(lane):
+    if len(numbers) <= _FAILED or stop > len(table) // _WIDTH or lane_bytes > len(lane):
         raise IndexError("answers: a table is too short")
-    if len(marks) < 3 or len(marks) % 2 == 0 or marks[len(marks) - 1] != _END:
-        raise IndexError("answers: the marks have no end")
-    for i in range(count):
-        is_quiet = table[i * _WIDTH + _REQ_TRAITS] & 1 != 0
-        while marks[2 * mark] <= i:
-            lsn = marks[2 * mark + 1]
-            mark += 1
-        if end - at < _HEADER or big4(raw, at + 12) != i:
-            if is_quiet:
-                lsn += 1
-                continue
-            return _BAD
-        body = big4(raw, at + 8)
-        if room - used < _ANSWER_BYTES + lane_bytes or body > end - at - _HEADER:
-            return _BAD
-        status = status_of(big2(raw, at + 6))
-        opaque = table[i * _WIDTH]
+    at = numbers[_AT]
+    used = numbers[_USED]
+    number = numbers[_COUNT]
+    if at < 0 or used < 0 or number < 0 or used > room:
+        raise IndexError("answers: numbers beyond their buffers")
+    total = len(results) // _RESULTS
+    how = _DONE
+    while at < stop and number < total:
+        if room - used < _ANSWER_BYTES + lane_bytes:
+            how = _NO_ROOM
+            break
+        row = number * _RESULTS
+        opaque = table[at * _WIDTH]
+        status = results[row]
         if status:
-            lost += 1
+            status = 0x84 if status == 1 else status_of(results[row + 1])
             used = put_head(to, used, 0, opaque, status, name, lane_bytes)
-        elif not is_quiet:
-            used = put_head(to, used, _PAYLOAD_BYTES, opaque, 0, name, lane_bytes)
-            for j in range(24):
-                to[used + j] = head[j]
-            put_little(to, used + 24, uuid, 8)
-            put_little(to, used + 32, lsn, 8)
-            put_little(to, used + 40, 0, 4)
-            put_little(to, used + 44, table[i * _WIDTH + _REQ_VALUE_BYTES], 4)
-            for j in range(8):
-                to[used + 48 + j] = raw[at + 23 - j]
-            used += _PAYLOAD_BYTES
-        if not status:
-            lsn += 1
-        at += _HEADER + body
-    failed[0] = lost
-    return used
+            numbers[_FAILED] += 1
+        else:
+            numbers[_LSN] += 1
+            if not table[at * _WIDTH + _REQ_TRAITS] & 1:
+                used = put_head(to, used, _PAYLOAD_BYTES, opaque, 0, name, lane_bytes)
+                for j in range(24):
+                    to[used + j] = head[j]
+                put_little(to, used + 24, uuid, 8)
+                put_little(to, used + 32, numbers[_LSN], 8)
+                put_little(to, used + 40, 0, 4)
+                put_little(to, used + 44, table[at * _WIDTH + _REQ_VALUE_BYTES], 4)
+                put_little(to, used + 48, results[row + 2], 8)
+                used += _PAYLOAD_BYTES
+        number += 1
+        at += 1
+    numbers[_AT] = at
+    numbers[_USED] = used
+    numbers[_COUNT] = number
+    return how

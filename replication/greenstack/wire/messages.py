@@ -107,9 +107,6 @@ class NoticeCode(IntEnum):
     PROTOCOL_ERROR = 8
 
 
-JSON_DATATYPE: Final = 1
-
-
 def _req(name: str) -> Slot:
     return Slot(name, Kind.TEXT, required=True)
 

@@ -43,6 +43,7 @@ from typing import Final
 
 from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
+from logweir.replication.bucket.change import BURY, TAKE, TAKEN
 from logweir.replication.bucket.item import (
     Item,
     ItemStore,
@@ -302,8 +303,8 @@ class Executor:
             return encode_answer(packet, status)
         return encode_ack(packet.opcode, packet.opaque) if wants_ack else b""
 
-    def apply(self, message: TapMessage) -> Status:
-        """Do to the bucket what a message of a stream says."""
+    def apply(self, message: TapMessage, kind: int = TAKE) -> Status:
+        """Do to the bucket what a message of a stream says. `kind`: what a mutation is."""
         opcode = message.opcode
         if not message.ttl:
             return Status.INVALID
@@ -315,11 +316,11 @@ class Executor:
             if self._items.state(message.vbucket) in (None, VbucketState.DEAD):
                 return Status.NOT_MY_VBUCKET
             if opcode == Opcode.TAP_MUTATION:
-                self._items.put(item_of(message))
+                self._items.change(kind, item_of(message))
             else:
-                self._items.remove(
-                    message.key, message.vbucket, cas=message.cas, ttl=message.ttl - 1
-                )
+                ttl = message.ttl - 1
+                gone = Item(message.key, message.vbucket, cas=message.cas, ttl=ttl)
+                self._items.change(BURY | TAKEN, gone)
         elif opcode == Opcode.TAP_FLUSH:
             self._items.flush()
         elif opcode == Opcode.TAP_VBUCKET_SET:

@@ -243,6 +243,8 @@ class Conversation:
         self._bucket = service.bucket
         self.space = service.space
         self.user_id = GUEST_ID
+        self._let_in: set[tuple[Privilege, ...]] = set()
+        self._let_in_at: tuple[int, int, int | str] = -1, GUEST_ID, ""
         if link.user:
             self._login(link.user)
         must_login = service.must_login or self._is_closed_to_guests()
@@ -348,9 +350,15 @@ class Conversation:
         self.session.answer(event.slot, encode_answer(event.request, status))
 
     def may(self, *wanted: Privilege) -> bool:
-        """Whether this client has these privileges on its bucket."""
+        """Whether this client has these privileges on its bucket. What was let in is let in again
+        while no row of a system space has changed."""
         log = self.service.shared.log
-        space = log.schema.get(self.space or self.bucket.space_id)
+        at = log.system_changes, self.user_id, self.space or self.bucket.space_id
+        if at != self._let_in_at:
+            self._let_in.clear()
+        elif wanted in self._let_in:
+            return True
+        space = log.schema.get(at[2])
         if space is None:
             return False
         if self.user_id == GUEST_ID and self.service.must_login:
@@ -361,6 +369,8 @@ class Conversation:
                 access.check(one, "space", space.id, space.owner, space.name)
         except RequestError:
             return False
+        self._let_in.add(wanted)
+        self._let_in_at = at
         return True
 
     def _may_take_over(self, requests: Sequence[Packet | RequestRun]) -> bool:
@@ -376,9 +386,7 @@ class Conversation:
         )
         wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
         if self.space or (not reads_only and self.service.shared.options.read_only):
-            self.session.answer(
-                event.slot, b"".join(_refusals(event.requests, Status.NOT_SUPPORTED))
-            )
+            self._refuse(event, Status.NOT_SUPPORTED)
         elif not self.may(*wanted):
             self._refuse(event, Status.AUTH_ERROR)
         elif reads_only and not self._unfinished:
@@ -397,7 +405,7 @@ class Conversation:
             return Looks(run, self.service.buckets, self.bucket, now, expired)
 
         try:
-            answers = look_all(event.requests, look, self._tell)
+            answers = look_all(event.requests, look)
         except Pending as pending:
             self._submit(event, pending)
         else:
@@ -405,12 +413,6 @@ class Conversation:
             self.session.answer(event.slot, answers)
         if expired:
             shared.submit(removal(self.bucket, expired, self.service.now), _report)
-
-    def _tell(self, request: Packet) -> bytes:
-        """The answer to a request that changes nothing and is no part of a run."""
-        with self.service.shared.log.read_view() as view:
-            items = ViewItems(self.bucket, view, self.service.now())
-            return Executor(items, self.service.now(), stats=self._stats).execute(request)
 
     def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1
@@ -510,7 +512,7 @@ class Conversation:
         first = self._waiting[0]
         request = packets_of(first.rest[:1])[0]
         with self.service.shared.log.read_view() as view:
-            state = ViewItems(first.bucket, view, self.service.now()).state(request.vbucket)
+            state = ViewItems(first.bucket, view).state(request.vbucket)
         if state == VbucketState.PENDING:
             return
         self.service.wait_no_more(self)

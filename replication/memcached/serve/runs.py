@@ -121,9 +121,10 @@ class RequestRun:
         return how
 
     def answers(
-        self, at: int, reached: int, first: int, results: array[int], made: bytes
+        self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> tuple[bytes, int]:
         """See `Requests`."""
+        del lsn
         numbers = array("Q", (at, 0, first))
         room = _SAID_ROOM + self.count * _SAID_BYTES + reached - at + len(made)
         out = bytearray(room)
@@ -203,12 +204,13 @@ def change_all(
     return _execute(requests, answer, ordinary)
 
 
-def look_all(
-    requests: Sequence[Packet | RequestRun],
-    look: Callable[[RequestRun], Looks],
-    ordinary: Callable[[Packet], bytes],
-) -> bytes:
-    """`change_all` of requests that change nothing. `look`: begins a run."""
+def look_all(requests: Sequence[Packet | RequestRun], look: Callable[[RequestRun], Looks]) -> bytes:
+    """`change_all` of runs that change nothing. `look`: begins one. Raises `Pending` also before
+    what is no part of a run."""
+
+    def ordinary(packet: Packet) -> bytes:
+        raise Pending
+
     return _execute(requests, lambda run: look(run).answer(), ordinary)
 
 
