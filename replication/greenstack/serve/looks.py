@@ -111,8 +111,8 @@ def look_up(
     now: float,
     expired: list[tuple[bytes, int]],
 ) -> list[Answer] | None:
-    """The answers to GETs, or to the first of them, one at least; None where one is of a vbucket that
-    is not active: a change has to look then. `now`: Unix seconds; `expired`: see `Looks`."""
+    """The answers to GETs, or to the first of them, one at least; None where one is of a vbucket
+    that is not active: a change has to look then. `now`: Unix seconds; `expired`: see `Looks`."""
     answers: list[Answer | None] = []
     names: list[tuple[bytes, int]] = []
     for one in requests:
