@@ -28,14 +28,15 @@ Source: Tank 4.0, read in its configuration reader and observed; there a month c
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from logweir.errors import ConfigError
 
-__all__ = ["TopicConfig", "parse_config"]
+__all__ = ["TopicConfig", "parse_config", "widest_config"]
 
 _VALUE_BYTES: Final = 128
 _DAY: Final = 86400
@@ -161,12 +162,20 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], int | float | str]]]] = {
 }
 
 
-def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConfig:
-    """Read configuration lines; a key that stands twice takes the last value.
+_KEEPS_MORE: Final[dict[str, Callable[[float], float]]] = {
+    **dict.fromkeys(
+        ("retention_bytes", "retention_seconds", "retention_messages", "segments"),
+        lambda value: value or math.inf,
+    ),
+    "segment_bytes": float,
+    "compact": lambda value: -value,
+}
+"""Of the settings that decide what is removed: the more, the more is kept."""
 
-    Raises `ConfigError` for a line without `=`, an empty or long value, or one that cannot be.
-    """
-    found: dict[str, int | float | str] = {}
+
+def _settings(text: str, origin: str) -> dict[str, tuple[str, int | float | str]]:
+    """The value of each key, as it stands and as it is meant. Raises `ConfigError`."""
+    found = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
         if not line:
@@ -174,12 +183,36 @@ def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConf
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not key or not 1 <= len(value.encode()) <= _VALUE_BYTES:
             raise ConfigError(f"line {number}", "is not of the form key = value", origin=origin)
-        name, read = _KEYS.get(key.lower(), ("", str.strip))
+        _, read = _KEYS.get(key.lower(), ("", str.strip))
         try:
-            parsed = read(value)
+            found[key.lower()] = value, read(value)
         except ValueError as error:
             raise ConfigError(key, f"{value!r}: {error}", origin=origin) from error
-        if name:
-            found[name] = parsed
-    known = {field.name: found[field.name] for field in fields(TopicConfig) if field.name in found}
-    return TopicConfig(**known)  # type: ignore[arg-type]
+    return found
+
+
+def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConfig:
+    """Read configuration lines; a key that stands twice takes the last value.
+
+    Raises `ConfigError` for a line without `=`, an empty or long value, or one that cannot be.
+    """
+    found = {
+        _KEYS[key][0]: value
+        for key, (_, value) in _settings(text, origin).items()
+        if key in _KEYS and _KEYS[key][0]
+    }
+    return TopicConfig(**found)  # type: ignore[arg-type]
+
+
+def widest_config(topic: str, partitions: Iterable[str]) -> str:
+    """A topic's configuration under which each of its partitions keeps at least what it would with
+    its own one, which takes precedence key by key. Raises `ConfigError`."""
+    text = topic
+    for own in partitions:
+        settings = _settings(own, "configuration of a partition")
+        now = parse_config(text)
+        for key, (value, meant) in settings.items():
+            keeps = _KEEPS_MORE.get(_KEYS.get(key, ("",))[0])
+            if keeps is not None and keeps(float(meant)) > keeps(getattr(now, _KEYS[key][0])):
+                text += f"\n{key}={value}"
+    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logweir.errors import ConfigError
-from logweir.replication.topic.config import TopicConfig, parse_config
+from logweir.replication.topic.config import TopicConfig, parse_config, widest_config
 
 
 def test_nothing_set_keeps_everything() -> None:
@@ -76,3 +76,25 @@ def test_what_cannot_be_is_refused(line: str) -> None:
     """With the key or the line in the message."""
     with pytest.raises(ConfigError):
         parse_config(line, origin="test")
+
+
+@pytest.mark.parametrize(
+    ("topic", "partitions", "expected"),
+    [
+        ("log.retention.secs=1h", [], "log.retention.secs=1h"),
+        ("log.retention.secs=1h", ["log.retention.secs=1d", "log.retention.secs=2h"], "1d"),
+        ("log.retention.secs=1h", ["Log.Retention.Secs=0 # all"], "0"),
+        ("log.retention.secs=1h", ["log.retention.bytes=1k", "unknown=1"], "1h"),
+        ("", ["log.retention.secs=1h"], ""),
+        ("log.cleanup.policy=cleanup", ["log.cleanup.policy=delete"], "delete"),
+        ("log.cleanup.policy=delete", ["log.cleanup.policy=cleanup"], "delete"),
+    ],
+)
+def test_the_widest_of_several_configurations(
+    topic: str, partitions: list[str], expected: str
+) -> None:
+    """Each limit for itself; what no partition has wider stays the topic's, letter by letter."""
+    found = widest_config(topic, partitions)
+    assert found.startswith(topic)
+    assert found.endswith(expected)
+    assert found.count("\n") <= 1

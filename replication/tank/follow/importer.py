@@ -22,7 +22,7 @@ from logweir.replication.tank.follow.folder import (
     read_folder,
 )
 from logweir.replication.tank.follow.ingest import Batch, Intake
-from logweir.replication.topic.config import parse_config
+from logweir.replication.topic.config import parse_config, widest_config
 from logweir.store import Log
 
 __all__ = ["ImportedPartition", "import_folder"]
@@ -69,29 +69,28 @@ def import_folder(
             hole = FolderProblem("layout", topic.path, 0, 0, None, None, topic.problem)
             out.append(ImportedPartition(name, 0, problems=[hole]))
             continue
-        intake.topic(name, len(topic.partitions), _config(topic))
+        config, problem = _config(topic)
+        intake.topic(name, len(topic.partitions), config)
         for partition in topic.partitions:
             out.append(_import_partition(intake, name, partition, progress))
-        if problem := _config_problem(topic):
+        if problem:
             path = topic.path / "config"
             out[-1].problems.append(FolderProblem("config", path, 0, 0, None, None, problem))
     return out
 
 
-def _config(topic: TopicFolder) -> str:
-    """The topic's configuration, "" where it cannot be taken over: see `_config_problem`."""
-    return "" if _config_problem(topic) else topic.config or ""
-
-
-def _config_problem(topic: TopicFolder) -> str:
-    """Why the configuration is left out; a limit of one partition must not remove from another."""
-    if any(partition.config for partition in topic.partitions):
-        return "a partition has a configuration of its own, here a topic has one: none was taken"
+def _config(topic: TopicFolder) -> tuple[str, str]:
+    """The topic's configuration as it is taken over, and what is not; "" for nothing."""
+    own = [partition.config for partition in topic.partitions if partition.config]
     try:
         parse_config(topic.config or "")
+        config = widest_config(topic.config or "", own)
     except ConfigError as error:
-        return f"the topic's configuration was not taken: {error}"
-    return ""
+        return "", f"the topic's configuration was not taken: {error}"
+    if not own:
+        return config, ""
+    told = "a partition has a configuration of its own, here a topic has one: it was taken, each"
+    return config, f"{told} limit as wide as its partitions have it"
 
 
 def _import_partition(
