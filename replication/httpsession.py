@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from logweir.limits import HTTP_BODY_BYTES, HTTP_HEAD_BYTES, HTTP_IDLE_SECONDS
-from logweir.replication.session import BaseSession
+from logweir.replication.session import BaseSession, Parting
 
 __all__ = ["JSON", "HttpSession", "Request", "error_body"]
 
@@ -104,7 +104,7 @@ class HttpSession(BaseSession[Request]):
         is_last = self._last and not self._owed
         self._put(status, body, is_last, content_type)
         if is_last:
-            self.close_reason = "the client wanted one answer only"
+            self.close_reason = Parting("the client wanted one answer only")
 
     def _put(self, status: int, body: bytes, is_last: bool, content_type: str = JSON) -> None:
         more = "Connection: close\r\n" if is_last else ""
@@ -133,7 +133,7 @@ class HttpSession(BaseSession[Request]):
         if self._owed:
             self._heard = now
         elif now >= self._heard + HTTP_IDLE_SECONDS:
-            self.close_reason = "the client asked for nothing more"
+            self.close_reason = Parting("the client asked for nothing more")
         return ()
 
 

@@ -9,7 +9,8 @@ piece. How much is read and answered at a time, so that all connections have the
 Back-pressure: above `limits.OUTPUT_HIGH_BYTES` of unsent bytes `writable` is false, nothing more is
 read from the peer, and producers wait in `drained`; at `limits.OUTPUT_LOW_BYTES` they go on. A peer
 that takes nothing for `limits.OUTPUT_STALL_SECONDS` meanwhile is disconnected as a slow reader, and
-one for which `limits.OUTPUT_MAX_BYTES` are unsent at once. Both are told in the log with the peer.
+one for which `limits.OUTPUT_MAX_BYTES` are unsent at once. Both are told in the log with the peer,
+as is every other end; one that the peer wanted, or a `Parting`, only at the level DEBUG.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from logweir.limits import (
 )
 from logweir.replication.budget import Budget
 from logweir.replication.logs import get_logger
-from logweir.replication.session import ReceivesInto, SendsParts, Session
+from logweir.replication.session import Parting, ReceivesInto, SendsParts, Session
 from logweir.replication.turns import Receiver, Turn
 
 __all__ = ["Conversation", "Link", "peer_text"]
@@ -103,6 +104,7 @@ class Link(asyncio.BaseProtocol):
         self._begin = begin
         self._on_closed = on_closed
         self._stall_seconds = stall_seconds
+        self._has_left = False  # the peer has said that it sends nothing more
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._conversation: Conversation | None = None
@@ -399,6 +401,7 @@ class Link(asyncio.BaseProtocol):
             with self._outermost:
                 events = session.receive_eof(self.time())
                 if events:
+            self._has_left = True
                     conversation.handle(events)
                 self.flush()
         return False
@@ -425,6 +428,9 @@ class Link(asyncio.BaseProtocol):
         reason = self.close_reason or (
             f"connection broke: {exc}" if exc is not None else "the peer closed the connection"
         )
+        # Who leaves without reading all that was sent to it resets the connection.
+        has_cut = not self.close_reason and (exc is None or isinstance(exc, ConnectionError))
+        has_left = self._has_left or has_cut
         self.close_reason = reason
         self._cancel_timer()
         if self._stall_timer is not None:
@@ -435,7 +441,8 @@ class Link(asyncio.BaseProtocol):
         for task in tuple(self._tasks):
             task.cancel()
         if not self.is_quiet:
-            _log.info("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
+            tell = _log.debug if has_left or isinstance(reason, Parting) else _log.info
+            tell("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
         if self._conversation is not None:
             self._conversation.closed(reason)
         self._conversation = self._session = self._in_parts = self._receive = self._keeps = None

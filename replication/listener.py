@@ -45,11 +45,13 @@ from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS
+from logweir.replication.session import Parting
 from logweir.replication.urls import Url
 
 __all__ = ["Listener", "Service", "bind_hint", "exposure", "server_tls"]
 
 _log = get_logger("logweir.replication")
+_STOPPED: Final = Parting("the server stops")
 
 EXPOSURE_HINT: Final = (
     "listen on 127.0.0.1, allow guests nothing, write ?from=NETWORKS behind the address, or give "
@@ -260,7 +262,7 @@ class Listener:
         )
         return await SecureServer.listen(url.host, url.port, door.tls, reception)
 
-    async def close(self, reason: str = "the server stops") -> None:
+    async def close(self, reason: str = _STOPPED) -> None:
         """Accept nothing more, close every connection, wait until all are gone."""
         for bound in self._bound:
             bound.server.close()

@@ -22,9 +22,15 @@ from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from logweir.errors import LimitExceeded
 
-__all__ = ["BaseSession", "InputBuffer", "Outbox", "SendsParts", "Session"]
+__all__ = ["BaseSession", "InputBuffer", "Outbox", "Parting", "SendsParts", "Session"]
 
 Event_co = TypeVar("Event_co", covariant=True)
+
+
+class Parting(str):
+    """A `close_reason` that is nothing out of the ordinary: one side has all that it wanted."""
+
+    __slots__ = ()
 
 
 class Session(Protocol[Event_co]):

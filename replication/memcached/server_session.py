@@ -38,7 +38,7 @@ from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, pack
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Connect, decode_connect, decode_filter
 from logweir.replication.service.sasl import Authentication, Credentials
-from logweir.replication.session import BaseSession
+from logweir.replication.session import BaseSession, Parting
 
 __all__ = [
     "Acknowledged",
@@ -317,9 +317,9 @@ class ServerSession(BaseSession[Event]):
                 self._put(encode_answer(packet, value=self._settings.version))
             case Opcode.QUIT:
                 self._put(encode_answer(packet))
-                self._close("the client said QUIT")
+                self._close(Parting("the client said QUIT"))
             case Opcode.QUITQ:
-                self._close("the client said QUIT")
+                self._close(Parting("the client said QUIT"))
             case Opcode.TAP_CONNECT:
                 self._connect(packet, events)
             case Opcode.DEREGISTER_TAP_CLIENT:

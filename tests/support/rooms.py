@@ -96,7 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hub": (
         *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),
         *("upstream_names", "verifiers", "follower*", "mesh*", "reader_*"),
-        "listener_*",
+        *("listener_*", "clients_that_leave"),
     ),
     "iproto": (
         "iproto_*",
