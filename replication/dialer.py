@@ -103,11 +103,18 @@ async def dial(
 ) -> Link:
     """Connect to an upstream. Returns the link; raises `Unreachable`."""
     loop = asyncio.get_running_loop()
+
+    def make() -> Link:
+        return Link(url.scheme, begin, stall_seconds=stall_seconds)
+
     try:
         context = client_tls(url)
         async with asyncio.timeout(timeout_seconds):
+            if url.socket:
+                _, link = await loop.create_unix_connection(make, url.socket)
+                return link
             _, link = await loop.create_connection(
-                lambda: Link(url.scheme, begin, stall_seconds=stall_seconds),
+                make,
                 url.host,
                 url.port,
                 ssl=context,

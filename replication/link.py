@@ -33,7 +33,10 @@ from logweir.replication.logs import get_logger
 from logweir.replication.session import Parting, ReceivesInto, SendsParts, Session
 from logweir.replication.turns import Receiver, Turn
 
-__all__ = ["Conversation", "Link", "peer_text"]
+__all__ = ["UNIX_PEER", "Conversation", "Link", "peer_text"]
+
+UNIX_PEER: Final = "unix/:"
+"""With this the text of a peer at a unix socket begins."""
 
 _JOINED_BYTES: Final = 64 * 1024  # less than this is joined: one buffer costs less than many
 _log = get_logger("logweir.replication")
@@ -101,10 +104,10 @@ class Link(asyncio.BaseProtocol):
         self.sent_bytes = 0
         self.last_received = 0.0
         self.close_reason = ""
+        self._has_left = False  # the peer has said that it sends nothing more
         self._begin = begin
         self._on_closed = on_closed
         self._stall_seconds = stall_seconds
-        self._has_left = False  # the peer has said that it sends nothing more
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._conversation: Conversation | None = None
@@ -398,10 +401,10 @@ class Link(asyncio.BaseProtocol):
     def eof_received(self) -> bool:
         session, conversation = self._session, self._conversation
         if session is not None and conversation is not None and not self.close_reason:
+            self._has_left = True
             with self._outermost:
                 events = session.receive_eof(self.time())
                 if events:
-            self._has_left = True
                     conversation.handle(events)
                 self.flush()
         return False
@@ -425,12 +428,12 @@ class Link(asyncio.BaseProtocol):
             self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = self.close_reason or (
-            f"connection broke: {exc}" if exc is not None else "the peer closed the connection"
-        )
         # Who leaves without reading all that was sent to it resets the connection.
         has_cut = not self.close_reason and (exc is None or isinstance(exc, ConnectionError))
         has_left = self._has_left or has_cut
+        reason = self.close_reason or (
+            f"connection broke: {exc}" if exc is not None else "the peer closed the connection"
+        )
         self.close_reason = reason
         self._cancel_timer()
         if self._stall_timer is not None:
@@ -572,7 +575,9 @@ class _Outermost:
 
 def peer_text(address: object) -> str:
     """The address of a connection's peer, with the port, for the log."""
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+    if isinstance(address, tuple):
+        return f"{address[0]}:{address[1]}"
+    return f"{UNIX_PEER}{address or ''}"
 
 
 def _prepare(plain: socket.socket) -> None:

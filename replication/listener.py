@@ -21,7 +21,7 @@ With an authority for clients the common name of the certificate's subject is th
 connection begins as (`Link.user`); else it is the one that `from` names for the address, if any. An
 address on which others than this machine can connect, from anywhere, and do something without a
 login or read along, is told in a warning when it is listened on. Without a host an address means
-127.0.0.1.
+127.0.0.1. At a unix socket the rights of its file say who may connect, and no TLS is spoken.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS
 from logweir.replication.session import Parting
+from logweir.replication.unixsocket import SocketFile, mode_of, socket_hint
 from logweir.replication.urls import Url
 
 __all__ = ["Listener", "Service", "bind_hint", "exposure", "server_tls"]
@@ -146,11 +147,12 @@ class _Bound:
     url: Url
     door: _Door
     server: asyncio.Server | SecureServer
+    file: SocketFile | None
 
     @property
     def hosts(self) -> list[str]:
-        """The addresses on which it is bound."""
-        return [one.getsockname()[0] for one in self.server.sockets]
+        """The addresses on which it is bound, none for a unix socket."""
+        return [] if self.file else [one.getsockname()[0] for one in self.server.sockets]
 
 
 class Listener:
@@ -214,33 +216,37 @@ class Listener:
     ) -> Url:
         """Serve one more address. `open_to`: what anybody may do there without a login, "" for
         nothing. Returns it with its real port. Raises `ConfigError`."""
-        door = _Door(url, service, AddressList.of(url), tls)
+        door = _Door(url, service, AddressList.of(url), None if url.socket else tls)
+        file = None
         try:
-            server = await self._serve(door)
+            if url.socket:
+                file = SocketFile(url.socket, mode_of(url))
+            server = await self._serve(door, file)
         except OSError as error:
+            if file is not None:
+                file.remove()
             raise ConfigError(
                 "metrics" if url.scheme == METRICS else "listen",
                 f"{url} cannot be bound: {error.strerror or error}",
-                hint=bind_hint(error),
+                hint=socket_hint(error) if url.socket else bind_hint(error),
             ) from error
-        port: int = server.sockets[0].getsockname()[1]
-        real = replace(url, port=port)
-        bound = _Bound(real, door, server)
+        real = url if file else replace(url, port=server.sockets[0].getsockname()[1])
+        bound = _Bound(real, door, server, file)
         self._bound.append(bound)
-        _log.info("listener.ready", url=str(real), tls=tls is not None)
+        _log.info("listener.ready", url=str(real), tls=door.tls is not None)
         reason = exposure(
             bound.hosts,
             door.addresses,
             open_to,
-            is_encrypted=tls is not None,
+            is_encrypted=door.tls is not None,
             asks_certificates=door.asks_certificates,
         )
         if reason:
             _log.warning("listener.exposed", url=str(real), reason=reason, hint=EXPOSURE_HINT)
         return real
 
-    async def _serve(self, door: _Door) -> asyncio.Server | SecureServer:
-        """Bind an address and accept there. Raises `OSError`."""
+    async def _serve(self, door: _Door, file: SocketFile | None) -> asyncio.Server | SecureServer:
+        """Bind an address, but for a unix socket, which is, and accept there. Raises `OSError`."""
         url = door.url
 
         def link() -> Link:
@@ -252,8 +258,10 @@ class Listener:
                 budget=self.budget,
             )
 
+        loop = asyncio.get_running_loop()
+        if file is not None:
+            return await loop.create_unix_server(link, sock=file.socket, backlog=LISTEN_BACKLOG)
         if door.tls is None:
-            loop = asyncio.get_running_loop()
             return await loop.create_server(link, url.host, url.port, backlog=LISTEN_BACKLOG)
         reception = Reception(
             admits=lambda address, peer: self._admits(door, address, peer),
@@ -265,6 +273,8 @@ class Listener:
     async def close(self, reason: str = _STOPPED) -> None:
         """Accept nothing more, close every connection, wait until all are gone."""
         for bound in self._bound:
+            if bound.file is not None:
+                bound.file.remove()  # first: behind it another one may listen at once
             bound.server.close()
         links = tuple(self._links)
         for link in links:

@@ -1,6 +1,7 @@
 """Addresses of upstreams and listeners.
 
 ``scheme://[user[:password]@]host[:port][/path…][?name=value&…]``
+``scheme://[user[:password]@]unix/:/file[:/path…][?name=value&…]``
 
 Which schemes there are, with their ports, paths and options, say the folders of the protocols
 (`Scheme`); `logweir.replication.protocols` reads addresses of all of them.
@@ -11,6 +12,10 @@ reachable from outside unless it is asked for. Options of every upstream: `tls=1
 `ca=FILE` (trust these certificates and no others), `certificate=FILE`, `key=FILE` (what we show of
 ourselves: see `--tls-client-ca` of servers), `stall=SECONDS` (one that says nothing for so long is
 given up); of every listener: `from` (`logweir.replication.addresses`).
+
+The second form, behind its scheme the one in which Tarantool writes them, means a unix socket. TLS
+is not spoken there, and networks have no meaning; a listener has `mode` instead of `from`
+(`logweir.replication.unixsocket`). A colon in the file's name is written `%3A`.
 """
 
 from __future__ import annotations
@@ -39,13 +44,16 @@ STALL_SECONDS: Final = 30.0
 """An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 _SECONDS_MAX: Final = 1e6
-_OPTIONS: Final = frozenset(("tls", "ca", "certificate", "key", "stall", "name"))
+_SOCKET_OPTIONS: Final = frozenset(("stall", "name"))
+_OPTIONS: Final = _SOCKET_OPTIONS | {"tls", "ca", "certificate", "key"}
 _LISTEN_OPTIONS: Final = frozenset(("from",))
+_LISTEN_SOCKET_OPTIONS: Final = frozenset(("mode",))
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """One address. Its text (`str`) never shows the password."""
+    """One address. Its text (`str`) never shows the password. `socket`: the file of a unix socket;
+    then there is no host, and the port is 0."""
 
     scheme: str
     host: str
@@ -54,12 +62,16 @@ class Url:
     password: str = field(default="", repr=False)
     path: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
+    socket: str = ""
 
     def __str__(self) -> str:
         who = urllib.parse.quote(self.user, safe="") + "@" if self.user else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
         path = "".join("/" + urllib.parse.quote(part, safe="") for part in self.path)
         query = "?" + urllib.parse.urlencode(self.options) if self.options else ""
+        if self.socket:
+            path = f":{path}" if path else ""
+            return f"{self.scheme}://{who}unix/:{urllib.parse.quote(self.socket)}{path}{query}"
         return f"{self.scheme}://{who}{host}:{self.port}{path}{query}"
 
     def option(self, name: str) -> str:
@@ -163,6 +175,7 @@ def _parse(
     form = f"write {scheme.name}://host:{scheme.port}" + "".join(
         f"/{part}" for part in scheme.path_names
     )
+    form += f", or {scheme.name}://unix/:/FILE for a unix socket"
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port
@@ -174,10 +187,16 @@ def _parse(
     if parts.fragment or any(letter.isspace() or letter < " " for letter in text):
         hint = f"{form}, and %20 for a space" if " " in text else form
         raise _refuse(text, origin, "it holds a letter that an address cannot have", hint)
-    host = parts.hostname or default_host
-    if not host:
+    host, rest, file = parts.hostname or default_host, parts.path, ""
+    if host == "unix" and port is None and rest.startswith("/:"):
+        host, port = "", 0
+        name, separator, rest = rest.removeprefix("/:").partition(":")
+        file = urllib.parse.unquote(name)
+        if not file or "\0" in file or (separator and not rest.startswith("/")):
+            raise _refuse(text, origin, "it names no unix socket", form)
+    elif not host:
         raise _refuse(text, origin, "it names no host", form)
-    path = tuple(urllib.parse.unquote(part) for part in parts.path.split("/")[1:])
+    path = tuple(urllib.parse.unquote(part) for part in rest.split("/")[1:])
     if path and path[-1] == "":
         path = path[:-1]
     least = 0 if is_listener else scheme.required
@@ -191,6 +210,7 @@ def _parse(
         password=urllib.parse.unquote(parts.password or ""),
         path=path,
         options=tuple(options),
+        socket=file,
     )
     return url, scheme
 
@@ -201,9 +221,9 @@ def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
     Raises `ConfigError`, in which a password is not shown.
     """
     url, scheme = _parse(text, schemes, origin, "", is_listener=False)
-    if url.port == 0:
+    if url.port == 0 and not url.socket:
         raise _refuse(text, origin, "port 0 cannot be connected to", "name the port")
-    allowed = scheme.options | _OPTIONS
+    allowed = scheme.options | (_SOCKET_OPTIONS if url.socket else _OPTIONS)
     unknown = sorted(key for key, _ in url.options if not _takes(allowed, key))
     if unknown:
         known = ", ".join(sorted(allowed))
@@ -219,16 +239,16 @@ def read_listen_url(text: str, schemes: Schemes, *, origin: str = "argument") ->
     Raises `ConfigError`.
     """
     url, scheme = _parse(text, schemes, origin, "127.0.0.1", is_listener=True)
-    allowed = scheme.listen_options | _LISTEN_OPTIONS
+    allowed = scheme.listen_options | (_LISTEN_SOCKET_OPTIONS if url.socket else _LISTEN_OPTIONS)
     refused = sorted(key for key, _ in url.options if not _takes(allowed, key))
-    plain = f"write {url.scheme}://{url.host}:{url.port}"
+    plain = f"write {Url(url.scheme, url.host, url.port, socket=url.socket)}"
     if url.user or url.password:
         raise _refuse(text, origin, "a listener has no user and no password", plain)
     if url.path and not scheme.listens_with_path:
         raise _refuse(text, origin, f"a listener of {url.scheme} has no path", plain)
     if refused:
         known = f"it has {', '.join(sorted(allowed))}"
-        if refused[0] == "tls":
+        if refused[0] == "tls" and not url.socket:
             known = "give --tls-certificate and --tls-key: they are for every listener"
         message = f"a listener of {url.scheme} has no option {refused[0]!r}"
         raise _refuse(text, origin, message, known)

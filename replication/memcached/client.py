@@ -26,6 +26,7 @@ from logweir.replication.dialer import client_tls
 from logweir.replication.memcached.client_session import ClientSession, Refused, StreamEvent
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.messages import Connect, TapMessage
+from logweir.replication.unixsocket import connect_file
 from logweir.replication.urls import Url, read_url
 
 __all__ = ["TapStream"]
@@ -57,7 +58,10 @@ class TapStream:
         self._is_over = False
         context = client_tls(self.url)
         try:
-            plain = socket.create_connection((self.url.host, self.url.port), CONNECT_SECONDS)
+            if self.url.socket:
+                plain = connect_file(self.url.socket, CONNECT_SECONDS)
+            else:
+                plain = socket.create_connection((self.url.host, self.url.port), CONNECT_SECONDS)
             self._socket = (
                 context.wrap_socket(plain, server_hostname=self.url.host) if context else plain
             )

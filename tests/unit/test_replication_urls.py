@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -33,12 +34,29 @@ from logweir.replication.urls import Url
             Url("synapse", "h", 9092, options=(("http", "a:1"), ("http.p1", "b:2"))),
         ),
         ("tarantool://h?anonymous=1", Url("tarantool", "h", 3301, options=(("anonymous", "1"),))),
+        ("tarantool://unix/:/run/x.sock", Url("tarantool", "", 0, socket="/run/x.sock")),
+        ("tarantool://unix/:x.sock", Url("tarantool", "", 0, socket="x.sock")),
+        ("tarantool://unix:1", Url("tarantool", "unix", 1)),
+        (
+            "tarantool://me:p@unix/:/a%3Ab%20c?stall=3",
+            Url("tarantool", "", 0, "me", "p", options=(("stall", "3"),), socket="/a:b c"),
+        ),
+        (
+            "tap://unix/:/run/x:/space:orders",
+            Url("tap", "", 0, path=("space:orders",), socket="/run/x"),
+        ),
+        ("tank://unix/:/x:/t/3", Url("tank", "", 0, path=("t", "3"), socket="/x")),
+        (
+            "synapse+redis://unix/:/r:/matrix.org",
+            Url("synapse+redis", "", 0, path=("matrix.org",), socket="/r"),
+        ),
     ],
 )
 def test_address_is_read(text: str, url: Url) -> None:
     """Every scheme, its default port and its path."""
     assert parse_url(text) == url
     assert parse_url(text).password == url.password
+    assert parse_url(str(url)) == replace(url, password="")
 
 
 def test_path_with_a_space_is_quoted() -> None:
@@ -71,6 +89,13 @@ def test_path_with_a_space_is_quoted() -> None:
         "tarantool://[::1",
         "synapse+redis://h",
         "memcached://h",
+        "tarantool:///run/x.sock",
+        "tarantool://unix/:",
+        "tarantool://unix/:/x%00y",
+        "tarantool://unix/:/x:/path",
+        "tap://unix/:/x:b",
+        "tarantool://unix/:/x?tls=1",
+        "synapse+redis://unix/:/x",
     ],
 )
 def test_bad_address_is_refused_without_its_password(text: str) -> None:
@@ -100,6 +125,11 @@ def test_listener_is_on_loopback_unless_told() -> None:
         ("synapse+redis://h/s", "cannot be listened on", "tarantool, tank, tap, memcached"),
         ("127.0.0.1:3301", "does not begin with a scheme", "write tarantool://127.0.0.1:3301,"),
         ("", "does not begin with a scheme", "write tarantool://host,"),
+        ("tarantool://unix/:/x?from=::1", "no option 'from'", "it has mode"),
+        ("tarantool://unix/:/x?tls=1", "no option 'tls'", "it has mode"),
+        ("tarantool://h?mode=600", "no option 'mode'", "it has from"),
+        ("tarantool://u@unix/:/x", "no user", "write tarantool://unix/:/x"),
+        ("tarantool:///x", "its path does not fit", "tarantool://unix/:/FILE for a unix socket"),
         ("http://h", "the scheme is not known", "can be listened on: tarantool, tank"),
     ],
 )

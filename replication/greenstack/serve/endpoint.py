@@ -66,7 +66,7 @@ from logweir.replication.greenstack.wire.messages import (
     encode_buckets,
     encode_opened,
 )
-from logweir.replication.link import Link
+from logweir.replication.link import UNIX_PEER, Link
 from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
@@ -161,7 +161,7 @@ def _report(job: Job) -> None:
 
 
 def _is_loopback(peer: str) -> bool:
-    return peer.startswith(("127.", "::1:"))
+    return peer.startswith(("127.", "::1:", UNIX_PEER))
 
 
 class Conversation:

@@ -402,6 +402,7 @@ class SynapseRedisSource(_Upstream):
         client = redis.Redis(
             host=self._url.host,
             port=self._url.port,
+            unix_socket_path=self._url.socket or None,
             username=self._url.user or None,
             password=self._url.password or None,
             ssl=self._url.flag("tls"),

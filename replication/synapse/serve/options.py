@@ -49,6 +49,8 @@ def read_options(url: Url) -> Options:
         if wanted != "D3":
             raise ConfigError("http", "only D3 fetches missed rows", hint="add dialect=D3")
         where = read_listen_url(f"synapse://{address}", SCHEMES, origin="http")
+        if where.socket:
+            raise ConfigError("http", f"{address!r} is a unix socket", hint="give HOST:PORT")
         port = where.port if urllib.parse.urlsplit(f"//{address}").port is not None else 0
         taken = tuple(one for one in url.options if one[0] == "from")  # as beside it
         http = Url("synapse+http", where.host, port, options=taken)

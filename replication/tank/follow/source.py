@@ -77,7 +77,7 @@ class TankSource:
         self._fetch_bytes = fetch_bytes
         self._wait_ms = wait_ms
         options = tuple(one for one in url.options if one[0] not in ("topics", "skip"))
-        self._broker = Url(url.scheme, url.host, url.port, options=options)
+        self._broker = Url(url.scheme, url.host, url.port, options=options, socket=url.socket)
         self._claims = names or Names()
         self._name = url.option("name")
         self._topic = url.path[0] if url.path else ""
