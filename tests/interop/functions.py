@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["add", "count", "fail", "two"]
+__all__ = ["add", "back", "count", "fail", "two"]
 
 
 def add(left: int, right: int) -> int:
     return left + right
+
+
+def back(value: object) -> object:
+    return value
 
 
 def two() -> tuple[int, str]:

@@ -14,6 +14,7 @@ from interop.serving import Serving
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
+from logweir.wal.mp import pack
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
 tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")
@@ -151,3 +152,22 @@ def test_one_bad_request_of_a_run_fails_alone(serving: Serving) -> None:
         assert answers[5].body[0x30] == [[5, "row 5"]]
     assert serving.log.get("orders", 3) == (3, "again")
     assert serving.log.vclock[1] == before + 18 + 19
+
+
+def test_what_call_does_otherwise_than_lua(serving: Serving) -> None:
+    """Bytes stay bytes, and what a function does not take is refused."""
+    users.grant(serving.log, "guest", Privilege.EXECUTE, users.Target("universe"))
+    with RawClient(serving.port) as client:
+        answer = client.ask_raw(10, pack({0x22: "back", 0x21: [b"\xff"]}))
+        assert answer.body[0x30] == [b"\xff"]
+        error = client.ask_raw(10, pack({0x22: "back", 0x21: [1, 2]})).error()
+        assert error.code == 32
+        assert "2 were given" in error.message
+
+
+def test_eval_says_that_it_is_switched_off(tmp_path: Path) -> None:
+    """And nothing of grants, which would not help."""
+    with Serving(tmp_path / "store", guest="all") as server, RawClient(server.port) as client:
+        error = client.ask_raw(8, pack({0x27: "return 1", 0x21: []})).error()
+        assert error.code == 42
+        assert "EVAL is switched off" in error.message
