@@ -116,7 +116,8 @@ class TapStream:
     def _exchange(self) -> None:
         """Send what is to be sent, and wait for something."""
         try:
-            self._socket.sendall(self._session.data_to_send())
+            if data := self._session.data_to_send():  # at a unix socket even none would fail
+                self._socket.sendall(data)
             data = self._socket.recv(_READ_BYTES)
         except OSError as error:
             raise Unreachable(
