@@ -91,6 +91,17 @@ class KvClient:
             answers.append(answer)
         raise AssertionError("the server closed the connection")
 
+    def statistics(self, group: bytes = b"") -> dict[str, str]:
+        """Those of a group, which the server has to know."""
+        self.send(Packet(Opcode.STAT, group))
+        found: dict[str, str] = {}
+        while (answer := self.receive()) is not None:
+            assert answer.status == 0, group
+            if not answer.key:
+                return found
+            found[answer.key.decode()] = answer.value.decode()
+        raise AssertionError("the server closed the connection")
+
     def stream(self, connect: Connect, *, acknowledge: bool = True) -> Iterator[TapMessage]:
         """The messages of a stream, each acknowledged when the next one is asked for."""
         self.socket.sendall(encode_connect(connect))

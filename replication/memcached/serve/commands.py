@@ -168,8 +168,8 @@ class Executor:
     """Runs commands on a bucket.
 
     `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
-    done at once; `stats`: name and text of the statistics of a group. `big_endian_producer`: see
-    `decode_tap`.
+    done at once; `stats`: name and text of the statistics of a group, None: there is none.
+    `big_endian_producer`: see `decode_tap`.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Executor:
         items: ItemStore,
         now: float,
         *,
-        stats: Callable[[bytes], list[tuple[bytes, bytes]]] = lambda group: [],
+        stats: Callable[[bytes], list[tuple[bytes, bytes]] | None] = lambda group: None,
         flush_later: Callable[[float | None], None] = lambda at: None,
         big_endian_producer: bool = False,
     ) -> None:
@@ -252,6 +252,8 @@ class Executor:
 
     def _stat(self, request: Packet) -> bytes:
         rows = self._stats(request.key)
+        if rows is None:
+            raise Failed(Status.NOT_FOUND)
         packets = [encode_answer(request, key=name, value=text) for name, text in rows]
         return b"".join(packets) + encode_answer(request)
 

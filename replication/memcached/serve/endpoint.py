@@ -44,7 +44,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
-from logweir.replication.memcached.serve.commands import READS, STATE_CHANGES, Executor
+from logweir.replication.memcached.serve.commands import READS, STATE_CHANGES, Executor, Failed
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import (
@@ -54,6 +54,7 @@ from logweir.replication.memcached.serve.runs import (
     look_all,
     packets_of,
 )
+from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.server_session import (
     Acknowledged,
     Authenticated,
@@ -121,7 +122,7 @@ class TapService:
             credentials=StoreCredentials(shared),
         )
         self.must_login = must_login
-        self.started_at = self.now()
+        self.statistics = Statistics(shared.log, self.settings.version, shared.options.clock)
         self.streams: dict[Conversation, Streaming] = {}
         self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
@@ -131,6 +132,7 @@ class TapService:
 
     def begin(self, link: Link) -> Conversation:
         """See `logweir.replication.listener.Service`."""
+        self.statistics.opened()
         return Conversation(self, link)
 
     def refusal(self, reason: str) -> bytes:
@@ -289,9 +291,12 @@ class Conversation:
                         self.streaming.answered()
                 case Authenticated():
                     self.link.know()
+                    self.service.statistics.login(failed=False)
                     self._login(event.user)
-                case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
-                    self.session.end("too many failed logins from there")
+                case LoginFailed():
+                    self.service.statistics.login(failed=True)
+                    if self.service.shared.logins.failed(self.link, event.user):
+                        self.session.end("too many failed logins from there")
                 case Connected():
                     self._connect(event)
                 case Deregister():
@@ -305,6 +310,7 @@ class Conversation:
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         self._waiting.clear()
+        self.service.statistics.closed()
         self.service.wait_no_more(self)
         if self.streaming is not None:
             self.streaming.closed(reason)
@@ -410,6 +416,7 @@ class Conversation:
             self._submit(event, pending)
         else:
             shared.metrics.answered("tap", _count(event.requests), 0)
+            self.service.statistics.answered(event.requests, answers)
             self.session.answer(event.slot, answers)
         if expired:
             shared.submit(removal(self.bucket, expired, self.service.now), _report)
@@ -476,6 +483,7 @@ class Conversation:
             run.answers += b"".join(_refusals(run.rest, Status.TEMPORARY_FAILURE))
         else:
             metrics.answered("tap", _count(event.requests), 0)
+        self.service.statistics.answered(event.requests, run.answers)
         self.session.answer(event.slot, run.answers)
         if self._waiting:
             self.look()
@@ -492,6 +500,7 @@ class Conversation:
         if not self.link.is_open:
             return
         if run.answers:
+            self.service.statistics.answered((), run.answers)
             self.session.answer_part(run.event.slot, run.answers)
             run.answers = b""
             self.link.flush()
@@ -528,21 +537,12 @@ class Conversation:
             loop = self.link.gone.get_loop()
             loop.call_soon_threadsafe(flushes.wait, name, at)
 
-    def _stats(self, group: bytes) -> list[tuple[bytes, bytes]]:
-        if group:
-            return []
-        log = self.service.shared.log
-        space = log.schema.space(self.bucket.space_id)
-        return [
-            (b"pid", b"%d" % os.getpid()),
-            (b"uptime", b"%d" % (self.service.now() - self.service.started_at)),
-            (b"time", b"%d" % self.service.now()),
-            (b"version", self.service.settings.version),
-            (b"bucket", self.bucket.name.encode()),
-            (b"space_id", b"%d" % space.id),
-            (b"signature", b"%d" % log.applied.signature),
-            (b"tap_streams", b"%d" % len(self.service.streams)),
-        ]
+    def _stats(self, group: bytes) -> Stats | None:
+        if group == b"reset" and not self.may(Privilege.WRITE):
+            raise Failed(Status.AUTH_ERROR)
+        streams = [one.status() for one in tuple(self.service.streams.values())]
+        own = [one for one in streams if one["of"] == self.place]
+        return self.service.statistics.tell(group, self.bucket, own)
 
     # --- streams ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ ctypedef unsigned char* Target
 
 cdef Py_ssize_t _RUN_STOP, _RUN_CHANGES
 cdef Py_ssize_t _AT, _USED, _COUNT, _NOW
+cdef Py_ssize_t _TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER, _TALLY_WIDTH, _REQUEST
 cdef Py_ssize_t _DONE, _NEED_STATE, _NO_ROOM, _ODD
 cdef Py_ssize_t _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT
 cdef Py_ssize_t _TOUCH, _NOOP
@@ -76,3 +77,6 @@ cpdef Py_ssize_t statements(
 cpdef Py_ssize_t answers(
     bytes data, Py_ssize_t stop, u64[::1] numbers, u64[::1] results, bytes made,
     bytearray out) except? -2
+
+@cython.locals(raw=Source, count=Py_ssize_t, row=Py_ssize_t, status=Py_ssize_t, column=Py_ssize_t)
+cpdef Py_ssize_t tally(bytes data, Py_ssize_t at, Py_ssize_t stop, u64[::1] counts) except? -2

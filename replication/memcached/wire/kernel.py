@@ -41,6 +41,11 @@ RUN_STOP, RUN_CHANGES = range(2)
 # What `statements` and `answers` are given and write.
 AT, USED, COUNT, NOW = range(4)
 
+# What `tally` counts of each opcode: requests, those of them with a CAS, answers by status, and
+# those with any further status.
+TALLY_REQUESTS, TALLY_CAS, TALLY_ANSWERS, TALLY_OTHER = 0, 1, 2, 8
+TALLY_WIDTH = 9
+
 # How they ended.
 DONE, NEED_STATE, NO_ROOM, ODD = range(4)
 
@@ -52,6 +57,8 @@ _RUN_STOP, _RUN_CHANGES = range(2)
 _AT, _USED, _COUNT, _NOW = range(4)
 _DONE, _NEED_STATE, _NO_ROOM, _ODD = range(4)
 _ITEM_BYTES = ITEM_BYTES
+_TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER = 0, 1, 2, 8
+_TALLY_WIDTH = TALLY_WIDTH
 _WIDTH, _RESULTS = WIDTH, RESULTS
 
 # Kinds of requests: but for the last those of replication.bucketchange.
@@ -68,6 +75,7 @@ _NEVER = 0xFFFF_FFFF  # expiry of a counter that is not to be made
 _COMPUTED, _ROW_REPLACE, _ROW_DELETE = 4, 3, 5
 _REFUSED, _INTERNAL = 1, 0x84
 _HEADER = 24
+_REQUEST = 0x80  # the first byte of a header
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
 _STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
 _ACTIVE = 1
@@ -427,3 +435,27 @@ def answers(
     numbers[_USED] = said
     numbers[_COUNT] = number
     return how
+
+
+def tally(data: bytes, at: int, stop: int, counts: Table) -> int:
+    """Count the requests, or the answers, of `data` from `at` to `stop` in `counts`:
+    `TALLY_WIDTH` numbers for each opcode. Returns how many there were."""
+    raw = data
+    count = 0
+    if len(counts) < 256 * TALLY_WIDTH or at < 0 or stop > len(data):
+        raise IndexError("tally: a table is too short")
+    while at < stop:
+        if stop - at < _HEADER or bucket.load4(raw, at + 8) > stop - at - _HEADER:
+            raise IndexError("tally: a part of a packet")
+        row = raw[at + 1] * _TALLY_WIDTH
+        if raw[at] == _REQUEST:
+            counts[row + _TALLY_REQUESTS] += 1
+            if bucket.load4(raw, at + 16) or bucket.load4(raw, at + 20):
+                counts[row + _TALLY_CAS] += 1
+        else:
+            status = bucket.load2(raw, at + 6)
+            column = _TALLY_ANSWERS + status
+            counts[row + (column if column < _TALLY_OTHER else _TALLY_OTHER)] += 1
+        at += _HEADER + bucket.load4(raw, at + 8)
+        count += 1
+    return count

@@ -1,0 +1,248 @@
+"""What STAT tells: counts of what a listener answered, and groups of them by name. No I/O.
+
+=========  =========================================================================================
+group      what
+=========  =========================================================================================
+(none)     the general ones of memcached that mean something here, and ours: bucket, space_id,
+           signature (position of the log), tap_streams
+settings   how it is set
+items      the items of the bucket, as those of slab 1
+slabs      counts of slab 1, which is everything
+reset      nothing; counts begin anew
+vbucket    vb_N: active, replica, pending or dead
+tap        ep_tap_count, and of each stream eq_tapq:NAME:type, connected, ack_log_size (packets that
+           are not acknowledged), rec_fetched (packets sent)
+=========  =========================================================================================
+
+Any other group: 01. Requests are counted when they are answered. Names and what they count:
+memcached 1.6.18, observed; vbucket and tap: ep-engine 1.8.1. Not as there: a counter that INCREMENT
+makes is a hit and not in total_items; cas_hits, cas_misses and cas_badval count SET alone.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
+from logweir.replication.bucket.store import Bucket, ViewItems
+from logweir.replication.memcached.serve.runs import RequestRun
+from logweir.replication.memcached.wire import kernel
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.store.log import Log
+
+__all__ = ["Statistics", "Stats"]
+
+Stats = list[tuple[bytes, bytes]]
+"""Names and texts."""
+
+_GETS: Final = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ)
+_SETS: Final = (Opcode.SET, Opcode.SETQ)
+_STORES: Final = (
+    *_SETS,
+    *(Opcode.ADD, Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ),
+    *(Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ),
+)
+_DELETES: Final = (Opcode.DELETE, Opcode.DELETEQ)
+_INCREMENTS: Final = (Opcode.INCREMENT, Opcode.INCREMENTQ)
+_DECREMENTS: Final = (Opcode.DECREMENT, Opcode.DECREMENTQ)
+_TOUCHES: Final = (Opcode.TOUCH, Opcode.GAT, Opcode.GATQ, Opcode.GATK, Opcode.GATKQ)
+_OF_SLABS: Final = frozenset(
+    (
+        *(b"get_hits", b"cmd_set", b"delete_hits", b"incr_hits", b"decr_hits"),
+        *(b"cas_hits", b"cas_badval", b"touch_hits"),
+    )
+)
+
+
+class Statistics:
+    """The counts of one listener. `version`: what VERSION is answered; `clock`: Unix seconds."""
+
+    def __init__(self, log: Log, version: bytes, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._version = version
+        self._clock = clock
+        self._started_at = clock()
+        self._connections = 0
+        self._connections_made = 0
+        self._logins = 0
+        self._failed_logins = 0
+        self._counts = _nothing()
+
+    def opened(self) -> None:
+        """A client has come."""
+        self._connections += 1
+        self._connections_made += 1
+
+    def closed(self) -> None:
+        """A client has gone."""
+        self._connections -= 1
+
+    def login(self, *, failed: bool) -> None:
+        """Somebody said who it is."""
+        self._logins += 1
+        self._failed_logins += failed
+
+    def answered(self, requests: Iterable[Packet | RequestRun], answers: bytes) -> None:
+        """These requests got these answers, quiet ones perhaps none."""
+        counts = self._counts
+        for request in requests:
+            if isinstance(request, RequestRun):
+                kernel.tally(request.data, request.start, request.stop, counts)
+            else:
+                row = request.opcode * kernel.TALLY_WIDTH
+                counts[row + kernel.TALLY_REQUESTS] += 1
+                counts[row + kernel.TALLY_CAS] += request.cas != 0
+        kernel.tally(answers, 0, len(answers), counts)
+
+    def tell(
+        self, group: bytes, bucket: Bucket, streams: Sequence[Mapping[str, Any]]
+    ) -> Stats | None:
+        """The statistics of that group; None: there is no such group. `bucket`: of the client;
+        `streams`: out of it, as `TapService.status` has them."""
+        match group:
+            case b"":
+                return [*self._of_bucket(bucket, len(streams)), *self._general()]
+            case b"settings":
+                return _settings()
+            case b"slabs":
+                told = [(name, text) for name, text in self._general() if name in _OF_SLABS]
+                return [*((b"1:" + name, text) for name, text in told), (b"active_slabs", b"1")]
+            case b"reset":
+                self._reset()
+                return []
+            case b"items":
+                number = b"%d" % self._log.count(bucket.space_id)
+                return [(b"items:1:number", number), (b"items:1:evicted", b"0")]
+            case b"vbucket":
+                return self._of_vbuckets(bucket)
+            case b"tap":
+                return _of_streams(streams)
+        return None
+
+    def _reset(self) -> None:
+        """Begin anew, but for the connections that are there."""
+        self._counts = _nothing()
+        self._connections_made = self._logins = self._failed_logins = 0
+
+    def _of_bucket(self, bucket: Bucket, streams: int) -> Stats:
+        log, now = self._log, self._clock()
+        return [
+            (b"version", self._version),
+            (b"bucket", bucket.name.encode()),
+            *_numbers(
+                pid=os.getpid(),
+                uptime=int(now - self._started_at),
+                time=int(now),
+                pointer_size=64,
+                space_id=bucket.space_id,
+                signature=log.applied.signature,
+                tap_streams=streams,
+                curr_items=log.count(bucket.space_id),
+            ),
+        ]
+
+    def _of_vbuckets(self, bucket: Bucket) -> Stats:
+        with self._log.read_view() as view:
+            states = ViewItems(bucket, view).states()
+        return [
+            (b"vb_%d" % vbucket, state.name.lower().encode())
+            for vbucket, state in sorted(states.items())
+        ]
+
+    def _general(self) -> Stats:
+        """What was counted, under memcached's names."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        gets, hits = self._asked(_GETS), self._told(_GETS, Status.SUCCESS)
+        touches, touched = self._asked(_TOUCHES), self._told(_TOUCHES, Status.SUCCESS)
+        missed = self._told(_SETS, Status.NOT_FOUND)
+        changed = self._told(_SETS, Status.EXISTS)
+        with_cas = sum(self._of(opcode, kernel.TALLY_CAS) for opcode in _SETS)
+        return [
+            (b"rusage_user", b"%.6f" % used.ru_utime),
+            (b"rusage_system", b"%.6f" % used.ru_stime),
+            *_numbers(
+                max_connections=CONNECTIONS,
+                curr_connections=self._connections,
+                total_connections=self._connections_made,
+                cmd_get=gets,
+                cmd_set=self._asked(_STORES),
+                cmd_flush=self._asked((Opcode.FLUSH, Opcode.FLUSHQ)),
+                cmd_touch=touches,
+                get_hits=hits,
+                get_misses=gets - hits,
+                delete_misses=self._told(_DELETES, Status.NOT_FOUND),
+                delete_hits=self._done(_DELETES),
+                incr_misses=self._told(_INCREMENTS, Status.NOT_FOUND),
+                incr_hits=self._done(_INCREMENTS),
+                decr_misses=self._told(_DECREMENTS, Status.NOT_FOUND),
+                decr_hits=self._done(_DECREMENTS),
+                cas_misses=missed,
+                cas_hits=max(with_cas - missed - changed, 0),
+                cas_badval=changed,
+                touch_hits=touched,
+                touch_misses=touches - touched,
+                store_too_large=self._told(_STORES, Status.TOO_BIG),
+                auth_cmds=self._logins,
+                auth_errors=self._failed_logins,
+                limit_maxbytes=0,
+                accepting_conns=1,
+                threads=1,
+                total_items=self._done(_STORES),
+                evictions=0,
+            ),
+        ]
+
+    def _of(self, opcode: Opcode, column: int) -> int:
+        return self._counts[opcode * kernel.TALLY_WIDTH + column]
+
+    def _asked(self, opcodes: Sequence[Opcode]) -> int:
+        return sum(self._of(opcode, kernel.TALLY_REQUESTS) for opcode in opcodes)
+
+    def _told(self, opcodes: Sequence[Opcode], status: Status) -> int:
+        """Answers with that status, one of the first six."""
+        return sum(self._of(opcode, kernel.TALLY_ANSWERS + status) for opcode in opcodes)
+
+    def _done(self, opcodes: Sequence[Opcode]) -> int:
+        """Requests that were not answered with a failure."""
+        failures = range(kernel.TALLY_ANSWERS + 1, kernel.TALLY_WIDTH)
+        failed = sum(self._of(opcode, column) for opcode in opcodes for column in failures)
+        return self._asked(opcodes) - failed
+
+
+def _numbers(**counts: int) -> Stats:
+    return [(name.encode(), b"%d" % count) for name, count in counts.items()]
+
+
+def _nothing() -> array[int]:
+    return array("Q", bytes(8 * 256 * kernel.TALLY_WIDTH))
+
+
+def _settings() -> Stats:
+    words = {
+        "evictions": "off",
+        "cas_enabled": "yes",
+        "flush_enabled": "yes",
+        "binding_protocol": "binary",
+        "auth_enabled_sasl": "yes",
+    }
+    numbers = _numbers(
+        maxbytes=0, maxconns=CONNECTIONS, verbosity=0, num_threads=1, item_size_max=TAP_VALUE_BYTES
+    )
+    return numbers + [(name.encode(), text.encode()) for name, text in words.items()]
+
+
+def _of_streams(streams: Sequence[Mapping[str, Any]]) -> Stats:
+    found = [(b"ep_tap_count", b"%d" % len(streams))]
+    for stream in streams:
+        head = b"eq_tapq:%s:" % stream["name"].encode()
+        found += [
+            (head + b"type", b"producer"),
+            (head + b"connected", b"true" if stream["peer"] else b"false"),
+            (head + b"ack_log_size", b"%d" % stream["unacknowledged"]),
+            (head + b"rec_fetched", b"%d" % stream["sent_packets"]),
+        ]
+    return found

@@ -1,0 +1,82 @@
+"""STAT: the groups that programs ask for. Counts: see `test_tap_memcached`."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import bmemcached
+import pytest
+
+from interop.kvclient import KvClient, store
+from interop.serving import Serving
+from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.protocols import parse_listen_url
+from logweir.replication.service import users
+
+
+def test_groups_are_those_that_are_known(tmp_path: Path) -> None:
+    """`settings`, `items`, `slabs`, `vbucket`, `tap`; 01 for another, as memcached says."""
+    listen = [parse_listen_url("tap://:0/b")]
+    with (
+        Serving(tmp_path / "s", listen=listen, guest="all") as server,
+        KvClient(server.port) as client,
+        KvClient(server.port) as consumer,
+    ):
+        settings = client.statistics(b"settings")
+        assert (settings["maxconns"], settings["evictions"]) == (str(CONNECTIONS), "off")
+        assert (settings["cas_enabled"], settings["flush_enabled"]) == ("yes", "yes")
+        assert settings["item_size_max"] == str(TAP_VALUE_BYTES)
+        assert client.ask(store(b"k"), Packet(Opcode.GET, b"k"))[1].status == 0
+        assert client.statistics(b"items") == {"items:1:number": "1", "items:1:evicted": "0"}
+        slabs = client.statistics(b"slabs")
+        assert (slabs["active_slabs"], slabs["1:get_hits"], slabs["1:cmd_set"]) == ("1", "1", "1")
+        dead = Packet(Opcode.SET_VBUCKET, extras=struct.pack(">I", 4), vbucket=7)
+        assert client.ask(dead)[0].status == 0
+        assert client.statistics(b"vbucket") == {"vb_0": "active", "vb_7": "dead"}
+        assert client.statistics(b"tap") == {"ep_tap_count": "0"}
+        stream = consumer.stream(Connect(b"feed", Option.SUPPORT_ACK))
+        next(stream)
+        told = client.statistics(b"tap")
+        assert (told["ep_tap_count"], told["eq_tapq:feed:type"]) == ("1", "producer")
+        assert told["eq_tapq:feed:connected"] == "true"
+        assert int(told["eq_tapq:feed:rec_fetched"]) > 0
+        assert client.statistics()["curr_connections"] == "2"
+        for group in (b"conns", b"foo", b"settingsx", b"detail", b"Reset"):
+            (answer,) = client.ask(Packet(Opcode.STAT, group))
+            assert answer.status == Status.NOT_FOUND, group
+
+
+@pytest.mark.parametrize("guest", ["read", "write"])
+def test_counts_begin_anew_for_who_may_write(tmp_path: Path, guest: str) -> None:
+    """And for nobody else. Logins are counted, failed ones too."""
+    listen = [parse_listen_url("tap://:0/b")]
+    with Serving(tmp_path / "s", listen=listen, guest=guest) as server:
+        users.add_user(server.log, "ada", password="lovelace")
+        with KvClient(server.port) as client:
+            (reset,) = client.ask(Packet(Opcode.STAT, b"reset"))
+            assert reset.status == (0 if guest == "write" else Status.AUTH_ERROR)
+            for password in (b"wrong", b"lovelace"):
+                client.ask(Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ada\0" + password))
+        with KvClient(server.port) as client:
+            told = client.statistics()
+            assert (told["auth_cmds"], told["auth_errors"]) == ("2", "1")
+
+
+def test_a_real_python_client_finds_what_it_asks_for(tmp_path: Path) -> None:
+    """What the own tests of python-binary-memcached look for, and those of memcached."""
+    listen = [parse_listen_url("tap://:0/b")]
+    with Serving(tmp_path / "s", listen=listen, guest="all") as server:
+        place = f"127.0.0.1:{server.port}"
+        client = bmemcached.Client((place,))
+        try:
+            assert client.set("k", "v")
+            wanted = {"": "pid", "settings": "verbosity", "slabs": "1:get_hits"}
+            for group, name in wanted.items():
+                assert name in client.stats(group or None)[place]
+            assert client.flush_all()
+            assert client.stats()[place]["cmd_flush"] == b"1"
+        finally:
+            client.disconnect_all()
