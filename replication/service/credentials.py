@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from logweir.errors import RequestError
 from logweir.replication.logs import get_logger
-from logweir.replication.service.access import GUEST_ID
+from logweir.replication.service.access import GUEST_ID, User
 from logweir.replication.service.sasl import MECHANISMS
 from logweir.replication.service.shared import Shared
 from logweir.replication.service.verifiers import (
@@ -38,10 +38,13 @@ class StoreCredentials:
         except RequestError:
             return ""
 
-    def mechanisms(self) -> Sequence[str]:
-        log = self._shared.log
+    def users(self) -> list[User]:
+        """Those who have a password."""
         everybody = self._shared.directory.users()
-        users = [user for user in everybody if user.kept and user.id != GUEST_ID]
+        return [user for user in everybody if user.kept and user.id != GUEST_ID]
+
+    def mechanisms(self) -> Sequence[str]:
+        log, users = self._shared.log, self.users()
         whole = users and all(find_cram(log, user.name, user.kept) for user in users)
         return MECHANISMS if whole else ("PLAIN",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import bmemcached
 import pytest
 
 from interop.kvclient import KvClient, store
@@ -65,3 +66,32 @@ def test_users_made_elsewhere_come_in_by_plain_first(tmp_path: Path) -> None:
             assert offered(client) == ["PLAIN"]
             assert log_in(client, "CRAM-MD5", "lovelace") == Status.AUTH_ERROR
             assert log_in(client, "PLAIN", "lovelace") == Status.AUTH_ERROR
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP])
+def test_sasl_is_not_known_where_nobody_can_log_in(tmp_path: Path, opcode: Opcode) -> None:
+    """Where guests may come in, as in a memcached without it. It is as soon as somebody has a
+    password, for who comes then; and where guests may not, whoever there is."""
+    key = b"" if opcode == Opcode.SASL_LIST_MECHS else b"PLAIN"
+    asked = Packet(opcode, key, b"\0ada\0lovelace" if key else b"")
+    known = Status.AUTH_ERROR if key else Status.SUCCESS
+    with serve(tmp_path / "open", guest="read") as server:
+        with KvClient(server.port) as client:
+            answers = client.ask(asked, Packet(Opcode.GET, b"k"))
+            assert [one.status for one in answers] == [Status.UNKNOWN_COMMAND, Status.NOT_FOUND]
+        users.add_user(server.log, "byron", password="childe")
+        with KvClient(server.port) as client:
+            assert client.ask(asked)[0].status == known
+    with serve(tmp_path / "shut", guest="none") as server, KvClient(server.port) as client:
+        assert client.ask(asked)[0].status == known
+
+
+def test_a_client_with_a_password_works_with_a_server_that_has_no_users(tmp_path: Path) -> None:
+    """python-binary-memcached, which says who it is first."""
+    with serve(tmp_path / "s", guest="write") as server:
+        client = bmemcached.Client((f"127.0.0.1:{server.port}",), "ada", "lovelace")
+        try:
+            assert client.set("k", "v")
+            assert client.get("k") == "v"
+        finally:
+            client.disconnect_all()

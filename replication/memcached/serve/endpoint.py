@@ -9,7 +9,8 @@ A client begins as guest in the listener's bucket; SASL makes it another user, a
 bucket of that name where there is one; SELECT_BUCKET changes it. Reading, writing and takeover (to
 change states of vbuckets) need privileges on the bucket's space: status 20 without. Where guest may
 not even read the listener's bucket, or the listener says so, SASL is required: see
-`memcached.server_session`.
+`memcached.server_session`. Where it is not, and no user has a password, it is not known (81):
+clients that are configured with a user carry on then.
 
 Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
 changes are streamed; every command on it gets status 83.
@@ -27,6 +28,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -116,11 +118,9 @@ class TapService:
             names = NamedStreams(shared.log, shared.retention, shared.options.clock)
         self.names = names
         make_space(shared.log)
-        self.settings = Settings(
-            version=f"1.6.18-logweir-{VERSION}".encode(),
-            random=os.urandom,
-            credentials=StoreCredentials(shared),
-        )
+        self.credentials = StoreCredentials(shared)
+        version = f"1.6.18-logweir-{VERSION}".encode()
+        self.settings = Settings(version, os.urandom, self.credentials)
         self.must_login = must_login
         self.statistics = Statistics(shared.log, self.settings.version, shared.options.clock)
         self.streams: dict[Conversation, Streaming] = {}
@@ -249,10 +249,11 @@ class Conversation:
         self._let_in_at: tuple[int, int, int | str] = -1, GUEST_ID, ""
         if link.user:
             self._login(link.user)
-        must_login = service.must_login or self._is_closed_to_guests()
-        self.session = ServerSession(
-            service.settings, link.time(), must_login=must_login and not link.user
-        )
+        must_login = (service.must_login or self._is_closed_to_guests()) and not link.user
+        settings = service.settings
+        if not must_login and not service.credentials.users():
+            settings = replace(settings, credentials=None)
+        self.session = ServerSession(settings, link.time(), must_login=must_login)
         self.streaming: Streaming | None = None
         self._unfinished = 0
         self._unanswered = Unanswered(link, TAP_PIPELINE_BYTES)
