@@ -21,8 +21,9 @@ Starved        the client of a stream gives no credit for too long
 
 SASL: a request with a mechanism begins, one without goes on. A challenge of the server has status
 Success, as the reference has it, and SCRAM's last word of the server is one, which the client
-answers with nothing. The mechanisms' names of the 2017 code, without the last hyphen, are taken
-too. A failed HELLO or SASL_AUTH is answered with a table nevertheless: the libraries insist.
+answers with nothing. SCRAM is offered, and taken, under the names of the 2017 code too, which
+have no last hyphen. A failed HELLO or SASL_AUTH is answered with a table nevertheless: the
+libraries insist.
 
 KEEPALIVE: Success, then a quiet NOOP of ours so often; 0 minutes end that. A response to nothing is
 passed over and counted. Ends: what breaks `codec`, after a NOTICE where those were asked for; a
@@ -100,9 +101,9 @@ _OPAQUE_MAX: Final = 0xFFFFFFFF
 _RANGES_MAX: Final = 4096
 _ROWS_MAX: Final = 1 << 20  # what is pushed at a time has fewer frames
 _NAMES_OF_2017: Final = {
-    "SCRAM-SHA1": "SCRAM-SHA-1",
-    "SCRAM-SHA256": "SCRAM-SHA-256",
     "SCRAM-SHA512": "SCRAM-SHA-512",
+    "SCRAM-SHA256": "SCRAM-SHA-256",
+    "SCRAM-SHA1": "SCRAM-SHA-1",
 }
 
 
@@ -416,7 +417,9 @@ class ServerSession(BaseSession[Event]):
         self.features = frozenset(features)
         self.is_open = True
         settings = self._settings
-        mechanisms = " ".join(settings.mechanisms)
+        offered = settings.mechanisms
+        older = [name for name, known in _NAMES_OF_2017.items() if known in offered]
+        mechanisms = " ".join((*offered, *older))
         answer = HelloAnswer(settings.agent, settings.version, mechanisms, features)
         self._answered(frame, Status.SUCCESS, answer.encode(), events)
         events.append(Greeted(hello.agent, hello.version))

@@ -47,6 +47,14 @@ def test_nothing_but_hello_before_hello() -> None:
     assert server.status(Frame(Opcode.NOOP)) == Status.SUCCESS
 
 
+def test_scram_is_offered_under_both_its_names() -> None:
+    """Also with the spelling of the 2017 code, whose client looks for no other."""
+    server = Server("SCRAM-SHA-512", "SCRAM-SHA-1", "PLAIN", hello=False, plain=False)
+    (answer,) = server.ask(Frame(Opcode.HELLO, payload=Hello("a", "1").encode()))
+    offered = HelloAnswer.decode(answer.payload).mechanisms
+    assert offered.split() == ["SCRAM-SHA-512", "SCRAM-SHA-1", "SCRAM-SHA512", "SCRAM-SHA1"]
+
+
 def test_features_are_those_that_both_know() -> None:
     """What the client asks beyond is not in the answer."""
     server = Server(hello=False)
