@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +331,18 @@ def test_a_server_without_the_extension_is_told(tmp_path: Path) -> None:
         follower.wait(lambda: runner.status.state == SourceState.STOPPED)
         assert "does not offer change streams" in runner.status.last_error
         assert "demo" in runner.status.last_error
+
+
+def test_a_follower_whose_server_ends_is_told_only_that(tmp_path: Path) -> None:
+    """Nothing that it asked for was under way: there is nothing whose end is not known."""
+    with ExitStack() as stack:
+        with serve(tmp_path / "a") as server:
+            follower = stack.enter_context(follow(tmp_path / "b", server.port))
+            runner = follower.server.runners[0]
+            follower.wait(lambda: runner.status.state == SourceState.FOLLOWING)
+        follower.wait(lambda: runner.status.state == SourceState.WAITING)
+        assert runner.status.last_error
+        assert "whether" not in runner.status.last_error
 
 
 @contextmanager

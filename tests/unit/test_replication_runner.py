@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from logweir.errors import SourceStopped, Unreachable
 from logweir.replication.metrics import Metrics
-from logweir.replication.runner import Progress, Runner, SourceState, Timing
+from logweir.replication.runner import Progress, Runner, SourceState, SourceStatus, Timing
+from logweir.tools.cli.follow import told_of
 
 
 class Clock:
@@ -168,3 +171,11 @@ def test_state_is_in_the_metrics() -> None:
         'logweir_source_state{state="stopped",url="tarantool://h:1"} 1.0'
     ]
     assert len(states) == 5
+
+
+@pytest.mark.parametrize("state", SourceState)
+def test_an_earlier_error_is_no_reason_of_a_new_attempt(state: SourceState) -> None:
+    """`logweir follow` says it while the source waits or when it has stopped."""
+    told = told_of(SourceStatus("tap://x", state=state, last_error="it broke"))
+    failed = state in (SourceState.WAITING, SourceState.STOPPED)
+    assert told == (f"{state}: it broke" if failed else f"{state}")

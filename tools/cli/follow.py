@@ -16,7 +16,7 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.protocols import parse_url
-from logweir.replication.runner import SourceState
+from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.tools.cli.joining import join_if_new
@@ -106,6 +106,13 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
     return 1 if missing or status.stopped_parts else 0
 
 
+def told_of(status: SourceStatus) -> str:
+    """The state, and why where the source waits or has stopped: while it connects or copies, the
+    last error is that of an earlier attempt."""
+    failed = status.state in (SourceState.WAITING, SourceState.STOPPED)
+    return f"{status.state}" + (f": {status.last_error}" if failed and status.last_error else "")
+
+
 async def _watch(server: serving.Server, out: Output, once: bool) -> None:
     """Until the source stops for good; with `once` until it has caught up."""
     runner = server.runners[0]
@@ -116,7 +123,7 @@ async def _watch(server: serving.Server, out: Output, once: bool) -> None:
         for part in status.stopped_parts.keys() - told:
             told.add(part)
             out.warning(f"{part} is not followed any more: {status.stopped_parts[part]}")
-        said = f"{status.state}" + (f": {status.last_error}" if status.last_error else "")
+        said = told_of(status)
         if said != shown:
             shown = said
             out.message(said)

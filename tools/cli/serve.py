@@ -130,7 +130,7 @@ def command(
         ),
     ] = MEMORY_BYTES,
 ) -> int:
-    """Serve a store to Tarantool clients and replicas, and follow upstreams.
+    """Serve a store to clients and followers of each protocol, and follow upstreams.
 
     Without --listen it listens on tarantool://127.0.0.1:3301. A folder that is not there is made;
     with --follow tarantool://… it joins that replica set first.

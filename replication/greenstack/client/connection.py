@@ -206,11 +206,14 @@ class Connection:
         if self._session.close_reason.startswith("malformed"):
             error = RemoteProtocolError(f"{url}: {reason}", hint="is this a Greenstack server?")
         else:
-            error = Unreachable(url, reason, hint="whether it was done is not known")
+            error = Unreachable(url, reason)
+        unanswered = error
+        if isinstance(error, Unreachable):
+            unanswered = Unreachable(url, reason, hint="whether it was done is not known")
         futures: list[asyncio.Future[Any]] = [self._ready, *self._waiting.values()]
         for waiting in futures:
             if not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_exception(error if waiting is self._ready else unanswered)
                 waiting.exception()  # who waits is told; who does not has chosen not to
         self._waiting.clear()
         for stream in self._streams.values():
