@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,25 @@ def test_what_is_known_of_addresses_is_bounded_and_forgotten() -> None:
         assert not logins.delay_seconds("10.0.0.1")
 
     asyncio.run(main())
+
+
+def test_a_wrong_secret_of_synapse_updates_is_a_failed_login(tmp_path: Path) -> None:
+    """One that is missing is none. After so many on a connection it is closed."""
+    (tmp_path / "secret").write_text("right")
+    query = f"dialect=D3&http=127.0.0.1:0&auth_file={tmp_path / 'secret'}"
+    listen = [parse_listen_url(f"synapse://:0?{query}")]
+    with Serving(tmp_path / "s", listen=listen, guest="read") as server:
+        logins = server.server.shared.logins
+        path = "/_synapse/replication/get_repl_stream_updates/events/x?from_token=0&upto_token=0"
+        client = HTTPConnection("127.0.0.1", server.server.urls[1].port, timeout=60)
+        client.request("GET", path)
+        assert client.getresponse().read()
+        assert logins.failed_in_all == 0
+        for _ in range(LOGIN_TRIES):
+            client.request("GET", path, headers={"Authorization": "Bearer wrong"})
+            answer = client.getresponse()
+            assert (answer.status, bool(answer.read())) == (401, True)
+        assert logins.failed_in_all == LOGIN_TRIES
+        assert client.sock is not None
+        assert client.sock.recv(1) == b""
+        client.close()

@@ -69,7 +69,7 @@ from logweir.replication.synapse.client_session import error_line
 from logweir.replication.synapse.push import OWN_INSTANCE, Delivery, Stream, Streams
 from logweir.replication.synapse.serve.options import Options
 from logweir.replication.synapse.serve.shown import Shown
-from logweir.replication.synapse.serve.updates import UpdatesService
+from logweir.replication.synapse.serve.updates import Failed, UpdatesService
 from logweir.replication.synapse.server_session import (
     Acknowledged,
     Event,
@@ -116,13 +116,15 @@ class SynapseService:
         self._keeping = asyncio.Lock()
         hub.listen(self._committed)
 
-    def companion(self) -> tuple[Url, UpdatesService] | None:
-        """The HTTP address that belongs to this one, and what serves it."""
+    def companion(self, failed: Failed) -> tuple[Url, UpdatesService] | None:
+        """The HTTP address that belongs to this one, and what serves it. `failed`: see there."""
         options = self.options
         if options.http is None:
             return None
-        made = UpdatesService(self.log, self.hub, self.streams, self.shown, secret=options.secret)
-        return options.http, made
+        secret = options.secret
+        return options.http, UpdatesService(
+            self.log, self.hub, self.streams, self.shown, secret=secret, failed=failed
+        )
 
     async def keep(self, name: str, token: int) -> None:
         """A follower has everything up to `token`: keep the log behind it; below 0: no longer."""

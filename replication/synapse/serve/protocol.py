@@ -32,7 +32,7 @@ class SynapseProtocol(WireProtocol):
             read_options(url),
             shown=lambda streams, link: Shown(streams, Rights(shared, link.user), choice),
         )
-        more = made.companion()
+        more = made.companion(shared.logins.failed)
         return [(url, made)] if more is None else [(url, made), more]
 
     def source(self, url: Url) -> Source:

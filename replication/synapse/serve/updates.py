@@ -31,10 +31,11 @@ Source: Synapse 1.66.0 and its workers, observed; what becomes of spaces is ours
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from logweir.errors import PositionUnavailable
@@ -50,11 +51,13 @@ from logweir.replication.synapse.push import MASTER, Delivery, Stream, Streams
 from logweir.replication.synapse.serve.shown import Shown, ShownTo
 from logweir.store import Log
 
-__all__ = ["UpdatesService"]
+__all__ = ["Failed", "UpdatesService"]
 
 _PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
 _READ_BYTES: Final = 8 * 1024 * 1024
 """Of the log in one request: the event loop waits for it."""
+
+Failed = Callable[[Link, str], bool]
 
 _Found = tuple[list[tuple[int, str]], int, bool]
 """(token, JSON) of rows, where they end, and whether there are more."""
@@ -62,7 +65,8 @@ _Found = tuple[list[tuple[int, str]], int, bool]
 
 class UpdatesService:
     """The HTTP address of a D3 listener, for a `Listener`. `shown`: what the peer of a connection
-    is shown, everything unless given; `secret`: "" for none."""
+    is shown, everything unless given; `secret`: "" for none; `failed`: is told of a wrong one, see
+    `Logins.failed`."""
 
     def __init__(
         self,
@@ -72,17 +76,28 @@ class UpdatesService:
         shown: ShownTo | None = None,
         *,
         secret: str = "",
+        failed: Failed = lambda link, user: False,
     ) -> None:
         self.log = log
         self.hub = hub
         self.streams = streams
         self.shown: ShownTo = shown or (lambda link: Shown(streams))
         self._secret = secret.encode()
+        self._failed = failed
 
     def begin(self, link: Link) -> HttpConversation:
         """See `Service`."""
         shown = self.shown(link)
-        return HttpConversation(link, lambda request: Answer(*self.respond(request, shown)))
+
+        def respond(request: Request) -> Answer:
+            found = Answer(*self.respond(request, shown))
+            is_wrong = found.status == 401 and "authorization" in request.headers
+            if is_wrong and self._failed(link, ""):
+                loop = asyncio.get_running_loop()
+                loop.call_soon(link.close, "too many failed logins from there")  # once answered
+            return found
+
+        return HttpConversation(link, respond)
 
     def refusal(self, reason: str) -> bytes:
         """See `Service`."""
