@@ -161,6 +161,8 @@ def _verdict(kind: int, how: int, cas: int, old: Item | None) -> int:
         if kind in (INCREMENT, DECREMENT):
             return MISSING if how & NO_CREATE else 0
         return MISSING
+    if kind in (INCREMENT, DECREMENT) and not old.value:
+        return BAD_NUMBER  # told before its CAS is looked at, as memcached does
     if cas and kind not in (LOOK, TOUCH) and not how & TAKEN:
         return 0 if cas == old.cas else EXISTS
     return EXISTS if kind == ADD else 0

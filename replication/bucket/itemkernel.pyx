@@ -100,7 +100,7 @@ cdef class ItemComputer(Computer):
             return DONE
         if is_there and not how & TAKEN and 0 < there[EXPIRY] <= self.now:
             return self.halt(old, old_size)
-        code = verdict(kind, how, new[CAS], is_there, there[CAS] if is_there else 0)
+        code = verdict(kind, how, new[CAS], is_there, there)
         if code == 0 and kind == LOOK:
             told[0], told[1], told[2] = 0, there[CAS], 0
             return KEPT
@@ -147,7 +147,7 @@ cdef class ItemComputer(Computer):
         return given
 
 
-cdef u64 verdict(u64 kind, u64 how, u64 cas, bint is_there, u64 old) noexcept:
+cdef u64 verdict(u64 kind, u64 how, u64 cas, bint is_there, u64* there) noexcept:
     """As `bucket.change._verdict`."""
     if not is_there:
         if kind == APPEND or kind == PREPEND:
@@ -157,8 +157,10 @@ cdef u64 verdict(u64 kind, u64 how, u64 cas, bint is_there, u64 old) noexcept:
         if kind == INCREMENT or kind == DECREMENT:
             return MISSING if how & NO_CREATE else 0
         return MISSING
+    if (kind == INCREMENT or kind == DECREMENT) and there[VALUE_AT] == there[VALUE_END]:
+        return BAD_NUMBER
     if cas and kind != LOOK and kind != TOUCH and not how & TAKEN:
-        return 0 if cas == old else EXISTS
+        return 0 if cas == there[CAS] else EXISTS
     return EXISTS if kind == ADD else 0
 
 

@@ -233,8 +233,10 @@ class GroupItems(_Reader):
         in the way."""
         while True:
             computer = ItemComputer(self._now, self.bucket.cas.next())
-            answer = self._group.compute(self._space.id, given, computer, kind, number)
-            self.bucket.cas.reach(computer.cas)
+            try:
+                answer = self._group.compute(self._space.id, given, computer, kind, number)
+            finally:  # also one that is refused has had its CAS, as in a batch
+                self.bucket.cas.reach(computer.cas)
             if computer.obstacle is None:
                 break
             self._clear(unpack_item(computer.obstacle), vbucket)

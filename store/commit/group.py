@@ -13,12 +13,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, compiled_space
-from logweir.store.commit.marks import Mark, Spoiled
+from logweir.store.commit.marks import Large, Mark, Spoiled
 from logweir.store.commit.rows import COMPILED, Draft, Rows
 from logweir.store.engine import ddl
 from logweir.store.engine.batches import Answers
@@ -52,16 +52,6 @@ _NOTHING: Final = (0, 0, 0)
 _BODY_END: Final = 9
 
 
-class _Large(NamedTuple):
-    """Large tuples of one space, what stands for them until they are written, and their blocks."""
-
-    space_id: int
-    keys: Sequence[bytes]
-    places: list[bytes]
-    tuples: list[LargeTuple]
-    blocks: list[Pieces]
-
-
 class Group:
     """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
     `waiting`: the transactions that wait for their CONFIRM, in front of it; `executor`: one of the
@@ -92,7 +82,7 @@ class Group:
         self._pending_bytes = 0
         self._borders: list[int] = []  # in `_pending`: where transactions end
         self._numbered = 0
-        self._large: list[_Large] = []
+        self._large: list[Large] = []
         self.touched = False
         """Whether anything changed, logged or not."""
         self.changed_system: set[int] = set()
@@ -578,7 +568,7 @@ class Group:
         blocks = self._rows.add_tuples(tuples, space.put_prefix, is_local=space.is_local)
         places = self.txn.hold(tuples)
         self.txn.set_all(space.id, keys, places)
-        self._large.append(_Large(space.id, keys, places, tuples, blocks))
+        self._large.append(Large(space.id, keys, places, tuples, blocks))
         self._number(len(tuples))
         self.touched = True
 

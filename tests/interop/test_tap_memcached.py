@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.ports import free_port
 
@@ -157,6 +157,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.tuples(COMMANDS, CAS), max_size=25))
+@example(  # an empty value is told before its CAS is looked at
+    [
+        (store(b"k", b""), "none"),
+        (Packet(Opcode.INCREMENT, b"k", extras=struct.pack(">QQI", 1, 1, 0)), "wrong"),
+    ]
+)
 def test_memcached_and_we_answer_the_same(
     both: tuple[int, int], steps: list[tuple[Packet, str]]
 ) -> None:
