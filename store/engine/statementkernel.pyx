@@ -181,9 +181,8 @@ cdef class Executor:
     ):
         """Execute one statement, but no SELECT, as part of an open transaction.
 
-        `first`: the tuple, of UPDATE and DELETE the key; `ops`: None: there are none; `computer`,
-        `how`, `number`: makes the tuple of a REPLACE, FIELD and VALUE. Returns an
-        `executing.Answer`, also with status 1 and why, or 2. Unless it is 0 nothing is done.
+        `first`: the tuple, of UPDATE and DELETE the key; `computer`, `how`, `number`: makes the
+        tuple of a REPLACE, FIELD and VALUE. Returns an `executing.Answer`, also with status 1, 2.
         """
         cdef u64[WIDTH] column
         cdef u64[RESULT_WIDTH] result
@@ -193,7 +192,8 @@ cdef class Executor:
         self.given.size = self.out.size = 0
         self.given.need(size + ops_size)
         memcpy(self.given.data, <Source><char*>first, size)
-        column[KIND], column[INDEX], column[BASE], column[FIRST_END] = kind, index, base, size
+        column[KIND], column[INDEX], column[BASE] = kind, index, base
+        column[FIRST_END] = 0 if kind == SELECT else size
         if ops is not None:
             memcpy(self.given.data + size, <Source><char*>ops, ops_size)
             column[OPS], column[OPS_END] = size, size + ops_size

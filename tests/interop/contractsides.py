@@ -23,12 +23,12 @@ from support.valve import Valve
 import logweir
 from interop.kvclient import KvClient
 from interop.serving import Serving
-from logweir.replication import server
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Buckets
 from logweir.replication.greenstack.wire.codec import FrameBuffer
 from logweir.replication.greenstack.wire.codec import Opcode as GsOpcode
 from logweir.replication.greenstack.wire.messages import decode_ack
+from logweir.replication.memcached.serve import protocol
 from logweir.replication.memcached.serve.options import ListenOptions, read_listen_options
 from logweir.replication.memcached.wire.codec import Opcode, Packet, PacketBuffer
 from logweir.replication.memcached.wire.messages import TapMessage, encode_tap
@@ -308,7 +308,7 @@ class Tap(_OfBuckets):
             stream = replace(found.stream, window_packets=1 << 40, window_bytes=1 << 40)
             return replace(found, stream=stream)
 
-        patch.setattr(server, "read_listen_options", options)
+        patch.setattr(protocol, "read_listen_options", options)
 
     def spoil(self, folder: Path) -> Sequence[str]:
         """See `Side`: a vbucket that is dead here."""

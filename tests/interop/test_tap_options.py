@@ -225,7 +225,7 @@ def test_pipelined_reads_of_large_values_wait_for_the_client(tmp_path: Path, sha
             link = link_of(server, other)
             other.send(*wanted, *behind)
             server.wait(lambda: link.unsent_bytes > 0)
-            server.wait(lambda: link._conversation._drains or shape == "pending")
+            server.wait(lambda: not link.writable or shape == "pending")
             assert link.unsent_bytes < 12 * 1024 * 1024
             assert resident_bytes() - before < 100 * 1024 * 1024
             if shape == "pending":
@@ -249,7 +249,7 @@ def test_a_client_that_never_reads_is_cut_off_and_costs_little(tmp_path: Path) -
         link = link_of(server, other)
         other.send(*(Packet(Opcode.GET, b"big") for _ in range(3000)))
         server.wait(lambda: link.unsent_bytes > 0)
-        server.wait(lambda: link._conversation._drains)
+        server.wait(lambda: not link.writable)
         other.close()
         server.wait(lambda: link not in server.server.listener.links)
         assert link.sent_bytes < 100 * 1024 * 1024

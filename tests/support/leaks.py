@@ -18,11 +18,16 @@ WAIT_SECONDS = 2.0
 
 
 def open_files() -> Counter[str]:
-    """What the open descriptors stand for, and how many of each."""
+    """What the open descriptors stand for, and how many of each; without those of Spark's session,
+    which outlives tests and opens more when objects of it are collected."""
     found: Counter[str] = Counter()
     for name in os.listdir(DESCRIPTORS):
         with contextlib.suppress(OSError):
             found[os.readlink(DESCRIPTORS / name)] += 1
+    if "pyspark" in sys.modules and (gateway := sys.modules["pyspark"].SparkContext._gateway):
+        for connection in list(gateway._gateway_client.deque):
+            with contextlib.suppress(OSError, AttributeError):
+                del found[os.readlink(DESCRIPTORS / str(connection.socket.fileno()))]
     return found
 
 
