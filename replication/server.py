@@ -171,7 +171,9 @@ class Server:
                     await self._listen(where, service)
             if self.options.metrics is not None:
                 service = MetricsService(self.metrics)
-                await self.listener.listen(self.options.metrics, service, open_to="read them")
+                url = self.options.metrics
+                tls = None if url.option("tls") == "0" else self.options.tls
+                await self.listener.listen(url, service, tls=tls, open_to="read them")
             for url in self.options.follow:
                 runner = self.runner(url)
                 self.runners.append(runner)

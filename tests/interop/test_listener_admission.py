@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.client
 import shutil
 import socket
 import ssl
@@ -160,6 +161,30 @@ def test_networks_of_the_metrics(tmp_path: Path) -> None:
             else:
                 with pytest.raises((urllib.error.URLError, ConnectionError)):
                     urllib.request.urlopen(f"{address}/metrics")
+
+
+def test_metrics_over_tls(folder: Path, authorities: tuple[Authority, Authority]) -> None:
+    """As on every port: with a certificate of the authority, or, if asked for, in the open."""
+    ours, _ = authorities
+    tls = server_tls(SERVER, SERVER_KEY, ours.certificate)
+
+    def read(scheme: str, *options: tuple[str, str], certificate: bool = False) -> bytes:
+        context = ssl.create_default_context(cafile=SERVER)
+        if certificate:
+            context.load_cert_chain(*ours.sign("/CN=ann"))
+        metrics = Url("metrics", "127.0.0.1", 0, options=options)
+        with serving(folder, "tank://:0", metrics=metrics, tls=tls) as server:
+            (where,) = [url for url in server.server.listener.urls if url.scheme == "metrics"]
+            address = f"{scheme}://127.0.0.1:{where.port}/metrics"
+            with urllib.request.urlopen(address, context=context) as page:
+                return bytes(page.read())
+
+    assert b"logweir_link_accepted_total" in read("https", certificate=True)
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        read("https")
+    with pytest.raises((urllib.error.URLError, ConnectionError, http.client.HTTPException)):
+        read("http")
+    assert b"logweir_link_accepted_total" in read("http", ("tls", "0"))
 
 
 def test_sparing_log_tells_how_many_it_left_out() -> None:

@@ -101,7 +101,7 @@ def command(
     metrics: Annotated[
         str,
         typer.Option(
-            envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus, and ?from=NETWORKS."
+            envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus, and ?from=NETWORKS, ?tls=0."
         ),
     ] = "",
     replication_timeout: Annotated[
@@ -195,12 +195,15 @@ def _metrics_address(text: str) -> Url | None:
     host, _, port = where.rpartition(":")
     options = parse_qsl(query, keep_blank_values=True)
     is_port = port.isdigit() and int(port) <= 65535
-    if not is_port or (query and [name for name, _ in options] != [FROM]):
+    named = dict(options)
+    is_known = named.keys() <= {FROM, "tls"} and named.get("tls", "0") == "0"
+    if not is_port or not is_known or (query and query.count("=") != len(named)):
         raise ConfigError(
             "metrics",
             f"{text!r} is not HOST:PORT",
             origin="--metrics",
-            hint="write HOST:PORT, and behind it ?from=NETWORKS if only these may read them",
+            hint="write HOST:PORT, and behind it ?from=NETWORKS if only these may read them, "
+            "?tls=0 if they are to go unencrypted although there is a certificate",
         )
     return Url(METRICS, host.strip("[]") or "127.0.0.1", int(port), options=tuple(options))
 
