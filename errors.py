@@ -80,10 +80,11 @@ class LogweirError(Exception):
 
 
 class DecodeError(LogweirError):
-    """Bytes that do not hold what they should. `offset`: where in the buffer, in bytes."""
+    """Bytes that do not hold what they should. `offset`: where in the buffer, in bytes; None: the
+    whole of it, or not known."""
 
-    def __init__(self, reason: str, *, offset: int = 0, hint: str = "") -> None:
-        super().__init__(f"{reason} (at byte {offset})", hint=hint)
+    def __init__(self, reason: str, *, offset: int | None = None, hint: str = "") -> None:
+        super().__init__(reason if offset is None else f"{reason} (at byte {offset})", hint=hint)
         self.reason = reason
         self.offset = offset
 

@@ -140,7 +140,7 @@ def decode_fixheader(data: bytes | memoryview) -> FixHeader:
     head = bytes(data)
     magic = head[:4]
     if magic not in (MAGIC_PLAIN, MAGIC_ZSTD):
-        raise DecodeError(f"block magic is {magic.hex()}")
+        raise DecodeError(f"block magic is {magic.hex()}", offset=0)
     if len(head) != FIXHEADER_BYTES:
         raise DecodeError(f"block header has {len(head)} bytes, not 19", offset=len(head))
     kind: BlockKind = "plain" if magic == MAGIC_PLAIN else "zstd"

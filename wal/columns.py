@@ -56,7 +56,7 @@ def _malformed(data: bytes, at: int) -> NoReturn:
     try:
         decode_body(row.body)
     except DecodeError as error:
-        offset = end - len(row.body) + error.offset
+        offset = end - len(row.body) + (error.offset or 0)
         raise DecodeError(error.reason, offset=offset) from None
     raise AssertionError(f"kernel and xrow do not agree on the row at byte {at}")
 

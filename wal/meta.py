@@ -84,14 +84,14 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
     end = data.find(b"\n\n", 0, META_BYTES)
     if end < 0:
         if not data:
-            raise DecodeError("the file is empty")
+            raise DecodeError("the file is empty", offset=0)
         raise DecodeError(
             "no empty line ends the text header: cut short, or not a log or snapshot",
             offset=min(len(data), META_BYTES),
         )
     lines = data[:end].decode("utf-8", "surrogateescape").split("\n")
     if lines[0] not in FILE_KINDS:
-        raise DecodeError(f"first line is {lines[0][:20]!r}, not XLOG, SNAP or VYLOG")
+        raise DecodeError(f"first line is {lines[0][:20]!r}, not XLOG, SNAP or VYLOG", offset=0)
     if len(lines) < 2 or lines[1] not in VERSIONS:
         got = lines[1][:20] if len(lines) > 1 else ""
         raise DecodeError(f"format version is {got!r}, not 0.12 or 0.13", offset=len(lines[0]) + 1)
@@ -115,7 +115,9 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
             try:
                 clock = VClock.parse(value)
             except DecodeError as error:
-                raise DecodeError(f"{key}: {error.reason}", offset=at + error.offset) from error
+                raise DecodeError(
+                    f"{key}: {error.reason}", offset=at + (error.offset or 0)
+                ) from error
             if key == "VClock":
                 vclock = clock
             else:

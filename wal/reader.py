@@ -95,7 +95,7 @@ class WalReader(BlockFile):
             raise CorruptFile(
                 error.reason + ".",
                 path=self.name,
-                offset=error.offset,
+                offset=error.offset or 0,
                 hint="this is not an xlog or snap file, or its first bytes are damaged; "
                 "`logweir verify` shows what else is in the folder",
             ) from error

@@ -66,7 +66,7 @@ class VClock(Mapping[int, int]):
             at = match.end()
         kinds = ["n" if token.isdigit() else token for token, _ in tokens]
         if re.fullmatch(r"\{(n:n(,n:n)*,?)?\}", "".join(kinds)) is None:
-            raise DecodeError(f"vclock {text[:80]!r} is not of the form {{id: lsn, …}}")
+            raise DecodeError(f"vclock {text[:80]!r} is not of the form {{id: lsn, …}}", offset=0)
         # No number of more than 20 digits is in range, and Python reads none of thousands.
         numbers = [
             (int(token) if len(token.lstrip("0")) <= 20 else _LSN_END, at)

@@ -15,6 +15,7 @@ import logweir
 from logweir.errors import (
     ConfigError,
     CorruptFile,
+    DecodeError,
     ErrorCode,
     RecoveryRefused,
     RequestError,
@@ -168,3 +169,10 @@ def test_a_failpoint_from_outside_acts_at_its_turn(monkeypatch: pytest.MonkeyPat
         assert len(signals) == 2
     finally:
         disarm()
+
+
+def test_an_error_of_no_place_names_none() -> None:
+    """ "(at byte 0)" stood behind every error of a message whose place nobody knew."""
+    assert str(DecodeError("the answer has no token")) == "the answer has no token"
+    assert str(DecodeError("flex length is cut", offset=0)) == "flex length is cut (at byte 0)"
+    assert DecodeError("the answer has no token").offset is None
