@@ -172,7 +172,7 @@ class WalWriter(OfProcess):
         self._header_items: tuple[tuple[str, str], ...] = ()
         self._current: _Current | None = None
         self._poison: BaseException | None = None
-        self._aside = threading.Lock()  # held by who syncs aside, or closes the file
+        self._syncing = threading.Lock()  # held by the background sync, and by close
         self._last_block: Written | None = None
         self._dense = 0  # how many blocks of pieces in a row could not be made smaller
         self.end_marks = EndMarks(directory, instance, filesystem)
@@ -344,10 +344,10 @@ class WalWriter(OfProcess):
         current = self._current
         return 0 if current is None else current.size - current.synced
 
-    def sync_aside(self) -> None:
+    def sync_in_background(self) -> None:
         """Sync what is written by now, in another thread than the one that goes on writing: so that
         closing the file does not take long. Raises `WriterPoisoned`."""
-        with self._aside:
+        with self._syncing:
             current = self._current
             if current is None or self._poison is not None:
                 return
@@ -361,14 +361,14 @@ class WalWriter(OfProcess):
 
     def rotate(self) -> None:
         """Close the current file; the next write begins a new one. Nothing if it has no rows."""
-        with self._aside:
+        with self._syncing:
             self._check()
             if self._current is not None and self._current.start != self._vclock:
                 self._close_current()
 
     def close(self) -> None:
         """Write the EOF marker, sync and close. After poisoning: only close. Twice: nothing."""
-        with self._aside:
+        with self._syncing:
             current = self._current
             if current is None:
                 return
@@ -380,7 +380,7 @@ class WalWriter(OfProcess):
 
     def abandon(self) -> None:
         """Close the file as it is, without EOF marker, as a killed process leaves it."""
-        with self._aside:
+        with self._syncing:
             if self._current is not None:
                 give_up(self._current.file)
                 self._current = None
@@ -405,7 +405,7 @@ class WalWriter(OfProcess):
         return f"the log in {self.directory}"
 
     def _left_behind(self) -> None:
-        self._aside = threading.Lock()
+        self._syncing = threading.Lock()
         self._current = None  # its file closes itself
         self._poison = UsedAfterFork(self._what())
 

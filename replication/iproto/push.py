@@ -474,7 +474,7 @@ async def _relay(
     shared, link = conversation.shared, conversation.link
     pause = shared.options.replication_timeout_seconds
     reader = shared.hub.reader(status.sent.with_lsn(0, shared.log.vclock.lsn(0)))
-    await reader.skip_aside()
+    await reader.skip_in_background()
     sent_at = link.time()
     try:
         while link.is_open:

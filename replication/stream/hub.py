@@ -309,7 +309,7 @@ class Reader:
             self._blocks = chain((first,), blocks)
             self._skipped = True
 
-    async def skip_aside(self) -> None:
+    async def skip_in_background(self) -> None:
         """`skip` in a thread, which is not cut short where the task is."""
         work = asyncio.ensure_future(asyncio.to_thread(self.skip))
 

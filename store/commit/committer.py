@@ -27,7 +27,7 @@ from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
 from logweir.store.commit.marks import Spoiled
 from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused
-from logweir.store.commit.syncer import Aside
+from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.reader import Reader
@@ -144,7 +144,7 @@ class Committer(Fails, OfProcess):
         self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
         self._wait_for_more = False  # whether anybody ever did
         self._view_guard = threading.Lock()
-        self._aside = Aside(self._sync_aside)
+        self._background_sync = BackgroundSync(self._sync_in_background)
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
         self.viewers = Viewers(self.state)
@@ -196,12 +196,12 @@ class Committer(Fails, OfProcess):
         try:
             self.writer.close()
         finally:
-            self._aside.close()
+            self._background_sync.close()
 
     def abandon_writer(self) -> None:
         """Leave the log as a killed process does. The caller holds `lock`."""
         self.writer.abandon()
-        self._aside.close()
+        self._background_sync.close()
 
     def turn(self) -> Generator[None, None, None]:
         """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
@@ -347,7 +347,7 @@ class Committer(Fails, OfProcess):
 
     def _publish(self, logged_bytes: int) -> None:
         if self.durability == "write" and self.writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
-            self._aside.ask()
+            self._background_sync.ask()
         self.durable = self.writer.end or self.durable
         self.wake_followers()
         for callback in tuple(self.on_commit):

@@ -86,10 +86,10 @@ class Fails(ABC):
     def _explained(self, error: Exception) -> Exception:
         return explained(error, self.state.directory) if isinstance(error, StateError) else error
 
-    def _sync_aside(self) -> None:
+    def _sync_in_background(self) -> None:
         """Sync in the background: who writes next, and who closes, is told what went wrong."""
         try:
-            self.writer.sync_aside()
+            self.writer.sync_in_background()
         except WriterPoisoned as error:
             self.unsynced = error
             self.stop(error)

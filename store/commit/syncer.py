@@ -6,10 +6,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Aside"]
+__all__ = ["BackgroundSync"]
 
 
-class Aside:
+class BackgroundSync:
     """One helper thread, made when first used, for a call that nobody waits for, neither for its
     end nor for its beginning. The call must not raise."""
 
@@ -26,7 +26,7 @@ class Aside:
             return
         self._is_asked = True
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="logweir-aside", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="logweir-sync", daemon=True)
             self._thread.start()
         self._line.put(True)
 

@@ -575,7 +575,7 @@ def test_a_writer_and_a_snapshot_that_were_begun_are_dead_in_the_child(
         }
         writer.close()
         writer.abandon()
-        writer.sync_aside()
+        writer.sync_in_background()
         snapshot.abort()
         return found
 

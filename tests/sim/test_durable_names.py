@@ -266,7 +266,7 @@ def test_a_published_file_is_durable_with_its_folder(kind: str, tmp_path: Path) 
         assert disk.crash(seed=seed).contents(path) == whole
 
 
-# --- syncing aside --------------------------------------------------------------------------------
+# --- background sync ------------------------------------------------------------------------------
 
 
 class Barrier(SimFileSystem):
@@ -291,7 +291,7 @@ class Barrier(SimFileSystem):
         return file
 
 
-def test_what_is_written_during_a_sync_aside_is_not_taken_for_synced() -> None:
+def test_what_is_written_during_a_sync_in_background_is_not_taken_for_synced() -> None:
     """Closing the file syncs it before the marker that says that all before it was synced."""
     disk = fresh_disk()
     path = FOLDER / f"{0:020d}.xlog"
@@ -306,12 +306,12 @@ def test_what_is_written_during_a_sync_aside_is_not_taken_for_synced() -> None:
     writer = WalWriter(FOLDER, INSTANCE, at, filesystem=barrier)
     writer.write([transaction(2, [insert(512, [2])])], VClock({1: 2}))
     barrier.armed.set()
-    aside = threading.Thread(target=writer.sync_aside)
-    aside.start()
+    background = threading.Thread(target=writer.sync_in_background)
+    background.start()
     assert barrier.begun.wait(30)
     writer.write([transaction(3, [insert(512, [3])])], VClock({1: 3}))
     barrier.go.set()
-    aside.join(30)
+    background.join(30)
     assert writer.unsynced_bytes > 0
     writer.sync()
     assert writer.unsynced_bytes == 0

@@ -12,7 +12,7 @@ import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store.commit.queue import Job
-from logweir.store.commit.syncer import Aside
+from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.state import base
 from logweir.wal import failpoint
 from logweir.wal.filesystem import OS
@@ -105,7 +105,7 @@ def test_a_failed_sync_in_the_background_is_told(
     """With durability "write" nobody waits for it: `status` and `close` say that it failed."""
     monkeypatch.setattr("logweir.store.commit.committer.SYNC_ASIDE_BYTES", 1)
     log, disk = failing_store(tmp_path / "store", durability="write")
-    log._committer._aside.close()
+    log._committer._background_sync.close()
     log._committer.writer.sync()
     disk.fault = Fault(1, {"sync"}, errno.EIO)
     failed = threading.Event()
@@ -141,15 +141,15 @@ def test_what_is_asked_for_while_a_call_runs_is_done_after_it() -> None:
         assert go_on.acquire(timeout=60)
         calls.append(len(calls))
 
-    aside = Aside(call)
-    aside.ask()
+    background = BackgroundSync(call)
+    background.ask()
     assert began.acquire(timeout=60)
     for _ in range(3):
-        aside.ask()  # once more, however often
+        background.ask()  # once more, however often
     go_on.release()
     assert began.acquire(timeout=60)
     go_on.release()
-    aside.close()
+    background.close()
     assert calls == [0, 1]
 
 

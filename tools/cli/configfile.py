@@ -1,8 +1,8 @@
 """A command's options from a TOML file: ``--config FILE``.
 
 Keys are the names of the options without the dashes in front, with `-` or `_` inside; `directory`
-is the argument DIR. Options that may stand several times take a list. What stands on the command
-line counts more than an environment variable, and that more than the file. A key that is no option,
+is the argument DIR. Options that may be repeated take a list. The command line takes
+precedence over an environment variable, and that over the file. A key that is no option,
 or a value of another type, is an error that names the file and the key.
 """
 
@@ -97,5 +97,5 @@ def config_option(command: Callable[[], Callable[..., Any]]) -> Any:
         metavar="FILE",
         is_eager=True,
         callback=load,
-        help="TOML file with these options; the command line and the environment count more.",
+        help="TOML file with these options; the command line and the environment take precedence.",
     )

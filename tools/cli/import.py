@@ -24,7 +24,7 @@ def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.")],
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Only this topic; may stand several times."),
+        typer.Option("--topic", help="Only this topic; may be repeated."),
     ] = None,
 ) -> int:
     """Take another system's data folder into a store, which is made if need be.

@@ -46,11 +46,11 @@ def command(
     config: Annotated[Path | None, config_option(lambda: command)] = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(envvar="LOGWEIR_LISTEN", help="Address to serve; may stand several times."),
+        typer.Option(envvar="LOGWEIR_LISTEN", help="Address to serve; may be repeated."),
     ] = None,
     follow: Annotated[
         list[str] | None,
-        typer.Option(envvar="LOGWEIR_FOLLOW", help="Upstream to follow; may stand several times."),
+        typer.Option(envvar="LOGWEIR_FOLLOW", help="Upstream to follow; may be repeated."),
     ] = None,
     allow_guest: Annotated[
         Guest,

@@ -37,7 +37,7 @@ def command(
     ] = 1,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may stand several times."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
     ] = None,
 ) -> int:
     """List, make, configure and delete the topics of a store or of a running broker.

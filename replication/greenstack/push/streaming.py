@@ -153,7 +153,7 @@ class Streaming:
         start = position.with_lsn(0, self._log.applied.lsn(0))
         self._reader = self._service.shared.settled.reader(start, step_bytes=STEP_BYTES)
         if not self._log.knows_settled(start):
-            await self._reader.skip_aside()
+            await self._reader.skip_in_background()
 
     def _buckets(self) -> Sequence[Bucket]:
         """The buckets of this stream. A named one that is gone ends it."""

@@ -540,7 +540,7 @@ class Conversation:
         reader = hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
             if not self.service.log.knows_settled(start):
-                await reader.skip_aside()
+                await reader.skip_in_background()
             while (window := reader.take()) is not None:
                 if window.end.signature <= after:
                     await asyncio.sleep(0)
