@@ -134,14 +134,28 @@ class Receiver(asyncio.BufferedProtocol):
 
 
 class Turn:
-    """What is answered in one turn. `answered_bytes`: of answers that there were before it."""
+    """What is answered in one turn. `answered_bytes`: of answers that there were before it.
 
-    __slots__ = ("_bytes_end", "_seconds_end")
+    The clock of the thread is a system call, so a turn with a single request does without it: the
+    first thing that is done in one is judged by the time that passed, what follows by the clock.
+    """
+
+    __slots__ = ("_began", "_bytes_end", "_seconds_end")
 
     def __init__(self, answered_bytes: int = 0) -> None:
         self._bytes_end = answered_bytes + TURN_ANSWER_BYTES
-        self._seconds_end = time.thread_time() + TURN_SECONDS
+        self._began: float | None = None
+        self._seconds_end: float | None = None
 
     def is_over(self, answered_bytes: int) -> bool:
-        """Whether the others are to have theirs. `answered_bytes`: of answers that there are."""
-        return answered_bytes >= self._bytes_end or time.thread_time() >= self._seconds_end
+        """Whether the others are to have theirs: asked before each thing that is done.
+        `answered_bytes`: of answers that there are."""
+        if answered_bytes >= self._bytes_end:
+            return True
+        if self._seconds_end is not None:
+            return time.thread_time() >= self._seconds_end
+        if self._began is None:
+            self._began = time.monotonic()
+            return False
+        self._seconds_end = time.thread_time() + TURN_SECONDS
+        return time.monotonic() >= self._began + TURN_SECONDS
