@@ -41,6 +41,7 @@ from logweir.errors import (
 )
 
 if TYPE_CHECKING:
+    from logweir.changes import follow
     from logweir.store import Log, Transaction, open
     from logweir.wal.read import read
     from logweir.wal.vclock import VClock
@@ -71,6 +72,7 @@ __all__ = [
     "WriteFailed",
     "WriterPoisoned",
     "__version__",
+    "follow",
     "open",
     "read",
 ]
@@ -81,6 +83,7 @@ _HOMES: Final = {
     "Transaction": ("logweir.store", "Transaction"),
     "VClock": ("logweir.wal.vclock", "VClock"),
     "__version__": ("logweir.wal.writer", "VERSION"),
+    "follow": ("logweir.changes", "follow"),
     "open": ("logweir.store", "open"),
     "read": ("logweir.wal.read", "read"),
 }

@@ -11,7 +11,7 @@
 
 The methods are those of `logweir.Log`, awaited. Changes of tasks that run side by side share one
 sync; nothing blocks the event loop but reading single tuples, which takes microseconds. `log.sync`
-is the `logweir.Log` underneath.
+is the `logweir.Log` underneath. `aio.follow` is `logweir.follow` for asyncio.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from logweir import store
 from logweir.store.commit import append as appending
@@ -51,7 +52,17 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 from logweir.wal.xrow import Transaction as LoggedTransaction
 
-__all__ = ["AsyncLog", "AsyncTransaction", "open"]
+if TYPE_CHECKING:
+    from logweir.changes import follow_async as follow
+
+__all__ = ["AsyncLog", "AsyncTransaction", "follow", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """`follow`, for which the protocols are loaded: only who follows a server needs them."""
+    if name != "follow":
+        raise AttributeError(f"module 'logweir.aio' has no attribute {name!r}")
+    return import_module("logweir.changes").follow_async
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> _Opening:

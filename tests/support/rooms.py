@@ -101,6 +101,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "iproto": (
         "iproto_*",
         "follower_contract",
+        "changes",
         "applied_rows",
         "synchronous_rows",
         "pipelined_*",

@@ -17,15 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from logweir.errors import (
-    DecodeError,
-    ErrorCode,
-    LimitExceeded,
-    RemoteProtocolError,
-    RequestError,
-    SourceStopped,
-)
-from logweir.limits import TRANSACTION_BYTES, UPSTREAM_STEP_BYTES
+from logweir.errors import ErrorCode, RemoteProtocolError, RequestError, SourceStopped
 from logweir.replication.iproto.client_session import Heartbeat, Refused, Rows, Subscribed
 from logweir.replication.iproto.follow.upstream import Upstream, connect
 from logweir.replication.iproto.wire.codec import Ballot
@@ -141,7 +133,6 @@ class _Following:
         self._upstream = upstream
         self._target = target
         self._progress = progress
-        self._rest = b""  # rows of a transaction whose end has not come
         self._follows = False
 
     async def run(self) -> None:
@@ -170,32 +161,12 @@ class _Following:
 
     async def _take(self, event: Rows) -> None:
         """Apply what came, with what else waits already."""
-        parts, size = [self._rest, event.data], len(event.data)
-        while size < UPSTREAM_STEP_BYTES and isinstance(self._upstream.peek(), Rows):
-            more = await self._upstream.next()
-            assert isinstance(more, Rows)
-            parts.append(more.data)
-            size += len(more.data)
-        data = b"".join(parts)
-        try:
-            columns = RowColumns.scan(data)
-            whole = _whole_rows(columns)
-            self._rest = data[columns.row_offset[whole] :] if whole < len(columns) else b""
-            if len(self._rest) > TRANSACTION_BYTES:
-                raise LimitExceeded("TRANSACTION_BYTES", TRANSACTION_BYTES, len(self._rest))
-            if not whole:
-                return
-            if whole < len(columns):
-                data = data[: len(data) - len(self._rest)]
-                columns = RowColumns.scan(data)
-            columns.transaction_ends()
-        except (DecodeError, LimitExceeded) as error:
-            raise RemoteProtocolError(
-                f"{self._source.url} sent rows that cannot be read: {error}"
-            ) from error
+        columns = await self._upstream.whole(event)
+        if columns is None:
+            return
         await self._source.apply(columns)
-        lag = self._source.lag_seconds(columns.timestamp[whole - 1])
-        self._progress.applied(whole, str(self._source.vclock), lag)
+        lag = self._source.lag_seconds(columns.timestamp[len(columns) - 1])
+        self._progress.applied(len(columns), str(self._source.vclock), lag)
         self._acknowledge()
 
     def _acknowledge(self) -> None:
@@ -207,12 +178,3 @@ class _Following:
         if not self._follows and self._source.vclock.covers(self._target):
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)
-
-
-def _whole_rows(columns: RowColumns) -> int:
-    """How many rows belong to transactions whose end has come."""
-    flags = columns.flags
-    for row in range(len(columns) - 1, -1, -1):
-        if flags[row] & 1:
-            return row + 1
-    return 0

@@ -12,8 +12,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from logweir.errors import ErrorCode, RemoteProtocolError, SourceStopped, Unreachable
-from logweir.limits import UPSTREAM_WAITING_BYTES
+from logweir.errors import (
+    DecodeError,
+    ErrorCode,
+    LimitExceeded,
+    RemoteProtocolError,
+    SourceStopped,
+    Unreachable,
+)
+from logweir.limits import TRANSACTION_BYTES, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
 from logweir.replication.budget import Unanswered
 from logweir.replication.dialer import dial
 from logweir.replication.iproto.client_session import (
@@ -28,6 +35,7 @@ from logweir.replication.iproto.client_session import (
 from logweir.replication.iproto.wire.codec import Ballot, Greeting
 from logweir.replication.link import Link
 from logweir.replication.urls import Url
+from logweir.wal.columns import RowColumns
 
 __all__ = ["Upstream", "connect"]
 
@@ -59,6 +67,7 @@ class Upstream:
         self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
         self._news = asyncio.Event()
         self._end = ""
+        self._rest = b""  # rows of a transaction whose end has not come
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation`."""
@@ -87,6 +96,33 @@ class Upstream:
     def peek(self) -> Event | None:
         """The next event if it is there already; it stays."""
         return self._waiting[0] if self._waiting else None
+
+    async def whole(self, event: Rows) -> RowColumns | None:
+        """The transactions whose ends have come, with `event` and what else waits already; None
+        while there is none. Raises `RemoteProtocolError`."""
+        parts, size = [self._rest, event.data], len(event.data)
+        while size < UPSTREAM_STEP_BYTES and isinstance(self.peek(), Rows):
+            more = await self.next()
+            assert isinstance(more, Rows)
+            parts.append(more.data)
+            size += len(more.data)
+        data = b"".join(parts)
+        try:
+            columns = RowColumns.scan(data)
+            count = _whole_rows(columns)
+            self._rest = data[columns.row_offset[count] :] if count < len(columns) else b""
+            if len(self._rest) > TRANSACTION_BYTES:
+                raise LimitExceeded("TRANSACTION_BYTES", TRANSACTION_BYTES, len(self._rest))
+            if not count:
+                return None
+            if count < len(columns):
+                columns = RowColumns.scan(data[: len(data) - len(self._rest)])
+            columns.transaction_ends()
+        except (DecodeError, LimitExceeded) as error:
+            raise RemoteProtocolError(
+                f"{self.url} sent rows that cannot be read: {error}"
+            ) from error
+        return columns
 
     async def expect(self, kind: type[EventT]) -> EventT:
         """The next event, which must be of that kind. A refusal raises: see `refusal`."""
@@ -141,3 +177,12 @@ async def connect(
         yield upstream, greeting, ballot
     finally:
         await link.shut("the follower is done")
+
+
+def _whole_rows(columns: RowColumns) -> int:
+    """How many rows belong to transactions whose end has come."""
+    flags = columns.flags
+    for row in range(len(columns) - 1, -1, -1):
+        if flags[row] & 1:
+            return row + 1
+    return 0

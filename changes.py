@@ -1,0 +1,196 @@
+"""Following changes from a second process: `logweir.follow` and `logweir.aio.follow`.
+
+::
+
+    for transaction in logweir.follow("data"):             # a folder that another process writes
+        for row in transaction.rows:
+            print(row.type_name, row.lsn, row.decoded())
+
+    for transaction in logweir.follow("tarantool://reader:secret@host:3301", after=position):
+        ...                                                # a server: logweir, or a Tarantool
+
+Nothing is locked or copied. A program that keeps, with what it has done, the position behind it
+(`position.with_lsn(row.replica_id, row.lsn)` of each row) goes on there, each change exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import aclosing, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from logweir.errors import ConfigError, WalError
+from logweir.replication.iproto.client.changes import server_changes
+from logweir.replication.protocols import parse_url
+from logweir.replication.urls import Url
+from logweir.wal.columns import RowColumns
+from logweir.wal.directory import scan_directory
+from logweir.wal.follow import Follower
+from logweir.wal.lease import Lease
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import Transaction
+
+__all__ = ["follow", "follow_async"]
+
+_POLL_SECONDS: Final = 0.05
+_PIECE: Final = 256  # transactions of a folder that a thread reads at a time
+_PIECES: Final = 4  # of a server that wait for the program
+
+
+def follow(
+    where: str | os.PathLike[str],
+    after: Mapping[int, int] | None = None,
+    *,
+    once: bool = False,
+    stop: threading.Event | None = None,
+) -> Generator[Transaction, None, None]:
+    """The transactions of a log behind a position, oldest first, and more as they come.
+
+    `where`: a folder, ours or a Tarantool's, in use or not, or `tarantool://…` of a server (the
+    user needs the right to replicate); `after`: a vclock, None for the oldest row still there;
+    `once`: end where the log ended when it was asked; `stop`: ends it when set.
+
+    A folder is looked at 20 times a second. What its writer has not synced yet is given, too, so a
+    power cut may take it back; a server gives what it gives its replicas. Close the iterator
+    (`.close()`) to let the log's files go. Raises `ConfigError`, `WalError`, `CorruptBlock`,
+    `ChainGap`, `PositionUnavailable` where the log behind `after` is gone, and of a server
+    `Unreachable` and `SourceStopped`: to go on, ask again behind the last row that was given.
+    """
+    url, start = _asked(where, after)
+    if url is None:
+        return _of_folder(Path(where), start, once, stop)
+    return _of_server(url, start, once, stop)
+
+
+async def follow_async(
+    where: str | os.PathLike[str],
+    after: Mapping[int, int] | None = None,
+    *,
+    once: bool = False,
+) -> AsyncGenerator[Transaction, None]:
+    """As `logweir.follow`, for asyncio; leave it by `contextlib.aclosing`, or by `break`."""
+    url, start = _asked(where, after)
+    if url is not None:
+        async with aclosing(server_changes(url, start, once=once)) as pieces:
+            async for columns in pieces:
+                for transaction in _transactions(columns):
+                    yield transaction
+        return
+    follower = await asyncio.to_thread(_follower, Path(where), start)
+    try:
+        while True:
+            ready = _ready(follower)
+            while piece := await asyncio.to_thread(_next, ready):
+                for transaction in piece:
+                    yield transaction
+            if once:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+    finally:
+        follower.close()
+
+
+def _asked(
+    where: str | os.PathLike[str], after: Mapping[int, int] | None
+) -> tuple[Url | None, VClock | None]:
+    """The server, None for a folder, and the position. Raises `ConfigError`."""
+    start = None if after is None else after if isinstance(after, VClock) else VClock(after)
+    if not isinstance(where, str) or "://" not in where:
+        return None, start
+    url = parse_url(where, origin="where")
+    if url.scheme != "tarantool":
+        raise ConfigError(
+            "where",
+            f"changes of {url.scheme} cannot be read without a store",
+            hint="`logweir follow URL DIR` keeps a copy of it; follow that folder",
+        )
+    return url, start
+
+
+def _transactions(columns: RowColumns) -> Iterator[Transaction]:
+    for first, last in columns.transactions():
+        yield Transaction(tuple(columns.row(number) for number in range(first, last)))
+
+
+def _follower(folder: Path, after: VClock | None) -> Follower:
+    """From there, or from the oldest log. Raises `WalError` where there is no folder."""
+    if not folder.is_dir():
+        raise WalError("no such folder.", path=str(folder), hint="give the folder of a store")
+    if after is None:
+        logs = scan_directory(folder).xlogs
+        after = logs[0].vclock if logs else VClock()
+    return Follower(folder, after, lease=Lease(folder))
+
+
+def _ready(follower: Follower) -> Iterator[Transaction]:
+    for block in follower.poll():
+        yield from block.transactions()
+
+
+def _next(ready: Iterator[Transaction]) -> list[Transaction]:
+    return list(islice(ready, _PIECE))
+
+
+def _of_folder(
+    folder: Path, after: VClock | None, once: bool, stop: threading.Event | None
+) -> Generator[Transaction, None, None]:
+    with _follower(folder, after) as follower:
+        while stop is None or not stop.is_set():
+            for transaction in _ready(follower):
+                yield transaction
+                if stop is not None and stop.is_set():
+                    return
+            if once:
+                return
+            if stop is None:
+                time.sleep(_POLL_SECONDS)
+            else:
+                stop.wait(_POLL_SECONDS)
+
+
+def _of_server(
+    url: Url, after: VClock | None, once: bool, stop: threading.Event | None
+) -> Generator[Transaction, None, None]:
+    """A thread speaks with the server, so that it is answered however long the program takes."""
+    came: queue.SimpleQueue[RowColumns | BaseException | None] = queue.SimpleQueue()
+    loop = asyncio.new_event_loop()
+    room = asyncio.Semaphore(_PIECES)
+
+    async def receive() -> None:
+        try:
+            async with aclosing(server_changes(url, after, once=once)) as pieces:
+                async for columns in pieces:
+                    await room.acquire()
+                    came.put(columns)
+        except BaseException as error:
+            came.put(error)
+        else:
+            came.put(None)
+
+    task = loop.create_task(receive())
+    thread = threading.Thread(target=loop.run_until_complete, args=(task,), daemon=True)
+    thread.start()
+    try:
+        while stop is None or not stop.is_set():
+            try:
+                found = came.get(timeout=None if stop is None else _POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                return
+            yield from _transactions(found)
+            loop.call_soon_threadsafe(room.release)
+    finally:
+        with suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()

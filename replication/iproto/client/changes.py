@@ -1,0 +1,83 @@
+"""The changes of a running Tarantool, or logweir, for a program: a replica without a store.
+
+Nothing is copied: what is asked for is the log behind a position, which the server must still have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from logweir.errors import ErrorCode, PositionUnavailable, RemoteProtocolError
+from logweir.replication.iproto.client_session import Heartbeat, Refused, Rows, Subscribed
+from logweir.replication.iproto.follow.upstream import Upstream, connect
+from logweir.replication.urls import Url
+from logweir.wal.columns import RowColumns
+from logweir.wal.vclock import VClock
+
+__all__ = ["server_changes"]
+
+_ACK_SECONDS: Final = 0.5  # a master cuts off who says nothing for a few seconds
+
+
+async def server_changes(
+    url: Url, after: VClock | None, *, once: bool = False
+) -> AsyncGenerator[RowColumns, None]:
+    """Whole transactions behind `after`, as they come; None: from the oldest that the server has
+    on; `once`: up to where it was when it was asked.
+
+    The server keeps its log for who is connected, and forgets who is not. Raises `Unreachable`,
+    `SourceStopped`, `RemoteProtocolError`, and `PositionUnavailable` where what comes behind
+    `after` is gone there.
+    """
+    async with connect(url) as (upstream, _, ballot):
+        oldest = ballot.gc_vclock.without_local()
+        place = _Place((oldest if after is None else after).without_local())
+        if not place.vclock.covers(oldest):
+            raise _gone(place.vclock, oldest, ballot.vclock)
+        upstream.session.subscribe(uuid.uuid4(), uuid.uuid4(), place.vclock, anonymous=True)
+        upstream.link.flush()
+        target = (await upstream.expect(Subscribed)).vclock
+        alive = asyncio.create_task(_acknowledge(upstream, place))
+        try:
+            while not (once and place.vclock.covers(target)):
+                event = await upstream.next()
+                if isinstance(event, Refused):
+                    if event.error.code == ErrorCode.PROC_LUA:  # "Missing .xlog file between …"
+                        raise _gone(place.vclock, oldest, target) from event.error
+                    raise upstream.refusal(event)
+                if isinstance(event, Rows):
+                    columns = await upstream.whole(event)
+                    if columns is not None:
+                        yield columns
+                        place.vclock = place.vclock.merge(columns.last_lsns())
+                elif not isinstance(event, Heartbeat):
+                    raise RemoteProtocolError(f"{url}: {type(event).__name__} came among rows")
+        finally:
+            alive.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await alive
+
+
+class _Place:
+    """How far the program is: what it was given before it asked for more."""
+
+    def __init__(self, vclock: VClock) -> None:
+        self.vclock = vclock
+
+
+async def _acknowledge(upstream: Upstream, place: _Place) -> None:
+    """Say how far the program is, so that the server neither cuts us off nor forgets too much."""
+    while True:
+        upstream.session.acknowledge(place.vclock)
+        upstream.link.flush()
+        await asyncio.sleep(_ACK_SECONDS)
+
+
+def _gone(wanted: VClock, oldest: VClock, newest: VClock) -> PositionUnavailable:
+    return PositionUnavailable(
+        wanted, oldest, newest, hint="the server has removed it: read its tuples anew, then go on"
+    )
