@@ -44,7 +44,18 @@ from logweir.wal.mp import Ext, MapPairs, Value, decode_ext, map_of, unpack
 from logweir.wal.reader import Block
 from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body
 
-__all__ = ["Json", "dumps", "from_json", "row_fields", "row_line", "to_json", "value_json"]
+__all__ = [
+    "Json",
+    "dumps",
+    "from_json",
+    "load_json",
+    "loads",
+    "row_fields",
+    "row_line",
+    "to_json",
+    "too_deep",
+    "value_json",
+]
 
 Json = Any
 """None, bool, int, float, str, list, dict with str keys."""
@@ -160,6 +171,36 @@ def from_json(value: Json) -> Value:
 def dumps(value: Value) -> str:
     """A value of `wal.mp` as JSON text. Raises `TypeError` as `to_json`."""
     return _encode(to_json(value))
+
+
+def load_json(text: str | bytes) -> Json:
+    """JSON text as what `from_json` takes. Raises `DecodeError` where it is none; NaN and Infinity,
+    which only some programs write, are none."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise DecodeError(f"not JSON: {error.msg}", offset=error.pos) from error
+    except ValueError as error:
+        raise DecodeError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise too_deep() from error
+
+
+def too_deep() -> DecodeError:
+    """The error for JSON that nests deeper than is followed."""
+    return DecodeError("the JSON value is nested too deep")
+
+
+def _refuse(word: str) -> Json:
+    raise ValueError(f'{word} is written {{"$float": …}}')
+
+
+def loads(text: str | bytes) -> Value:
+    """The reverse of `dumps`. Raises `DecodeError`."""
+    try:
+        return from_json(load_json(text))
+    except RecursionError as error:
+        raise too_deep() from error
 
 
 # The same from MsgPack bytes, without a detour where nothing unusual is in them: the unpacker's

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError
-from logweir.pipeline.jobs.typed import REST, TypedColumns
+from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
 from logweir.store.engine.request import Request
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.named import REST
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.mp import packer, skip
 from logweir.wal.xrow import RowType

@@ -35,13 +35,11 @@ import pyarrow as pa
 from logweir.errors import ConfigError, DecodeError
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.named import REST
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import dumps, from_json, to_json
 
-__all__ = ["REST", "TypedColumns", "json_line"]
-
-REST: Final = "_rest"
-"""The column of what the others cannot hold."""
+__all__ = ["TypedColumns", "json_line"]
 
 _TYPES: Final = {
     FieldType.STRING: ("STRING", pa.string()),

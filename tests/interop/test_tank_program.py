@@ -49,7 +49,7 @@ def serving(folder: Path, *args: str) -> Iterator[tuple[str, subprocess.Popen[st
 def test_folder_is_imported_listed_and_served(tmp_path: Path) -> None:
     """Import, list, make, configure, delete; then the sync client against the server."""
     store = str(tmp_path / "store")
-    done = logweir("--json", "import", "tank", str(DATA / "data"), store)
+    done = logweir("--json", "topic", "import", store, str(DATA / "data"))
     assert done.returncode == 0, done.stderr
     assert {each["topic"] for each in json.loads(done.stdout)} == {"events", "logs", "orders"}
     assert logweir("topic", "create", store, "new", "--partitions", "2").returncode == 0
@@ -94,14 +94,16 @@ def test_torn_folder_is_imported_with_a_note_and_damage_has_its_exit_code(tmp_pa
     (base / "t" / "0").mkdir(parents=True)
     (whole,) = (DATA / "data" / "orders" / "0").glob("*.log")
     (base / "t" / "0" / "1.log").write_bytes(whole.read_bytes()[:-1])
-    done = logweir("import", "tank", str(base), str(tmp_path / "a"))
+    done = logweir("topic", "import", str(tmp_path / "a"), str(base))
     assert done.returncode == 0
     assert "torn" in done.stderr
     (base / "t" / "0" / "1.log").rename(base / "t" / "0" / "1-90000.ilog")
-    done = logweir("import", "tank", str(base), str(tmp_path / "b"))
+    done = logweir("topic", "import", str(tmp_path / "b"), str(base))
     assert done.returncode == 3
     assert "lost" in done.stderr
-    assert logweir("import", "tank", str(tmp_path / "nowhere"), str(tmp_path / "c")).returncode == 2
+    assert (
+        logweir("topic", "import", str(tmp_path / "c"), str(tmp_path / "nowhere")).returncode == 2
+    )
 
 
 @pytest.mark.kill
@@ -147,7 +149,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, durability: str) 
 
 def test_one_server_follows_the_other(tmp_path: Path) -> None:
     """`follow --once` copies all topics; done again after more was published it takes the rest."""
-    assert logweir("import", "tank", str(DATA / "data"), str(tmp_path / "up")).returncode == 0
+    assert logweir("topic", "import", str(tmp_path / "up"), str(DATA / "data")).returncode == 0
     with serving(tmp_path / "up") as (url, _):
         done = logweir("follow", url, str(tmp_path / "down"), "--once")
         assert done.returncode == 0, done.stderr

@@ -79,7 +79,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "sequences",
         ),
         *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
-        *("failing_system_calls", "folder_named_icu", "fork", "interrupts", "synchronous_rows"),
+        *(
+            "failing_system_calls",
+            "named",
+            "folder_named_icu",
+            "fork",
+            "interrupts",
+            "synchronous_rows",
+        ),
         "settled_*",
         *(
             "applied_rows",

@@ -16,10 +16,11 @@ from logweir import errors
 from logweir.errors import ConfigError, DecodeError, LogweirError, WalError
 from logweir.pipeline.jobs.compact import Part, publish, stage_part
 from logweir.pipeline.jobs.imports import pack_batches
-from logweir.pipeline.jobs.typed import REST, TypedColumns, plain
+from logweir.pipeline.jobs.typed import TypedColumns, plain
 from logweir.pipeline.jobs.work import TaskError, carrying, typed_errors
 from logweir.store.schema.definition import FieldDef, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.named import REST
 from logweir.wal.mp import pack, unpack_at
 from logweir.wal.snapshot import read_snapshot
 

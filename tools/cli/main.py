@@ -40,6 +40,15 @@ __all__ = ["COMMANDS", "app", "load_command", "run"]
 
 COMMANDS: Final = {
     "init": "Make a fresh store.",
+    "get": "Print one tuple.",
+    "select": "Print tuples in the order of an index.",
+    "insert": "Insert a tuple.",
+    "replace": "Store a tuple, in the place of one with its key.",
+    "update": "Change fields of a tuple.",
+    "upsert": "Insert a tuple, or change the one that is there.",
+    "delete": "Remove a tuple.",
+    "import": "Take JSON lines into a space.",
+    "export": "Print all rows of a space as JSON lines.",
     "info": "Show what a file or folder holds.",
     "cat": "Print the rows of logs and snapshots.",
     "verify": "Check a file or folder and list all damage.",
@@ -54,13 +63,20 @@ COMMANDS: Final = {
     "status": "Show what a running server does, or how far upstreams were read.",
     "gaps": "List what upstreams had and a store has not.",
     "user": "Manage users, roles and their rights.",
-    "topic": "List, make, configure and delete Tank topics.",
-    "import": "Take another system's data folder into a store.",
+    "topic": "List, make, configure, delete and import Tank topics.",
     "pipeline": "Run a job over an archive on Spark.",
     "crashtest": "Kill a writing process again and again, and check what it left.",
     "bench": "Measure statements, scans, recovery and servers next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""
+
+_STATEMENTS: Final = ("get", "select", "insert", "replace", "update", "upsert", "delete")
+_HOMES: Final = {
+    **{name: ("statements", name) for name in _STATEMENTS},
+    "import": ("rows", "take"),
+    "export": ("rows", "give"),
+}
+"""Module and function of the commands that share a module."""
 
 EXIT_PROBLEM: Final = 1
 EXIT_USAGE: Final = 2
@@ -160,9 +176,10 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
 @functools.cache
 def load_command(name: str) -> TyperCommand:
     """The command `name`, ready to run. `name`: one of `COMMANDS`."""
-    module = importlib.import_module(f"logweir.tools.cli.{name}")
+    home, function = _HOMES.get(name, (name, "command"))
+    module = importlib.import_module(f"logweir.tools.cli.{home}")
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, short_help=COMMANDS[name])(_bind(module.command))
+    single.command(name, short_help=COMMANDS[name])(_bind(getattr(module, function)))
     command = typer.main.get_command(single)
     assert isinstance(command, TyperCommand)
     return command

@@ -400,15 +400,13 @@ def _import(spark: SparkSession, call: _Call) -> int:
 
 def _import_tank(call: _Call) -> int:
     """A broker's folder is read by one process: its order is that of its files."""
-    from importlib import import_module
-
     from logweir.pipeline.options import target_folder
+    from logweir.tools.cli.topicimport import import_topics
 
-    take = import_module("logweir.tools.cli.import").command
     target = target_folder("--to", call.target)
     code = 0
     for path in call.paths:
-        code = max(code, take(call.out, "tank", Path(path), target, None))
+        code = max(code, import_topics(call.out, Path(path), target))
     return code
 
 

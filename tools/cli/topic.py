@@ -21,8 +21,9 @@ from logweir.replication.topic.spaces import (
     topics_of,
 )
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.topicimport import import_topics
 
-Action = Literal["list", "create", "config", "delete"]
+Action = Literal["list", "create", "config", "delete", "import"]
 
 
 def command(
@@ -31,7 +32,9 @@ def command(
     where: Annotated[
         str, typer.Argument(metavar="WHERE", help="The store's folder, or tank://HOST:PORT.")
     ],
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The topic.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="The topic; import: the broker's data folder.")
+    ] = "",
     partitions: Annotated[
         int, typer.Option(min=1, max=65530, help="create: how many partitions.")
     ] = 1,
@@ -39,15 +42,25 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
     ] = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="import: only this topic; may be repeated."),
+    ] = None,
 ) -> int:
-    """List, make, configure and delete the topics of a store or of a running broker.
+    """List, make, configure, delete and import the topics of a store or of a running broker.
 
-    ACTION is list, create, config or delete. config without --set shows the settings, with it
-    changes those named (KEY= removes one). A store's folder must not be served meanwhile; a running
-    broker can be asked to list, to create, and by config to apply what its store says.
+    ACTION is list, create, config, delete or import. config without --set shows the settings, with
+    it changes those named (KEY= removes one). A store's folder must not be served meanwhile; a
+    running broker can be asked to list, to create, and by config to apply what its store says.
+
+    import takes the data folder of a Tank broker that does not run: every topic, configuration and
+    message number, into a store that is made if need be. Done again, it takes what is new. Exit
+    code 3 if something in it is damaged: that is listed and left out, all else is taken.
     """
     if action != "list" and not name:
         raise ConfigError("NAME", "is missing", hint=f"logweir topic {action} WHERE NAME")
+    if action == "import" and "://" not in where:
+        return import_topics(out, Path(name), Path(where), topics or ())
     lines = _lines(settings or [])
     if "://" in where:
         return serving.run(_remote(out, action, where, name, partitions, lines))

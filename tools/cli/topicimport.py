@@ -1,11 +1,9 @@
-"""`logweir import`: take another system's data folder into a store."""
+"""`logweir topic import`: take the data folder of a Tank broker into a store."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
 
 import logweir
 from logweir.replication.tank.follow.importer import ImportedPartition, import_folder
@@ -13,29 +11,12 @@ from logweir.tools.cli.common import existing
 from logweir.tools.cli.output import Output
 
 
-def command(
-    out: Output,
-    kind: Annotated[
-        Literal["tank"], typer.Argument(metavar="KIND", help="What the folder is of: tank.")
-    ],
-    source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The data folder; nothing in it is changed.")
-    ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.")],
-    topics: Annotated[
-        list[str] | None,
-        typer.Option("--topic", help="Only this topic; may be repeated."),
-    ] = None,
-) -> int:
-    """Take another system's data folder into a store, which is made if need be.
-
-    tank: the data folder of a Tank broker that does not run: every topic, configuration and message
-    number. Done again, it takes what is new. Exit code 3 if something in it is damaged: that is
-    listed and left out, all else is taken.
-    """
+def import_topics(out: Output, source: Path, directory: Path, topics: Sequence[str] = ()) -> int:
+    """Take the broker's folder `source` into the store in `directory`, which is made if need be;
+    `topics`: only these. Returns the exit code: 3 if something in it is damaged."""
     existing(source)
     with logweir.open(directory) as log:
-        found = import_folder(log, source, topics=topics or ())
+        found = import_folder(log, source, topics=topics)
     if out.as_json:
         out.json([_json(each) for each in found])
     else:

@@ -1,0 +1,180 @@
+"""One space of a running server, a logweir or a Tarantool, for programs that read and write tuples.
+
+Names are looked up in the system views, which show what the user may know; requests are those of
+the embedded store, made with the definitions found there. Each change is a transaction of its own:
+the protocol of 2.6 has no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from logweir.errors import RemoteProtocolError, RequestError
+from logweir.limits import IPROTO_FRAME_BYTES, TUPLE_BYTES
+from logweir.replication.iproto.client import Client, open_client
+from logweir.replication.iproto.wire.codec import U32_MAX, Answer, IprotoKey, RequestType
+from logweir.replication.urls import Url
+from logweir.store.engine.request import Request, encode_body
+from logweir.store.engine.select import ITERATORS
+from logweir.store.schema.definition import PartDef, SpaceDef, SystemSpace
+from logweir.store.schema.schema import Schema
+from logweir.wal.mp import Value, pack
+
+__all__ = ["Done", "ServerSpace"]
+
+T = TypeVar("T")
+
+Row = Sequence[Value]
+
+_PAGE_ROWS: Final = IPROTO_FRAME_BYTES // TUPLE_BYTES - 4
+"""So many of the largest tuples fit an answer."""
+_VIEWS: Final = {SystemSpace.COLLATION: 277, SystemSpace.SPACE: 281, SystemSpace.INDEX: 289}
+_BY_NAME: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of several changes. `count`: how many are made; `refused`: the number, from 0, of
+    the first that was not, and `error` why."""
+
+    count: int
+    refused: int = -1
+    error: RequestError | None = None
+
+
+class ServerSpace:
+    """A space on a server, found by `name`: its name or id. A context manager, not for event loops.
+
+    Every method raises `Unreachable`, `RemoteProtocolError`, and `RequestError` for what the server
+    refuses.
+    """
+
+    def __init__(self, url: Url, name: int | str) -> None:
+        self._url = url
+        self._name = name
+        self._stack = contextlib.ExitStack()
+        self.schema = Schema()
+        """The definitions: of this space, and of the collations."""
+        self.space: SpaceDef
+        """Its own."""
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._runner = stack.enter_context(asyncio.Runner())
+            opening = open_client(self._url)
+            self._client: Client = self._run(opening.__aenter__())
+            stack.callback(lambda: self._run(opening.__aexit__(None, None, None)))
+            self._learn()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def _learn(self) -> None:
+        name = self._name
+        self._define(SystemSpace.COLLATION, 0, [])
+        self._define(SystemSpace.SPACE, _BY_NAME if isinstance(name, str) else 0, [name])
+        self._define(SystemSpace.INDEX, 0, [self.schema.space(name).id])
+        self.space = self.schema.space(name)
+
+    def _define(self, source: SystemSpace, index_id: int, key: Row) -> None:
+        """Learn the definitions that a user may know."""
+        for row in self._select(_VIEWS[source], index_id, "EQ" if key else "ALL", key):
+            self.schema.apply(source, None, pack(row), trusted=True)
+
+    def _select(
+        self,
+        space_id: int,
+        index_id: int,
+        iterator: str,
+        key: Row,
+        limit: int = U32_MAX,
+        offset: int = 0,
+    ) -> list[Row]:
+        body: Mapping[int, Value] = {
+            int(IprotoKey.SPACE_ID): space_id,
+            int(IprotoKey.INDEX_ID): index_id,
+            int(IprotoKey.ITERATOR): ITERATORS.index(iterator),
+            int(IprotoKey.LIMIT): limit,
+            int(IprotoKey.OFFSET): offset,
+            int(IprotoKey.KEY): list(key),
+        }
+        return _rows(self._run(self._client.call(RequestType.SELECT, body)))
+
+    def execute(self, request: Request) -> Row | None:
+        """Make one change. Returns the tuple that the server answers with, if any."""
+        (answer,) = self._run(self._send([request]))
+        if answer.is_error:
+            raise answer.error()
+        return next(iter(_rows(answer)), None)
+
+    def execute_all(self, requests: Sequence[Request]) -> Done:
+        """Make changes, each by itself: those behind a refused one too."""
+        answers = self._run(self._send(requests))
+        refused = [number for number, answer in enumerate(answers) if answer.is_error]
+        if not refused:
+            return Done(len(answers))
+        return Done(len(answers) - len(refused), refused[0], answers[refused[0]].error())
+
+    async def _send(self, requests: Sequence[Request]) -> list[Answer]:
+        waiting = [self._client.send(one.type, encode_body(one)) for one in requests]
+        self._client.flush()
+        return [await one for one in waiting]
+
+    def select(
+        self,
+        key: Row | None,
+        *,
+        iterator: str,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[Row]:
+        """Tuples in the order of an index, in one answer. `iterator`: one of `ITERATORS`."""
+        number = self.schema.index(self.space, index).id
+        limit = U32_MAX if limit is None else min(limit, U32_MAX)
+        yield from self._select(
+            self.space.id, number, iterator, key or (), limit, min(offset, U32_MAX)
+        )
+
+    def rows(self) -> Iterator[Row]:
+        """All tuples in the order of the primary key, page by page: not as of one position."""
+        primary = self.schema.index(self.space, 0)
+        page = self._select(self.space.id, 0, "ALL", (), _PAGE_ROWS)
+        while page:
+            yield from page
+            key = [_part(page[-1], part) for part in primary.parts]
+            page = self._select(self.space.id, 0, "GT", key, _PAGE_ROWS)
+
+
+def _rows(answer: Answer) -> list[Row]:
+    rows = answer.body.get(IprotoKey.DATA, [])
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise RemoteProtocolError("the server answered with something else than tuples")
+    return rows
+
+
+def _part(row: Row, part: PartDef) -> Value:
+    """The value of one part of a key, nil where the tuple has none there."""
+    value: Any = row
+    for step in chain([part.field_no], part.steps):
+        try:
+            value = value[step.decode() if isinstance(step, bytes) else step]
+        except (LookupError, TypeError):
+            return None
+    return value
