@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,10 +54,11 @@ def test_help_lists_every_command_without_importing_any() -> None:
 def test_every_command_module_is_in_the_table() -> None:
     """A module that has a command can be reached from the command line."""
     folder = Path(main.__file__).parent
-    found = {
-        path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text("utf-8")
-    }
-    assert found == set(main.COMMANDS)
+    texts = {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
+    found = {(name, "command") for name, text in texts.items() if "\ndef command(" in text}
+    for name in {home for home, _ in main.HOMES.values()}:
+        found |= {(name, one) for one in re.findall(r"^def ([a-z]\w*)\(", texts[name], re.M)}
+    assert found == {main.HOMES.get(name, (name, "command")) for name in main.COMMANDS}
 
 
 @pytest.mark.parametrize("name", list(main.COMMANDS))

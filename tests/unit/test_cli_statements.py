@@ -215,3 +215,36 @@ def logged(store: Path) -> int:
     """How many rows of users are in the folder's log."""
     users = [row for row in logweir.read(store) if row.decoded().get("space_id") == 512]
     return len(users)
+
+
+def test_a_space_is_made_listed_and_dropped(store: Path) -> None:
+    """With fields and indexes by name; what is listed is what was asked for."""
+    words = ["--field", "id:unsigned", "--field", "at:string", "--field", "note:string?"]
+    indexes = ["--primary", "at,id", "--unique", "id=id", "--index", "note=note"]
+    assert run("space", "create", store, "visits", *words, *indexes).exit_code == 0
+    assert rows(run("insert", store, "visits", '{"id": 1, "at": "noon"}')) == [[1, "noon"]]
+    (listed,) = rows(run("space", "list", store, "--json"))
+    (visits,) = [one for one in listed if one["name"] == "visits"]
+    assert visits["tuples"] == 1
+    assert [one["name"] for one in visits["fields"]] == ["id", "at", "note"]
+    assert [(one["name"], one["unique"], one["fields"]) for one in visits["indexes"]] == [
+        ("primary", True, ["at", "id"]),
+        ("id", True, ["id"]),
+        ("note", False, ["note"]),
+    ]
+    shown = run("space", "list", store).stdout
+    assert "id:unsigned at:string note:string?" in shown
+    assert "primary=at,id id=id note=note" in shown
+    assert run("space", "create", store, "visits").exit_code == 1
+    assert run("space", "drop", store, "visits").exit_code == 0
+    assert run("space", "drop", store, "visits").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--field", "id"], ["--field", ":string"], ["--index", "name"], ["--unique", "=id"]],
+)
+def test_a_space_that_cannot_be_is_wrong_usage(store: Path, words: list[str]) -> None:
+    """A field without a type, an index without a name or fields."""
+    assert run("space", "create", store, "x", *words).exit_code == 2
+    assert run("space", "create", store).exit_code == 2

@@ -36,10 +36,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from logweir.tools.cli.output import Output
 
-__all__ = ["COMMANDS", "app", "load_command", "run"]
+__all__ = ["COMMANDS", "HOMES", "app", "load_command", "run"]
 
 COMMANDS: Final = {
     "init": "Make a fresh store.",
+    "space": "List, make and drop spaces.",
     "get": "Print one tuple.",
     "select": "Print tuples in the order of an index.",
     "insert": "Insert a tuple.",
@@ -71,7 +72,7 @@ COMMANDS: Final = {
 """Every command and its one-line help, in the order of `--help`."""
 
 _STATEMENTS: Final = ("get", "select", "insert", "replace", "update", "upsert", "delete")
-_HOMES: Final = {
+HOMES: Final = {
     **{name: ("statements", name) for name in _STATEMENTS},
     "import": ("rows", "take"),
     "export": ("rows", "give"),
@@ -176,7 +177,7 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
 @functools.cache
 def load_command(name: str) -> TyperCommand:
     """The command `name`, ready to run. `name`: one of `COMMANDS`."""
-    home, function = _HOMES.get(name, (name, "command"))
+    home, function = HOMES.get(name, (name, "command"))
     module = importlib.import_module(f"logweir.tools.cli.{home}")
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name, short_help=COMMANDS[name])(_bind(getattr(module, function)))
