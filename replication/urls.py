@@ -11,7 +11,8 @@ brackets, an IPv4 address or a name; a listener without a host takes 127.0.0.1, 
 reachable from outside unless it is asked for. Options of every upstream: `tls=1` (speak TLS),
 `ca=FILE` (trust these certificates and no others), `certificate=FILE`, `key=FILE` (what we show of
 ourselves: see `--tls-client-ca` of servers), `stall=SECONDS` (one that says nothing for so long is
-given up); of every listener: `from` (`logweir.replication.addresses`).
+given up), `password_file=FILE` (its first line is the password, which then stands in no list of
+processes); of every listener: `from` (`logweir.replication.addresses`).
 
 The second form, behind its scheme the one in which Tarantool writes them, means a unix socket. TLS
 is not spoken there, and networks have no meaning; a listener has `mode` instead of `from`
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logweir.errors import ConfigError
@@ -44,7 +45,8 @@ STALL_SECONDS: Final = 30.0
 """An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 _SECONDS_MAX: Final = 1e6
-_SOCKET_OPTIONS: Final = frozenset(("stall", "name"))
+_PASSWORD_FILE: Final = "password_file"  # noqa: S105
+_SOCKET_OPTIONS: Final = frozenset(("stall", "name", _PASSWORD_FILE))
 _OPTIONS: Final = _SOCKET_OPTIONS | {"tls", "ca", "certificate", "key"}
 _LISTEN_OPTIONS: Final = frozenset(("from",))
 _LISTEN_SOCKET_OPTIONS: Final = frozenset(("mode",))
@@ -229,7 +231,26 @@ def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
         known = ", ".join(sorted(allowed))
         message = f"an upstream of {url.scheme} has no option {unknown[0]!r}"
         raise _refuse(text, origin, message, f"it has {known}")
-    return url
+    return _with_password(url, text, origin) if url.option(_PASSWORD_FILE) else url
+
+
+def _with_password(url: Url, text: str, origin: str) -> Url:
+    """The address with the password from the file that it names, as if it stood there itself."""
+    if url.password:
+        raise _refuse(text, origin, "it has a password and a password_file", "give one of them")
+    file = url.option(_PASSWORD_FILE)
+    try:
+        with open(file, encoding="utf-8") as opened:
+            password = opened.readline().rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        hint = "its first line is the password"
+        raise ConfigError(_PASSWORD_FILE, f"{file}: {reason}", origin=origin, hint=hint) from error
+    if not password:
+        hint = "its first line is the password"
+        raise ConfigError(_PASSWORD_FILE, f"{file}: it is empty", origin=origin, hint=hint)
+    others = tuple(one for one in url.options if one[0] != _PASSWORD_FILE)
+    return replace(url, password=password, options=others)
 
 
 def read_listen_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:

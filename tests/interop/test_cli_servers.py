@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import subprocess
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +19,7 @@ import pytest
 
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from interop.test_iproto_cli import told
+from interop.test_iproto_cli import CODE, told
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
 
@@ -151,3 +158,61 @@ def test_large_tuples_are_exported_page_by_page(tmp_path: Path) -> None:
         found = rows("export", serving.url, "t")
     assert [row[0] for row in found] == list(range(1600))
     assert {len(row[1]) for row in found} == {1, 1_000_000}
+
+
+def test_a_password_need_not_be_an_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes from a file that the address names, from the environment, or from who sits at the
+    terminal, who is asked for it without an echo, also where stdin has the rows."""
+    monkeypatch.delenv("LOGWEIR_PASSWORD", raising=False)
+    with Serving(tmp_path / "ours") as serving:
+        serving.log.create_space("t")
+        users.add_user(serving.log, "u", password="secret")
+        rights = Privilege.READ | Privilege.WRITE
+        users.grant(serving.log, "u", rights, users.Target("universe", ""))
+        url = f"tarantool://u@127.0.0.1:{serving.port}"
+        assert told("insert", url, "t", "[1]")[0] == 1
+        (tmp_path / "password").write_text("secret\n")
+        assert told("insert", f"{url}?password_file={tmp_path / 'password'}", "t", "[1]")[0] == 0
+        monkeypatch.setenv("LOGWEIR_PASSWORD", "secret")
+        assert told("insert", url, "t", "[2]")[0] == 0
+        assert told("status", url)[0] == 0
+        monkeypatch.delenv("LOGWEIR_PASSWORD")
+        code, shown = at_terminal("secret", "import", url, "t", stdin="[3]")
+        assert code == 0, shown
+        assert "Password of u at 127.0.0.1: " in shown
+        assert "secret" not in shown
+        assert serving.log.select("t") == [(1,), (2,), (3,)]
+
+
+def at_terminal(typed: str, *words: str, stdin: str) -> tuple[int, str]:
+    """Run a command whose terminal is ours, and type a line when it asks. Returns exit code and
+    what the terminal shows."""
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    shown = b""
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, *words],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    ) as process:
+        os.close(theirs)
+        assert process.stdin is not None
+        process.stdin.write(stdin.encode())
+        process.stdin.close()
+        while b": " not in shown:
+            shown += os.read(ours, 1000)
+        os.write(ours, typed.encode() + b"\n")
+        with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
+            while more := os.read(ours, 1000):
+                shown += more
+        code = process.wait(30)
+    os.close(ours)
+    return code, shown.decode()

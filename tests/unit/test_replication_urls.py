@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -145,7 +147,10 @@ def test_listener_is_told_what_it_cannot_have(text: str, message: str, hint: str
 @pytest.mark.parametrize(
     ("text", "known"),
     [
-        ("tank://h/t?dialect=D1", "it has ca, certificate, key, name, skip, stall, tls, topics"),
+        (
+            "tank://h/t?dialect=D1",
+            "it has ca, certificate, key, name, password_file, skip, stall, tls, topics",
+        ),
         ("synapse://h?vbuckets=1", "http."),
         ("greenstack://h?sweep=1", "stall"),
         ("tarantool://h?from=::1", "anonymous"),
@@ -200,3 +205,34 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
     for candidate in (text, "tarantool://" + text):
         with contextlib.suppress(ConfigError):
             assert isinstance(parse_url(candidate), Url)
+
+
+@pytest.mark.parametrize("scheme", [one.name for one in SCHEMES.values() if one.follows])
+def test_password_is_read_from_a_file(scheme: str, tmp_path: Path) -> None:
+    """The first line of the file counts, of every upstream; its address is then what it is with the
+    password written there."""
+    file = tmp_path / "pass word"
+    file.write_text("se cret\nmore\n")
+    path = "/".join(["", *SCHEMES[scheme].path_names[: SCHEMES[scheme].required]])
+    url = parse_url(f"{scheme}://me@h:1{path}?stall=3&password_file={quote(str(file))}")
+    assert url == parse_url(f"{scheme}://me:se%20cret@h:1{path}?stall=3")
+    assert url.password == "se cret"
+    assert "cret" not in str(url)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(None, "No such file"), (b"", "empty"), (b"\xff", "not text")]
+)
+def test_password_file_that_is_none_is_refused(
+    content: bytes | None, complaint: str, tmp_path: Path
+) -> None:
+    """With its name; so is an address with two passwords."""
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        parse_url(f"tarantool://me@h?password_file={file}", origin="--follow")
+    assert str(file) in str(caught.value)
+    with pytest.raises(ConfigError, match="give one of them") as caught:
+        parse_url(f"tarantool://me:secret@h?password_file={file}")
+    assert "secret" not in str(caught.value)

@@ -13,11 +13,11 @@ import typer
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.iproto.follow.join import join
-from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
 from logweir.store.recover.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.peers import peer_url
 from logweir.wal.render import value_json
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
@@ -75,7 +75,7 @@ def command(
 
 def _server(text: str) -> Url:
     """The address of a server that can be copied. Raises `ConfigError`."""
-    url = parse_url(text, origin="argument")
+    url = peer_url(text)
     if url.scheme != "tarantool":
         raise ConfigError(
             "URL",

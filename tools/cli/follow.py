@@ -15,12 +15,12 @@ import typer
 import logweir
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
-from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.peers import peer_url
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
 
@@ -46,7 +46,7 @@ def command(
     could not be followed, or rows are missing of what it took meanwhile: `logweir gaps DIR` lists
     them.
     """
-    source = parse_url(url, origin="argument")
+    source = peer_url(url)
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None

@@ -10,9 +10,9 @@ import typer
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
 from logweir.replication.iproto.client.play import play
-from logweir.replication.protocols import parse_url
 from logweir.tools.cli.common import PathArgument, existing
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.peers import peer_url
 from logweir.wal.directory import scan_directory
 
 
@@ -30,7 +30,7 @@ def command(
     They become changes of the server's own, each a transaction by itself. It stops at the first row
     that the server refuses, with exit code 1.
     """
-    target = parse_url(url, origin="argument")
+    target = peer_url(url)
     if target.scheme != "tarantool":
         raise ConfigError("URL", f"rows cannot be played into {target.scheme}", origin="argument")
     paths = [path]

@@ -12,13 +12,13 @@ import typer
 import logweir
 from logweir.errors import ConfigError, DecodeError, DirectoryLocked, RequestError
 from logweir.replication.iproto.client.spaces import Done, Row, ServerSpace
-from logweir.replication.protocols import parse_url
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
 from logweir.store.engine.statements import as_row
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.named import Named
 from logweir.store.schema.schema import Schema
+from logweir.tools.cli.peers import peer_url
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import loads
 
@@ -139,7 +139,7 @@ def open_space(where: str, name: str) -> Iterator[OpenSpace]:
     """Open the folder or reach the server. Raises `ConfigError` and what opening raises."""
     key = int(name) if name.isdecimal() else name
     if "://" in where:
-        url = parse_url(where, origin="WHERE")
+        url = peer_url(where)
         if url.scheme != "tarantool":
             hint = "name its tarantool:// listener"
             raise ConfigError("WHERE", f"{url.scheme} has no spaces", hint=hint)

@@ -12,11 +12,11 @@ from logweir.errors import ConfigError
 from logweir.recovery.report import vclock_json
 from logweir.replication import server as serving
 from logweir.replication.iproto.client.status import fetch_checksums, fetch_status
-from logweir.replication.protocols import parse_url
 from logweir.replication.stream.recorded import Recorded, read_folder
 from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.gaps import show_gaps
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.peers import peer_url
 
 
 def command(
@@ -39,7 +39,7 @@ def command(
     """
     if "://" not in where:
         return _folder(out, read_folder(existing(Path(where))))
-    target = parse_url(where, origin="argument")
+    target = peer_url(where)
     if target.scheme != "tarantool":
         raise ConfigError("WHERE", f"{target.scheme} does not tell its status", origin="argument")
     status = serving.run(fetch_status(target))

@@ -10,7 +10,6 @@ import typer
 import logweir
 from logweir.errors import ConfigError
 from logweir.replication import server as serving
-from logweir.replication.protocols import parse_url
 from logweir.replication.tank.client import Client
 from logweir.replication.topic.spaces import (
     create_topic,
@@ -21,6 +20,7 @@ from logweir.replication.topic.spaces import (
     topics_of,
 )
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.topicimport import import_topics
 
 Action = Literal["list", "create", "config", "delete", "import"]
@@ -139,7 +139,7 @@ def _config(out: Output, log: logweir.Log, name: str, lines: dict[str, str]) -> 
 async def _remote(
     out: Output, action: Action, where: str, name: str, partitions: int, lines: dict[str, str]
 ) -> int:
-    async with Client(parse_url(where, origin="argument")) as client:
+    async with Client(peer_url(where)) as client:
         if action == "list":
             topics = []
             for topic, _, _ in await client.topics():
