@@ -1,10 +1,14 @@
-"""A program that writes a store until it is killed: what `logweir crashtest` runs.
+"""A program that writes a store until it is killed, and its check: what `logweir crashtest --engine
+logweir` runs.
 
-``python -m logweir.store.workload DURABILITY DIR SEED`` opens the store and makes transactions of
-three rows, one after the other: transaction N, from 1 on, has the rows 3N, 3N + 1 and 3N + 2 of
-space ``crashtest``, each (id, N, bytes that follow from the id). When one is safe it prints
-``ack N``.
-Now and then it writes a snapshot; log files are small, so that they change often.
+``python -m logweir.store.workload run DIR SEED [DURABILITY]`` opens the store and makes
+transactions of three rows, one after the other: transaction N, from 1 on, has the rows 3N, 3N + 1
+and 3N + 2 of space ``crashtest``, each (id, N, bytes that follow from the id). When one is safe it
+prints ``ack N``. Now and then it writes a snapshot; log files are small, so that they change often.
+Every second seed kills the program at a named place in the log or the store.
+
+``python -m logweir.store.workload check DIR ACKED`` opens the store and ends with code 0 if it has
+all transactions up to the last one of the file ACKED, each once and whole.
 """
 
 from __future__ import annotations
@@ -16,18 +20,26 @@ from pathlib import Path
 from typing import Final, cast
 
 import logweir.store
-from logweir.errors import ConfigError, LogweirError
+from logweir.errors import LogweirError
 from logweir.store.log import Durability, Log
+from logweir.wal.failpoint import arm_from_environment
 from logweir.wal.filesystem import OS, make_folders
 
-__all__ = ["FAILPOINTS", "check_store", "make_store"]
+__all__ = ["check_store", "write_store"]
 
-FAILPOINTS: Final = (
+_FAILPOINTS: Final = (
+    "wal.before_write",
+    "wal.after_write_before_sync",
+    "wal.after_sync",
+    "wal.after_eof_before_sync",
+    "wal.after_close",
+    "wal.before_rename",
+    "wal.after_rename_before_directory_sync",
+    "snapshot.before_rename",
+    "snapshot.after_rename_before_directory_sync",
     "store.after_sync_before_publish",
     "store.after_publish",
 )
-"""Where a store can be made to die, besides where its log can (`recovery.faults`)."""
-
 _SPACE: Final = "crashtest"
 _ROWS: Final = 3
 _FILE_BYTES: Final = 16 * 1024
@@ -48,22 +60,6 @@ def _open(directory: Path, durability: Durability) -> Log:
     )
 
 
-def make_store(directory: Path) -> None:
-    """A store with the space. Raises `ConfigError` where the folder holds something already: a
-    workload would write into it."""
-    make_folders(OS, directory)
-    if OS.list_directory(directory):
-        raise ConfigError(
-            "DIR", f"{directory} is not empty", hint="a crash test writes into a folder of its own"
-        )
-    with _open(directory, "fsync") as log:
-        log.create_space(
-            _SPACE,
-            [("id", "unsigned"), ("number", "unsigned"), ("data", "any")],
-            indexes={"number": {"parts": ["number"], "unique": False}},
-        )
-
-
 def check_store(directory: Path, acknowledged: int) -> list[str]:
     """What is wrong with what a killed workload left; nothing if the store kept its promises.
 
@@ -71,8 +67,9 @@ def check_store(directory: Path, acknowledged: int) -> list[str]:
     """
     try:
         with _open(directory, "fsync") as log:
-            found = log.select(_SPACE)
-            second = log.select(_SPACE, index="number")
+            is_made = any(space.name == _SPACE for space in log.spaces())
+            found = log.select(_SPACE) if is_made else []
+            second = log.select(_SPACE, index="number") if is_made else []
     except LogweirError as error:
         return [f"the store cannot be opened: {error}"]
     count = len(found) // _ROWS
@@ -89,10 +86,20 @@ def check_store(directory: Path, acknowledged: int) -> list[str]:
     return problems
 
 
-def _run(directory: Path, durability: Durability, seed: int) -> None:
-    """Write until somebody kills this process."""
+def write_store(directory: Path, seed: int, durability: Durability = "fsync") -> None:
+    """Write until somebody kills this process. `seed`: of the choices."""
     dice = random.Random(seed)  # noqa: S311 - repeatable, nothing secret
+    if dice.random() < 0.5:
+        os.environ["LOGWEIR_FAILPOINTS"] = f"{dice.choice(_FAILPOINTS)}=kill@{dice.randint(1, 40)}"
+        arm_from_environment()
+    make_folders(OS, directory)
     log = _open(directory, durability)
+    if not any(space.name == _SPACE for space in log.spaces()):
+        log.create_space(
+            _SPACE,
+            [("id", "unsigned"), ("number", "unsigned"), ("data", "any")],
+            indexes={"number": {"parts": ["number"], "unique": False}},
+        )
     number = log.count(_SPACE) // _ROWS
     while True:
         number += 1
@@ -107,5 +114,15 @@ def _run(directory: Path, durability: Durability, seed: int) -> None:
             log.snapshot()
 
 
+def _main() -> int:
+    what, directory, last, *more = sys.argv[1:]
+    if what == "run":
+        write_store(Path(directory), int(last), cast(Durability, more[0] if more else "fsync"))
+    lines = Path(last).read_text().split()
+    problems = check_store(Path(directory), int(lines[-1]) if lines else 0)
+    sys.stdout.writelines(f"{text}\n" for text in problems)
+    return 1 if problems else 0
+
+
 if __name__ == "__main__":
-    _run(Path(sys.argv[2]), cast(Durability, sys.argv[1]), int(sys.argv[3]))
+    sys.exit(_main())

@@ -55,6 +55,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "agreement",
             "end_mark",
             "cli_crashtest",
+            "crash_*",
             "cli_repair",
             "cli_verify",
             "damaged_samples",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import errno
-import sys
 from pathlib import Path
 
 import pytest
 
-from logweir.errors import ConfigError, DirectoryLocked
+from logweir.errors import DirectoryLocked
 from logweir.recovery.faults import (
     Fault,
     FaultyFileSystem,
     SimFileSystem,
-    crashtest,
     every_fault,
 )
-from logweir.recovery.faults.workload import check_folder
 from logweir.wal.filesystem import FileSystem, make_folders
 
 FOLDER = Path("/d")
@@ -183,43 +180,3 @@ def test_a_lasting_fault_fails_all_later_calls() -> None:
             call(FOLDER / "b")
     assert disk.counts["create"] == 3
     assert disk.failed.startswith("create")
-
-
-@pytest.mark.kill
-def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
-    """Kills at random moments and at every kind of failpoint; what was acknowledged is there."""
-    result = crashtest(tmp_path / "log", rounds=12, seed=20261120, alive_seconds=0.05)
-    assert result.ok, result.problems
-    assert result.kills == 12
-    assert result.acknowledged > 0
-
-
-LIAR = "import os, signal; os.write(1, b'ack 100000\\n'); signal.pause()"
-
-
-@pytest.mark.kill
-def test_a_writer_that_acknowledges_too_early_is_found_out(tmp_path: Path) -> None:
-    """The test itself can fail."""
-    result = crashtest(
-        tmp_path / "log", rounds=3, workload=(sys.executable, "-c", LIAR), failpoints=()
-    )
-    assert not result.ok
-    assert "lsn 100000 was acknowledged" in result.problems[0]
-
-
-def test_a_workload_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
-    """With what it said last."""
-    with pytest.raises(ConfigError, match="no such thing"):
-        crashtest(tmp_path, workload=(sys.executable, "-c", "raise SystemExit('no such thing')"))
-
-
-def test_lost_rows_are_found_out(tmp_path: Path) -> None:
-    """A log that lost its end, or a row, is not what the workload acknowledged."""
-    crashtest(tmp_path / "log", rounds=1, seed=3, failpoints=())
-    assert check_folder(tmp_path / "log", 1) == []
-    assert "was acknowledged" in check_folder(tmp_path / "log", 10**6)[0]
-    log = sorted((tmp_path / "log").glob("*.xlog"))[0]
-    data = bytearray(log.read_bytes())
-    data[-60] ^= 1
-    log.write_bytes(data)
-    assert check_folder(tmp_path / "log", 1) != []

@@ -1,67 +1,137 @@
-"""`logweir crashtest`: kill a writing process again and again and look at what it left."""
+"""`logweir crashtest`: do to a program what a machine may do to it, and look at what it left."""
 
 from __future__ import annotations
 
-import sys
+import shlex
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from logweir.recovery.faults import crashtest
-from logweir.recovery.faults.crashtest import FAILPOINTS as LOG_FAILPOINTS
-from logweir.store.workload import FAILPOINTS, check_store, make_store
+from logweir.errors import ConfigError
 from logweir.tools.cli.output import Output
+from logweir.tools.crash.engines import ENGINES
+from logweir.tools.crash.keeping import CrashTest, Failure, Tally, show_again
+from logweir.tools.crash.kills import kill
+from logweir.tools.crash.programs import Commands
 
 
 def command(
     out: Output,
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="A new or empty folder; without it a temporary one."),
-    ] = None,
     *,
-    rounds: Annotated[int, typer.Option(help="How many kills.", min=1)] = 50,
-    seed: Annotated[int, typer.Option(help="The moments and the rows follow from it.")] = 0,
-    durability: Annotated[
-        Literal["fsync", "write"], typer.Option(help="How durable the changes are.")
-    ] = "fsync",
+    run: Annotated[
+        str, typer.Option(help="The program: 'CMD {dir}'; it prints a line for what is safe.")
+    ] = "",
+    check: Annotated[
+        str, typer.Option(help="The check: 'CMD {dir} {acked}'; exit code 0: all is there.")
+    ] = "",
+    engine: Annotated[
+        str, typer.Option(help=f"Run and check ready made, one of {', '.join(ENGINES)}.")
+    ] = "",
+    acks: Annotated[
+        str, typer.Option(help="File with the acknowledgements, instead of standard output.")
+    ] = "",
+    rounds: Annotated[
+        int, typer.Option(help="Folders to kill the program in.", min=1, max=10**9)
+    ] = 10,
+    lives: Annotated[
+        int, typer.Option(help="Kills in each of them, one start after the other.", min=1)
+    ] = 5,
+    minutes: Annotated[
+        float, typer.Option(help="Stop after so many minutes; 0: never.", min=0.0)
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="All random choices follow from it.")] = 0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to the first line, and for a check.", min=0.1)
+    ] = 60.0,
+    keep: Annotated[Path, typer.Option(help="The folder in which a failure is kept.")] = Path(),
+    again: Annotated[
+        Path | None, typer.Option(help="Check a kept failure once more, and nothing else.")
+    ] = None,
 ) -> int:
-    """Kill a process that writes a store with SIGKILL, at random moments and at each durable step.
+    """Crash a program at random moments and check that all it had acknowledged is there.
 
-    After every kill the store is opened: all that was acknowledged must be there, nothing twice,
-    no transaction in part. Exit code 1 if a promise was broken; the folder then shows it.
+    The program is started in a folder of its own and killed with SIGKILL, its process group with
+    it; then the check looks at the folder and at what was acknowledged. Exit code 1 if it does not
+    pass; the folder is kept then, and a command printed that shows it again. See crash-testing.md.
     """
-    with tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary:
-        folder = directory or Path(temporary) / "store"
-        with out.progress("Killing", rounds) as progress:
-            result = crashtest(
-                folder,
-                rounds=rounds,
-                seed=seed,
-                workload=(sys.executable, "-P", "-m", "logweir.store.workload", durability),
-                prepare=make_store,
-                check=check_store,
-                failpoints=LOG_FAILPOINTS + FAILPOINTS,
-                progress=lambda done, _: progress(done),
-            )
+    if again is not None:
+        return _again(out, again)
+    if engine and engine not in ENGINES:
+        raise ConfigError("--engine", f"there is no {engine!r}", hint=f"one of {list(ENGINES)}")
+    if bool(engine) == bool(run or check) or bool(run) != bool(check):
+        raise ConfigError(
+            "--run", "a program is missing", hint="give --run and --check, or --engine"
+        )
+    commands = ENGINES[engine]() if engine else Commands(run, check, acks, timeout)
+    with (
+        tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary,
+        out.progress("Killing", rounds) as progress,
+    ):
+        test = CrashTest(
+            commands,
+            Path(temporary),
+            keep,
+            seed=seed,
+            deadline=time.monotonic() + minutes * 60 if minutes else None,
+            progress=progress,
+        )
+        tallies = [kill(test, rounds=rounds, lives=lives)]
+    _show(out, tallies, seed)
+    return 1 if any(tally.failure for tally in tallies) else 0
+
+
+def _again(out: Output, folder: Path) -> int:
+    failure = show_again(folder)
+    if failure is None:
+        out.line("the check passes now")
+        return 0
+    for text in _told(failure):
+        out.line(text)
+    return 1
+
+
+def _told(failure: Failure) -> Iterator[str]:
+    yield f"{failure.fault} {failure.number}: {failure.what}"
+    yield f"{failure.wrong}: {failure.output.strip()[-2000:]}"
+
+
+def _show(out: Output, tallies: list[Tally], seed: int) -> None:
     if out.as_json:
         out.json(
             {
-                "ok": result.ok,
-                "kills": result.kills,
-                "acknowledged": result.acknowledged,
+                "ok": not any(tally.failure for tally in tallies),
                 "seed": seed,
-                "durability": durability,
-                "problems": list(result.problems),
+                "faults": [
+                    {
+                        "fault": tally.fault,
+                        "tried": tally.tried,
+                        "acknowledged": tally.acknowledged,
+                        "notes": tally.notes,
+                        "failure": tally.failure
+                        and {
+                            "number": tally.failure.number,
+                            "what": tally.failure.what,
+                            "wrong": tally.failure.wrong,
+                            "output": tally.failure.output,
+                            "folder": str(tally.failure.folder),
+                        },
+                    }
+                    for tally in tallies
+                ],
             }
         )
-    else:
-        for text in result.problems:
-            out.line(text)
-        verdict = "nothing lost, doubled or torn" if result.ok else "promises were broken"
-        out.line(
-            f"{result.kills} kills, {result.acknowledged} transactions acknowledged: {verdict}"
-        )
-    return 0 if result.ok else 1
+        return
+    for tally in tallies:
+        for note in tally.notes:
+            out.message(f"note: {note}")
+        if tally.failure is not None:
+            for text in _told(tally.failure):
+                out.line(text)
+            out.line(f"again: logweir crashtest --again {shlex.quote(str(tally.failure.folder))}")
+        verdict = "a promise was broken" if tally.failure else "nothing acknowledged was lost"
+        counts = f"{tally.tried} tried, {tally.acknowledged} lines acknowledged"
+        out.line(f"{tally.fault}: {counts}: {verdict}")

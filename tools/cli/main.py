@@ -66,7 +66,7 @@ COMMANDS: Final = {
     "user": "Manage users, roles and their rights.",
     "topic": "List, make, configure, delete and import Tank topics.",
     "pipeline": "Run a job over an archive on Spark.",
-    "crashtest": "Kill a writing process again and again, and check what it left.",
+    "crashtest": "Crash any program again and again, and check what it left.",
     "bench": "Measure statements, scans, recovery and servers next to peers.",
 }
 """Every command and its one-line help, in the order of `--help`."""

@@ -1,0 +1,143 @@
+"""What every fault of a crash test does alike: check what is left, keep a failure, show it.
+
+A failure is kept as a folder::
+
+    before/         what the fault left, as the check was given it
+    after/          the same behind the check, which may have changed it
+    acked           what had been acknowledged, in order
+    output          what the check said
+    failure.json    what was done: commands, fault, seed, and in a sentence what was lost
+
+`show_again` does the check once more, on a copy of ``before``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from logweir.errors import ConfigError
+from logweir.tools.crash.programs import Checked, Commands, check
+
+__all__ = ["CrashTest", "Failure", "Tally", "show_again"]
+
+_RECORD: Final = "failure.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A broken promise. `fault`: which kind of fault; `number`: of the round or state; `what`: in a
+    sentence, what was done to the program; `wrong`: how the check did not pass; `output`: what it
+    said; `folder`: where it is kept."""
+
+    fault: str
+    number: int
+    what: str
+    wrong: str
+    output: str
+    folder: Path
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one kind of fault did. `tried`: faults; `acknowledged`: lines that the checks were given
+    in all; `notes`: what the user has to know besides; `failure`: the first broken promise."""
+
+    fault: str
+    tried: int = 0
+    acknowledged: int = 0
+    notes: list[str] = field(default_factory=list)
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class CrashTest:
+    """One test. `work`: an empty folder for what is passing; `keep`: where failures are kept;
+    `seed`: all random choices follow from it; `deadline`: on `time.monotonic`, None for none;
+    `progress`: told how many faults were tried."""
+
+    commands: Commands
+    work: Path
+    keep: Path
+    seed: int = 0
+    deadline: float | None = None
+    progress: Callable[[int], None] = lambda done: None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def checked(self, directory: Path, acked: bytes) -> Checked:
+        """Check a copy of a folder, which stays in `work` until the next one."""
+        for name in ("after", "acked"):
+            self._clear(self.work / name)
+        (self.work / "acked").write_bytes(acked)
+        shutil.copytree(directory, self.work / "after", symlinks=True)
+        return check(self.commands, self.work / "after", self.work / "acked")
+
+    def kept(self, tally: Tally, directory: Path, acked: bytes, what: str, found: Checked) -> None:
+        """Keep a failure. `directory`: as the fault left it; `found`: what its check said, or how
+        the program failed; `what`: in a sentence, what was done."""
+        self.keep.mkdir(parents=True, exist_ok=True)
+        name = f"crash-{tally.fault.replace(' ', '-')}-{self.seed}-{tally.tried}"
+        folder = self.keep / name
+        count = 1
+        while folder.exists():
+            count += 1
+            folder = self.keep / f"{name}-{count}"
+        folder.mkdir()
+        shutil.copytree(directory, folder / "before", symlinks=True)
+        if (self.work / "after").is_dir():
+            shutil.copytree(self.work / "after", folder / "after", symlinks=True)
+        (folder / "acked").write_bytes(acked)
+        (folder / "output").write_text(found.output)
+        record = {
+            "fault": tally.fault,
+            "seed": self.seed,
+            "number": tally.tried,
+            "what": what,
+            "wrong": found.wrong,
+            "commands": asdict(self.commands),
+        }
+        (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        tally.failure = Failure(tally.fault, tally.tried, what, found.wrong, found.output, folder)
+
+    def fresh(self, name: str) -> Path:
+        """An empty place of that name in `work`: nothing is there."""
+        self._clear(self.work / name)
+        return self.work / name
+
+    def _clear(self, path: Path) -> None:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def show_again(folder: Path) -> Failure | None:
+    """Do the check of a kept failure once more; None if it passes now. Raises `ConfigError` where
+    the folder holds no failure."""
+    try:
+        record = json.loads((folder / _RECORD).read_text())
+        commands = Commands(**record["commands"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            "--again",
+            f"{folder} holds no failure that was kept: {error}",
+            hint="give the folder that `logweir crashtest` named",
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary:
+        test = CrashTest(commands, Path(temporary), folder)
+        found = test.checked(folder / "before", (folder / "acked").read_bytes())
+    if not found.wrong:
+        return None
+    return Failure(
+        record["fault"], record["number"], record["what"], found.wrong, found.output, folder
+    )
