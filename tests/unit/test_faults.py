@@ -14,6 +14,7 @@ from logweir.recovery.faults import (
     SimFileSystem,
     every_fault,
 )
+from logweir.recovery.faults.surviving import Dice, Disk, Inode, Model, answered, settled
 from logweir.wal.filesystem import FileSystem, make_folders
 
 FOLDER = Path("/d")
@@ -180,3 +181,57 @@ def test_a_lasting_fault_fails_all_later_calls() -> None:
             call(FOLDER / "b")
     assert disk.counts["create"] == 3
     assert disk.failed.startswith("create")
+
+
+def test_ext4_loses_names_from_the_newest_on() -> None:
+    """Never an older one without the newer ones; a sync of any file saves those before it."""
+    disk = Disk()
+    for name in "abc":
+        disk.name((disk.root, name, disk.file()))
+    (doubt,) = disk.doubts(model="ext4")
+    found = {
+        "".join(disk.crash(answered({doubt.key: lost}), model="ext4").seen) for lost in range(4)
+    }
+    assert found == {"", "a", "ab", "abc"}
+    file = disk.root.seen["b"]
+    disk.sync(file)
+    disk.name((disk.root, "a", None), (disk.root, "d", file))
+    (doubt,) = disk.doubts(model="ext4")
+    after = disk.crash(answered({doubt.key: 1}), model="ext4")
+    assert sorted(after.seen) == ["a", "b", "c"]
+
+
+def test_ext4_shows_no_size_without_its_data() -> None:
+    """Blocks that are new to a file are whole as far as its size goes; the block that it ended in
+    may be zeros. In POSIX all may."""
+    disk = Disk()
+    file = disk.file(b"x" * 100)
+    disk.root.seen["a"] = disk.root.stable["a"] = file
+    disk.write(file, 100, b"y" * 9000)
+    models: tuple[Model, ...] = ("posix", "ext4")
+    sizes: dict[Model, set[bytes]] = {model: set() for model in models}
+    for model in models:
+        for seed in range(200):
+            after = disk.crash(Dice(seed), model=model).seen["a"]
+            assert isinstance(after, Inode)
+            sizes[model].add(bytes(after.seen))
+    assert {len(one) for one in sizes["ext4"]} == {100, 4096, 8192, 9100}
+    assert all(one[4096:] == b"y" * (len(one) - 4096) for one in sizes["ext4"] if len(one) > 4096)
+    assert any(b"\0" in one[:4096] for one in sizes["ext4"])
+    assert any(b"\0" in one[4096:] for one in sizes["posix"])
+
+
+def test_ext4_has_the_data_of_a_file_that_replaces_another_one() -> None:
+    """Where the rename is there; and where a cut is lost, so is what was written behind it."""
+    disk = Disk()
+    old, new, cut = disk.file(b"old"), disk.file(), disk.file(b"cut")
+    disk.root.seen |= {"a": old, "b": new, "c": cut}
+    disk.write(new, 0, b"new")
+    disk.name((disk.root, "b", None), (disk.root, "a", new), flushed=new)
+    disk.resize(cut, 0)
+    disk.write(cut, 0, b"x")
+    found = set()
+    for seed in range(200):
+        after = dict(settled(disk.crash(Dice(seed), model="ext4")))
+        found.add(" ".join(f"{name}={(data or b'').decode()}" for name, data in after.items()))
+    assert found == {"a=new c=x", "a=new c=", "a=new c=cut", "a=old b=new c=cut", "a=old b= c=cut"}

@@ -12,10 +12,12 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
+from logweir.recovery.faults.surviving import Model
 from logweir.tools.cli.output import Output
 from logweir.tools.crash.engines import ENGINES
 from logweir.tools.crash.keeping import CrashTest, Failure, Tally, show_again
 from logweir.tools.crash.kills import kill
+from logweir.tools.crash.powercut import cut
 from logweir.tools.crash.programs import Commands
 
 
@@ -34,6 +36,13 @@ def command(
     acks: Annotated[
         str, typer.Option(help="File with the acknowledgements, instead of standard output.")
     ] = "",
+    power_cut: Annotated[
+        bool, typer.Option("--power-cut", help="Cut the power instead of killing the program.")
+    ] = False,
+    states: Annotated[int, typer.Option(help="Disks that power cuts leave, at most.", min=1)] = 500,
+    model: Annotated[
+        Model, typer.Option(help="What a disk may do: all that POSIX allows, or ext4.")
+    ] = "posix",
     rounds: Annotated[
         int, typer.Option(help="Folders to kill the program in.", min=1, max=10**9)
     ] = 10,
@@ -66,10 +75,11 @@ def command(
         raise ConfigError(
             "--run", "a program is missing", hint="give --run and --check, or --engine"
         )
-    commands = ENGINES[engine]() if engine else Commands(run, check, acks, timeout)
+    run, check = ENGINES.get(engine, (run, check))
+    commands = Commands(run, check, acks, timeout)
     with (
         tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary,
-        out.progress("Killing", rounds) as progress,
+        out.progress("Crashing", states if power_cut else rounds) as progress,
     ):
         test = CrashTest(
             commands,
@@ -79,7 +89,11 @@ def command(
             deadline=time.monotonic() + minutes * 60 if minutes else None,
             progress=progress,
         )
-        tallies = [kill(test, rounds=rounds, lives=lives)]
+        if power_cut:
+            tallies = [Tally("power cut")]
+            cut(test, tallies[0], states=states, model=model)
+        else:
+            tallies = [kill(test, rounds=rounds, lives=lives)]
     _show(out, tallies, seed)
     return 1 if any(tally.failure for tally in tallies) else 0
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from pathlib import Path
 from typing import Final
-
-from logweir.tools.crash.programs import Commands
 
 __all__ = ["ENGINES"]
 
 
-def _python(module: str) -> Commands:
+def _python(module: str) -> tuple[str, str]:
     start = f"{shlex.quote(sys.executable)} -P -m {module}"
-    return Commands(f"{start} run {{dir}} {{seed}}", f"{start} check {{dir}} {{acked}}")
+    return f"{start} run {{dir}} {{seed}}", f"{start} check {{dir}} {{acked}}"
 
 
-ENGINES: Final[dict[str, Callable[[], Commands]]] = {
-    "logweir": lambda: _python("logweir.store.workload"),
+def _lua(name: str) -> str:
+    return f"tarantool {shlex.quote(str(Path(__file__).parent / 'tarantool' / name))}"
+
+
+ENGINES: Final[dict[str, tuple[str, str]]] = {
+    "logweir": _python("logweir.store.workload"),
+    "sqlite": _python("logweir.tools.crash.sqlite"),
+    "tarantool": (f"{_lua('run.lua')} {{dir}}", f"{_lua('check.lua')} {{dir}} {{acked}}"),
 }
-"""Name to commands. Raises `ConfigError` where the program is not installed."""
+"""Name to the commands that run and check."""

@@ -19,9 +19,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from logweir.errors import ConfigError
+from logweir.tools.crash.recording import Recording
 
 __all__ = ["Checked", "Commands", "Ended", "Moment", "check", "live", "trial"]
 
@@ -111,6 +112,23 @@ class Ended:
     first_seconds: float | None
     seconds: float
 
+    def must_be_well(self, commands: Commands) -> None:
+        """Raise `ConfigError` if it failed without a fault, or acknowledged nothing."""
+        if not self.is_killed and self.code != 0:
+            raise ConfigError(
+                "--run",
+                f"the program ended with code {self.code} though nothing was done to it: "
+                f"{self.said.strip()[-500:]}",
+                hint="run the command by hand in an empty folder",
+            )
+        if not self.acked:
+            where = commands.acks or "its standard output"
+            raise ConfigError(
+                "--run",
+                f"the program acknowledged nothing in {self.seconds:.0f} seconds",
+                hint=f"it has to write a line to {where} when a change is safe, and to flush it",
+            )
+
     @property
     def is_killed(self) -> bool:
         """Whether it ended by SIGKILL, wherever that came from."""
@@ -129,26 +147,23 @@ class Checked:
 class _Gathered:
     """What comes out of a program while it runs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], acks: Path | None) -> None:
+    def __init__(self, output: int, errors: int, acks: Path | None) -> None:
         self.acked = bytearray()
         self.said = bytearray()
         self._acks = acks
         self._selector = selectors.DefaultSelector()
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for pipe, kept in ((process.stdout, self.acked), (process.stderr, self.said)):
-            os.set_blocking(pipe.fileno(), False)
+        for pipe, kept in ((output, self.acked), (errors, self.said)):
+            os.set_blocking(pipe, False)
             self._selector.register(pipe, selectors.EVENT_READ, kept)
         if acks is not None:  # what it prints besides is not kept
-            self._selector.modify(process.stdout, selectors.EVENT_READ, None)
+            self._selector.modify(output, selectors.EVENT_READ, None)
 
     def take(self, seconds: float) -> bool:
         """Wait for more, so long at most. Returns whether any pipe is still open."""
         for key, _ in self._selector.select(max(seconds, 0.0)):
-            pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]
-            piece = os.read(pipe.fileno(), 1 << 16)
+            piece = os.read(key.fd, 1 << 16)
             if not piece:
-                self._selector.unregister(pipe)
+                self._selector.unregister(key.fd)
             elif key.data is not None:
                 key.data.extend(piece)
         if self._acks is not None:
@@ -176,13 +191,14 @@ def live(
     *,
     moment: Moment | None,
     acks: Path | None = None,
-    environment: Mapping[str, str] | None = None,
+    recording: Recording | None = None,
     timeout_seconds: float = 60.0,
 ) -> Ended:
     """Start a program in a process group of its own and kill the group at `moment`.
 
     `moment`: None: when it has been silent for `ENDLESS_SECONDS` after its first acknowledgement
-    or longer; `acks`: the file in which it acknowledges; `timeout_seconds`: how long it may take
+    or longer; `acks`: the file in which it acknowledges; `recording`: of what it does;
+    `timeout_seconds`: how long it may take
     for what `moment` waits for, before it is killed all the same.
     """
     if acks is not None:
@@ -191,15 +207,23 @@ def live(
     due = started + moment.seconds if moment and not moment.acks else None
     limit = started + timeout_seconds
     first: float | None = None
-    with subprocess.Popen(  # noqa: S603 - the caller's own program
-        words,
-        env=dict(os.environ) | dict(environment or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        gathered = _Gathered(process, acks)
+    output, its_output = os.pipe()
+    if recording is not None:
+        recording.set_pipe(its_output)
+    with (
+        open(output, "rb", closefd=True),
+        subprocess.Popen(  # noqa: S603 - the caller's own program
+            words,
+            env=dict(os.environ) | (recording.environment if recording else {}),
+            stdin=subprocess.DEVNULL,
+            stdout=its_output,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process,
+    ):
+        os.close(its_output)
+        assert process.stderr is not None
+        gathered = _Gathered(output, process.stderr.fileno(), acks)
         try:
             while process.poll() is None:
                 now = time.monotonic()
@@ -213,6 +237,8 @@ def live(
                 if due is None and moment and gathered.acked.count(b"\n") >= moment.acks:
                     due = time.monotonic() + moment.seconds
             was_stopped = process.poll() is None
+            if recording is not None:
+                recording.stop()
         finally:
             _kill_group(process.pid)
             process.wait()
@@ -237,20 +263,7 @@ def trial(commands: Commands, directory: Path, acked: Path) -> Ended:
         acks=commands.acks_file(directory),
         timeout_seconds=commands.timeout_seconds,
     )
-    if not ended.was_stopped and ended.code != 0:
-        raise ConfigError(
-            "--run",
-            f"the program ended with code {ended.code} though nothing was done to it: "
-            f"{ended.said.strip()[-500:]}",
-            hint="run the command by hand in an empty folder",
-        )
-    if not ended.acked:
-        where = commands.acks or "its standard output"
-        raise ConfigError(
-            "--run",
-            f"the program acknowledged nothing in {ended.seconds:.0f} seconds",
-            hint=f"it has to write a line to {where} when a change is safe, and to flush it",
-        )
+    ended.must_be_well(commands)
     if not ended.was_stopped:
         acked.write_bytes(ended.acked)
         found = check(commands, directory, acked)
