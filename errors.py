@@ -194,7 +194,7 @@ class DirectoryLocked(WalError):
 class ErrorCode(IntEnum):
     """Tarantool's error numbers that a store, a DML server or a replication source needs.
 
-    Source: Tarantool 2.6.0 (read in `errcode.h`, most observed).
+    Source: Tarantool 2.6.0 (read in `errcode.h`, most observed); from 229 on 2.11 (read).
     """
 
     UNKNOWN = 0
@@ -325,6 +325,9 @@ class ErrorCode(IntEnum):
     CANNOT_REGISTER = 208
     UNCOMMITTED_FOREIGN_SYNC_TXNS = 214
     SYNC_MASTER_MISMATCH = 215
+    UNABLE_TO_PROCESS_IN_STREAM = 229
+    UNABLE_TO_PROCESS_OUT_OF_STREAM = 230
+    TRANSACTION_TIMEOUT = 231
 
 
 class RequestError(LogweirError):

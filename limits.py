@@ -223,6 +223,19 @@ IPROTO_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 IPROTO_ANSWER_BYTES: Final = 128 * 1024 * 1024
 """Largest answer to one SELECT; a larger one is refused (error 2)."""
 
+TRIAL_BYTES: Final = 16 * 1024 * 1024
+"""What the statements of one open transaction of a stream may take; one more is refused (error 2).
+"""
+
+TRIAL_READ_BYTES: Final = 64 * 1024 * 1024
+"""What the SELECTs of one may be answered in all: they run again before it is committed."""
+
+TRIAL_SECONDS: Final = 1.0
+"""An open transaction that is asked nothing for so long gives its view back."""
+
+TRIALS: Final = 64
+"""Views that open transactions have at a time; who rests longest gives one back."""
+
 # --- followers ------------------------------------------------------------------------------------
 HUB_STEP_BYTES: Final = 1024 * 1024
 """Bytes of rows that a follower is given in one step, about."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from logweir.errors import PositionUnavailable
 from logweir.store.commit.committer import Committer
+from logweir.store.commit.group import Group
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import Computer
@@ -115,6 +116,16 @@ class Reads(ABC):
                 yield ReadView(Engine(txn, schema, committer.plans), vclock, self.instance)
         except StateError as error:
             raise explained(error, committer.state.directory) from error
+
+    def trial(self, executor: Executor) -> Group:
+        """A group on a view of now, whose changes nobody else sees and nobody commits: for who
+        makes them again, in a job, once it is known that they are wanted. To be ended by its
+        `txn.abort`; it keeps what `read_view` keeps. `executor`: of the caller's thread.
+
+        Raises what a change raises where there can be none.
+        """
+        self.check_process()
+        return self._committer.trial(executor)
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
         """The tuple with that full key of a unique index, None if there is none."""

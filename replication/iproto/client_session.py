@@ -33,7 +33,7 @@ from logweir.replication.iproto.wire.auth import scramble
 from logweir.replication.iproto.wire.codec import (
     ERROR_BIT,
     GREETING_BYTES,
-    VERSION_ID,
+    REPLICA_VERSION_ID,
     Answer,
     Ballot,
     BrokenStream,
@@ -351,7 +351,7 @@ class ClientSession(BaseSession[Event]):
             int(IprotoKey.REPLICASET_UUID): str(replicaset),
             int(IprotoKey.INSTANCE_UUID): str(instance),
             int(IprotoKey.VCLOCK): dict(vclock.without_local()),
-            int(IprotoKey.SERVER_VERSION): VERSION_ID,
+            int(IprotoKey.SERVER_VERSION): REPLICA_VERSION_ID,
             int(IprotoKey.REPLICA_ANON): anonymous,
         }
         if id_filter:

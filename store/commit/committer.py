@@ -252,6 +252,29 @@ class Committer(Fails, OfProcess):
             look.end()
             raise
 
+    def trial(self, executor: Executor) -> Group:
+        """See `Reads.trial`. The caller does not hold `lock`."""
+        self.check_open()
+        look = self.viewers.look()
+        try:
+            with self._view_guard:
+                self.check_open()
+                txn = self.layers.begin(look, write=True)
+                schema, vclock, waiting = self.schema, self.vclock, self.waiting
+            return Group(
+                txn,
+                schema,
+                self.plans,
+                executor,
+                vclock=vclock,
+                replica_id=self._replica_id,
+                now=self._clock(),
+                waiting=waiting,
+            )
+        except BaseException:
+            look.end()
+            raise
+
     def commit(self, jobs: list[Job]) -> None:
         """Apply, log and answer one group of jobs. What goes wrong is the jobs' error."""
         left = jobs

@@ -18,8 +18,10 @@ from logweir.replication.iproto.wire.runs import take_run
 
 UUID = uuid.UUID("11111111-1111-4111-8111-111111111111")
 NOISE = bytes(32)
+KINDS = (*range(1, 11), *range(14, 17), *range(64, 78))
 HEADERS = st.sampled_from(
-    [bytes((0x82, 0x00, kind, 0x01, 0x07)) for kind in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 64, 65, 66)]
+    [bytes((0x82, 0x00, kind, 0x01, 0x07)) for kind in KINDS]
+    + [bytes((0x83, 0x00, kind, 0x01, 0x07, 0x0A, 0x01)) for kind in KINDS]
 )
 
 

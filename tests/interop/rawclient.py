@@ -41,14 +41,19 @@ class RawClient:
         """Send bytes as they are."""
         self.socket.sendall(data)
 
-    def ask(self, kind: int, body: Any = None, **header: int) -> codec.Answer:
-        """One request, one answer."""
-        return self.ask_raw(kind, b"" if body is None else pack(body))
-
-    def ask_raw(self, kind: int, body: bytes) -> codec.Answer:
-        """One request with a body in bytes, one answer."""
+    def frame(self, kind: int, body: bytes, stream: int = 0) -> bytes:
+        """The next request, as it is to be sent. `body`: encoded; `stream`: its id, 0 for none."""
         self._sync += 1
-        self.send(codec.frame(pack({0: kind, 1: self._sync}) + body))
+        head = {0: kind, 1: self._sync} | ({0x0A: stream} if stream else {})
+        return codec.frame(pack(head) + body)
+
+    def ask(self, kind: int, body: Any = None, stream: int = 0) -> codec.Answer:
+        """One request, one answer."""
+        return self.ask_raw(kind, b"" if body is None else pack(body), stream)
+
+    def ask_raw(self, kind: int, body: bytes, stream: int = 0) -> codec.Answer:
+        """One request with a body in bytes, one answer."""
+        self.send(self.frame(kind, body, stream))
         answer = self.receive()
         assert answer.header.sync == self._sync
         return answer

@@ -58,16 +58,16 @@ def refused(header: dict[int, Any], body: object = None) -> RequestError:
 # --- golden bytes ---------------------------------------------------------------------------------
 
 
-def test_greeting_is_that_of_2_6_0() -> None:
+def test_greeting_is_that_of_tarantool() -> None:
     """Two lines of 64 bytes; what we write we read."""
     noise = bytes(range(32))
     greeting = encode_greeting(UUID, noise)
     assert len(greeting) == 128
-    assert greeting[:63].rstrip() == f"Tarantool 2.6.0 (Binary) {UUID}".encode()
+    assert greeting[:63].rstrip() == f"Tarantool 2.11.0 (Binary) {UUID}".encode()
     assert (greeting[63], greeting[127]) == (10, 10)
     assert greeting[64:108] == base64.b64encode(noise)
     read = decode_greeting(greeting)
-    assert (read.version, read.instance, read.salt) == ((2, 6, 0), UUID, noise[:20])
+    assert (read.version, read.instance, read.salt) == ((2, 11, 0), UUID, noise[:20])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_subscribe_is_read() -> None:
         ({0: 7, 1: 6}, {0x21: []}, 69, "'user name'"),
         ({0: 7, 1: 6}, None, 20, "missing request body"),
         ({0: 99, 1: 6}, None, 48, "Unknown request type 99"),
-        ({0: 73, 1: 6}, {}, 48, "Unknown request type 73"),
+        ({0: 71, 1: 6}, {}, 48, "Unknown request type 71"),
         ({1: 6}, None, 48, "Unknown request type 0"),
         ({0: 64, 1: 6, 0x53: 1}, None, 20, "packet header"),
         ({0: 64, 1: 6, 0x0A: "x"}, None, 20, "packet header"),
@@ -254,6 +254,38 @@ def test_refusal_is_that_of_2_6_0(
     error = refused(header, body)
     assert error.code == code
     assert words in error.message
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "code", "words"),
+    [
+        ({0: 14, 1: 6}, {}, 230, "Unable to process BEGIN request out of stream"),
+        ({0: 16, 1: 6, 0x0A: 0}, None, 230, "Unable to process ROLLBACK request out of stream"),
+        ({0: 7, 1: 6, 0x0A: 1}, None, 229, "Unable to process AUTH request in stream"),
+        ({0: 66, 1: 6, 0x0A: 1}, None, 229, "Unable to process SUBSCRIBE request in stream"),
+        ({0: 14, 1: 6, 0x0A: 1}, {0x56: 5}, 20, "request body"),
+        ({0: 14, 1: 6, 0x0A: 1}, {0x59: "2"}, 20, "request body"),
+        ({0: 14, 1: 6, 0x0A: 1}, {"x": 2}, 20, "request body"),
+        ({0: 14, 1: 6, 0x0A: 1}, [], 20, "request body"),
+        ({0: 73, 1: 6}, None, 20, "request body"),
+        ({0: 73, 1: 6}, {0x55: {}}, 20, "request body"),
+    ],
+)
+def test_refusal_is_that_of_2_11(
+    header: dict[int, Any], body: object, code: int, words: str
+) -> None:
+    """Number and words as they stand in its source."""
+    error = refused(header, body)
+    assert error.code == code
+    assert words in error.message
+
+
+def test_begin_is_read() -> None:
+    """Its stream, time limit and isolation; what it does not know is passed over."""
+    request = Request(-1)
+    frame = asked({0: 14, 1: 6, 0x0A: 2**40}, {0x56: 2.5, 0x59: 3, 0x7F: "?", 0x61: True})
+    decode_request(frame, 5, len(frame), request)
+    assert (request.stream_id, request.timeout_seconds, request.isolation) == (2**40, 2.5, 3)
 
 
 def test_sync_is_kept_for_the_answer_to_a_malformed_request() -> None:

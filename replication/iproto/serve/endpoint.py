@@ -38,6 +38,7 @@ from logweir.replication.iproto.serve.statements import (
     read_run,
     run_select,
 )
+from logweir.replication.iproto.serve.streams import Streams
 from logweir.replication.iproto.serve.sysview import VIEWS
 from logweir.replication.iproto.server_session import Ack, Event, ServerSession
 from logweir.replication.iproto.wire import auth, kernel
@@ -47,7 +48,7 @@ from logweir.replication.iproto.wire.codec import (
     data_body,
     encode_error,
 )
-from logweir.replication.iproto.wire.requests import DML_TYPES, Request
+from logweir.replication.iproto.wire.requests import DML_TYPES, Request, id_body
 from logweir.replication.iproto.wire.runs import MAY_GROW, Run
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
@@ -93,12 +94,15 @@ class _Batch:
     """Requests that are executed in one job. `goes_first`: what comes behind waits for its end."""
 
     events: list[Request | Run] = field(default_factory=list)
+    in_streams: list[Request] = field(default_factory=list)
     size_bytes: int = 0
     goes_first: bool = False
 
     def add(self, event: Request | Run, *, goes_first: bool) -> None:
         """One more."""
         self.events.append(event)
+        if isinstance(event, Request) and event.stream_id:
+            self.in_streams.append(event)
         self.size_bytes += event.size_bytes
         self.goes_first = self.goes_first or goes_first
 
@@ -122,6 +126,7 @@ class Conversation:
         self._let_in_at = -1, GUEST_ID
         self._settled = asyncio.Event()
         self._settled.set()
+        self._streams = Streams(self, instance.trials)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -157,13 +162,25 @@ class Conversation:
                 self._take_run(event)
                 continue
             try:
-                self._dispatch(event)
+                if not (event.stream_id and self._streams.take(event)):
+                    self._dispatch(event)
             except RequestError as error:
-                self._answer_error(event, error)
+                self.answer_error(event, error)
         self._submit()
+
+    def go_on(self) -> None:
+        """Handle what waits, and send the answers."""
+        if self.link.is_open:
+            self._go_on()
+            self.link.flush()
+
+    def take_again(self, request: Request) -> None:
+        """Handle a request that has waited next."""
+        self._postponed.appendleft(request)
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        self._streams.close()
         if self.session.malformed:
             _log.warning(
                 "iproto.malformed",
@@ -179,8 +196,10 @@ class Conversation:
             return
         if kind == RequestType.AUTH:
             self._authenticate(request)
+        elif kind == RequestType.ID:
+            self.answer(request, id_body())
         elif kind == RequestType.VOTE:
-            self._answer(request, self.instance.ballot().body())
+            self.answer(request, self.instance.ballot().body())
         elif kind in (RequestType.CALL, RequestType.CALL_16):
             access = self.shared.access(self.user_id)
             self._check_call(access, request.name)
@@ -195,25 +214,32 @@ class Conversation:
 
     # --- changes and reads ------------------------------------------------------------------------
 
-    def _take_dml(self, request: Request) -> None:
-        if request.type == RowType.SELECT and request.iterator > 11:
+    def check_statement(self, request: Request) -> Access:
+        """The rights of who asks. Raises `RequestError` where a statement may not be run."""
+        is_select = request.type == RowType.SELECT
+        if is_select and request.iterator > 11:
             text = "Illegal parameters, Invalid iterator type"
             raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
         access = self.shared.access(self.user_id)
+        self._check_space(
+            request.space_id, access, Privilege.READ if is_select else Privilege.WRITE
+        )
+        return access
+
+    def _take_dml(self, request: Request) -> None:
+        access = self.check_statement(request)
         is_select = request.type == RowType.SELECT
-        wanted = Privilege.READ if is_select else Privilege.WRITE
-        space = self._check_space(request.space_id, access, wanted)
         if is_select and not self._batch.events and not self._unfinished:
             with self.shared.log.read_view() as view:
                 body = data_body(list(run_select(view.engine, request, access)))
-            self._answer(request, body)
+            self.answer(request, body)
             return
         self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
-        if not is_select and space.id < SYSTEM_END:
+        if not is_select and request.space_id < SYSTEM_END:
             self._submit()
 
-    def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> SpaceDef:
-        """The space, if the user may use it so. Raises errors 36, 7, 42."""
+    def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> None:
+        """Raise errors 36, 7, 42 where the user may not use a space so."""
         space = self.shared.log.schema.space(space_id)
         if wanted == Privilege.WRITE and self.shared.is_read_only and not _is_private(space):
             text = "Can't modify data because this instance is in read-only mode."
@@ -221,7 +247,6 @@ class Conversation:
         access.check(wanted, "space", space.id, space.owner, space.name)
         if wanted == Privilege.WRITE and space.id in VIEWS:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
-        return space
 
     def _take_run(self, run: Run) -> None:
         """Requests, one behind the other: checked once for each space, executed and answered
@@ -302,6 +327,17 @@ class Conversation:
         self._settled.clear()
         self.shared.submit(job, guarded)
 
+    def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        """Make a change; `done` is called when it is durable, or refused."""
+
+        def finished(job: Job) -> None:
+            self._settle(0)
+            if self.link.is_open:
+                done(job)
+                self.go_on()
+
+        self._put_in_line(job, finished)
+
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1
         if not self._unfinished:
@@ -323,6 +359,9 @@ class Conversation:
             version = self.instance.schema_version()
             outcome = _refused(batch.events, as_request_error(job.error), version)
         self._answer_outcome(outcome)
+        for event in batch.in_streams:
+            if event not in left:
+                self._streams.answered(event)
         if self._postponed:
             self._go_on()
             self.link.flush()
@@ -346,7 +385,7 @@ class Conversation:
         self.user_id = user.id
         if user.id != GUEST_ID:
             self.link.know()
-        self._answer(request, EMPTY_BODY)
+        self.answer(request, EMPTY_BODY)
 
     def _fail_login(self, user: str) -> None:
         if self.shared.logins.failed(self.link, user):
@@ -379,22 +418,28 @@ class Conversation:
                 self.instance.functions.call, request.name, arguments, as_tuples=as_tuples
             )
         except RequestError as error:
-            self._answer_error(request, error)
+            self.answer_error(request, error)
         else:
-            self._answer(request, data_body(values))
-        self.link.flush()
+            self.answer(request, data_body(values))
+        self.go_on()
 
     # --- answers and back-pressure ----------------------------------------------------------------
 
-    def _answer(self, request: Request, body: bytes) -> None:
+    def answer(self, request: Request, body: bytes) -> None:
+        """Answer well. `body`: encoded."""
         self._unanswered.done(request.size_bytes)
         self.shared.metrics.answered("tarantool", 1, 0)
         self.session.put_answer(request.sync, body)
+        if request.stream_id:
+            self._streams.answered(request)
 
-    def _answer_error(self, request: Request, error: RequestError) -> None:
+    def answer_error(self, request: Request, error: RequestError) -> None:
+        """Answer with an error."""
         self._unanswered.done(request.size_bytes)
         self.shared.metrics.answered("tarantool", 0, 1)
         self.session.put_error(request.sync, error)
+        if request.stream_id:
+            self._streams.answered(request)
 
 
 def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:

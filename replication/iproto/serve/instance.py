@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from logweir.limits import IPROTO_ANSWER_BYTES
 from logweir.replication.iproto.serve.functions import Functions
+from logweir.replication.iproto.serve.trial import Trials
 from logweir.replication.iproto.wire.codec import Ballot
 from logweir.replication.service.shared import Shared
 from logweir.store.engine.executing import Executor
@@ -44,7 +45,8 @@ class FollowerStatus:
 class Instance:
     """What all iproto connections of one server share. Belongs to the event loop's thread.
 
-    `functions`: what CALL may call; `executor`: of statements on views.
+    `functions`: what CALL may call; `executor`: of statements on views; `trials`: the transactions
+    of streams.
     """
 
     def __init__(self, shared: Shared, functions: Functions) -> None:
@@ -55,6 +57,7 @@ class Instance:
         self.joins_ended = 0
         self.executor = Executor()
         self.executor.select_bytes = IPROTO_ANSWER_BYTES
+        self.trials = Trials(shared)
         self._version_offset = _FIRST_VERSION - shared.log.schema.version
         self._cluster_at = (-1, 0)
         shared.retention.attend(

@@ -1,8 +1,9 @@
 """The iproto protocol: bytes ↔ messages. No I/O, no clock.
 
 **Greeting**, server to client, 128 bytes: two lines of 64, filled with spaces up to byte 62, ended
-by LF. First ``Tarantool 2.6.0 (Binary) <instance uuid>``, then 44 letters of base64 of 32 random
-bytes, of which the first 20 are the salt of AUTH.
+by LF. First ``Tarantool 2.11.0 (Binary) <instance uuid>``, then 44 letters of base64 of 32 random
+bytes, of which the first 20 are the salt of AUTH. Connectors ask for features (ID) from 2.10 on; to
+masters we say 2.6.0, whose replication we speak.
 
 **Frame**: length, header map, and mostly a body map. The length counts what comes after itself; we
 write it as ``ce`` and 4 bytes, and take any unsigned form. Anything else there is error 20 "packet
@@ -17,6 +18,7 @@ key   in the header     type   notes
 03    lsn               uint   rows
 04    timestamp         f64    rows, heartbeats
 05    schema version    uint   request: 0 or absent: do not compare
+0a    stream id         uint   request: 0 or absent: of no stream
 ====  ================  =====  =====================================================================
 
 An answer's header always has the same 23 bytes, ``83 00 ce <code> 01 cf <sync> 05 ce <version>``,
@@ -49,6 +51,7 @@ from logweir.wal.mp import Value, decode_uint, encode_uint, pack, unpack_at
 from logweir.wal.vclock import VClock
 
 __all__ = [
+    "FIRST_BYTES",
     "FIT",
     "GREETING_BYTES",
     "HEADER_KEY_END",
@@ -80,8 +83,8 @@ __all__ = [
 
 GREETING_BYTES: Final = 128
 SALT_BYTES: Final = 20
-VERSION: Final = (2, 6, 0)
-VERSION_ID: Final = VERSION[0] << 16 | VERSION[1] << 8 | VERSION[2]
+VERSION: Final = (2, 11, 0)
+REPLICA_VERSION_ID: Final = 2 << 16 | 6 << 8
 ERROR_BIT: Final = 0x8000
 HEADER_KEY_END: Final = 0x53
 U32_MAX: Final = 0xFFFFFFFF
@@ -102,6 +105,9 @@ class RequestType(IntEnum):
     UPSERT = 9
     CALL = 10
     NOP = 12
+    BEGIN = 14
+    COMMIT = 15
+    ROLLBACK = 16
     RAFT = 30
     PING = 64
     JOIN = 65
@@ -109,6 +115,7 @@ class RequestType(IntEnum):
     VOTE = 68
     FETCH_SNAPSHOT = 69
     REGISTER = 70
+    ID = 73
 
 
 class IprotoKey(IntEnum):
@@ -124,6 +131,7 @@ class IprotoKey(IntEnum):
     GROUP_ID = 0x07
     TSN = 0x08
     FLAGS = 0x09
+    STREAM_ID = 0x0A
     SPACE_ID = 0x10
     INDEX_ID = 0x11
     LIMIT = 0x12
@@ -145,6 +153,12 @@ class IprotoKey(IntEnum):
     REPLICA_ANON = 0x50
     ID_FILTER = 0x51
     ERROR_STACK = 0x52
+    VERSION = 0x54
+    FEATURES = 0x55
+    TIMEOUT = 0x56
+    TXN_ISOLATION = 0x59
+    AUTH_TYPE = 0x5B
+    IS_SYNC = 0x61
 
 
 # --- greeting -------------------------------------------------------------------------------------
@@ -258,6 +272,7 @@ class Header:
     lsn: int = 0
     timestamp: float = 0.0
     schema_version: int = 0
+    stream_id: int = 0
     body_at: int = 0
 
 
@@ -267,6 +282,7 @@ _HEADER_FIELDS: Final = {
     0x02: "replica_id",
     0x03: "lsn",
     0x05: "schema_version",
+    0x0A: "stream_id",
 }
 _FLOAT64: Final = struct.Struct(">d")
 
@@ -285,7 +301,7 @@ def _kinds() -> tuple[str, ...]:
 
 
 _KIND_OF_KEY: Final = _kinds()
-_FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
+FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
     "nil": frozenset((0xC0,)),
     "uint": frozenset((*range(0x80), *range(0xCC, 0xD0))),
     "double": frozenset((0xCB,)),
@@ -293,7 +309,8 @@ _FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
     "array": frozenset((*range(0x90, 0xA0), 0xDC, 0xDD)),
     "map": frozenset((*range(0x80, 0x90), 0xDE, 0xDF)),
 }
-FIT: Final = tuple(_FIRST_BYTES[kind] for kind in _KIND_OF_KEY)
+"""By kind of value, the bytes it may begin with."""
+FIT: Final = tuple(FIRST_BYTES[kind] for kind in _KIND_OF_KEY)
 
 
 def map_start(data: bytes, at: int) -> tuple[int, int] | None:

@@ -13,10 +13,12 @@ from typing import Final
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.replication.iproto.wire.codec import (
+    FIRST_BYTES,
     FIT,
     HEADER_KEY_END,
     U32_MAX,
     Header,
+    IprotoKey,
     RequestType,
     decode_header,
     frame,
@@ -24,11 +26,21 @@ from logweir.replication.iproto.wire.codec import (
     map_start,
     read_vclock,
 )
+from logweir.replication.service.verifiers import METHOD
 from logweir.wal import kernel
 from logweir.wal.mp import Value, decode_uint, pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["DML_TYPES", "STREAM_TYPES", "Request", "decode_request", "encode_request"]
+__all__ = [
+    "DML_TYPES",
+    "FEATURES",
+    "PROTOCOL_VERSION",
+    "STREAM_TYPES",
+    "Request",
+    "decode_request",
+    "encode_request",
+    "id_body",
+]
 
 
 @dataclass(slots=True)
@@ -36,12 +48,13 @@ class Request:
     """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
 
     `size_bytes`: of its frame; `name`: function, user or expression; `vclock` … `id_filter`: of
-    JOIN, SUBSCRIBE and REGISTER.
+    JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN.
     """
 
     type: int
     sync: int = 0
     schema_version: int = 0
+    stream_id: int = 0
     size_bytes: int = 0
     space_id: int = 0
     index_id: int = 0
@@ -59,6 +72,8 @@ class Request:
     server_version: int = 0
     anonymous: bool = False
     id_filter: Sequence[int] = ()
+    timeout_seconds: float = 0.0
+    isolation: int = 0
 
 
 _UINT_FIELDS: Final = {
@@ -113,13 +128,39 @@ DML_TYPES: Final = frozenset((1, 2, 3, 4, 5, 9))
 STREAM_TYPES: Final = frozenset(
     (RequestType.JOIN, RequestType.SUBSCRIBE, RequestType.FETCH_SNAPSHOT, RequestType.REGISTER)
 )
+_TRANSACTION_TYPES: Final = frozenset((RequestType.BEGIN, RequestType.COMMIT, RequestType.ROLLBACK))
+_NO_STATEMENTS: Final = RequestType.ROLLBACK + 1
+"""Types above this one, but PING, are none that a stream takes."""
+_BODILESS: Final = frozenset(
+    (RequestType.PING, RequestType.VOTE, RequestType.COMMIT, RequestType.ROLLBACK)
+)
+_KNOWN: Final = frozenset(RequestType)
+_ANY: Final = frozenset(range(256))
+_BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
+    RequestType.BEGIN: {
+        IprotoKey.TIMEOUT: ("timeout_seconds", FIRST_BYTES["double"]),
+        IprotoKey.TXN_ISOLATION: ("isolation", FIRST_BYTES["uint"]),
+    },
+    RequestType.ID: {
+        IprotoKey.VERSION: ("", FIRST_BYTES["uint"]),
+        IprotoKey.FEATURES: ("", FIRST_BYTES["array"]),
+        IprotoKey.AUTH_TYPE: ("", FIRST_BYTES["str"]),
+    },
+}
+"""Of types that came with 2.10: by key the field, "" where it is only checked, and what it is."""
+FEATURES: Final[Sequence[int]] = (0, 1)
+"""Streams, transactions."""
+PROTOCOL_VERSION: Final = 1
+"""The first one that has all of `FEATURES`."""
 
 
-def _body_items(data: bytes, start: int) -> Iterable[tuple[int | None, int, int]]:
+def _body_items(
+    data: bytes, start: int, what: str = "packet body"
+) -> Iterable[tuple[int | None, int, int]]:
     """Keys of a body map with start and end of their values; None for a key that is no uint."""
     opened = map_start(data, start)
     if opened is None:
-        raise malformed("packet body")
+        raise malformed(what)
     count, at = opened
     for _ in range(count):
         key = decode_uint(data, at)
@@ -206,11 +247,54 @@ def _stream_body(request: Request, data: bytes, start: int, end: int) -> None:
         raise malformed("request body") from error
 
 
+def _keyed_body(request: Request, data: bytes, start: int, end: int) -> None:
+    """The body of a type in `_BODIES`."""
+    fields = _BODIES[request.type]
+    if start == end:
+        if request.type == RequestType.ID:
+            raise malformed("request body")
+        return
+    for key, at, stop in _body_items(data, start, "request body"):
+        name, first_bytes = fields.get(-1 if key is None else key, ("", _ANY))
+        if key is None or data[at] not in first_bytes:
+            raise malformed("request body")
+        if name:
+            setattr(request, name, unpack(data[at:stop]))
+
+
+def _check_stream(kind: int, stream_id: int) -> None:
+    """Raise errors 229, 230."""
+    is_none = kind == RequestType.AUTH or (kind > _NO_STATEMENTS and kind != RequestType.PING)
+    if stream_id and is_none:
+        name = RequestType(kind).name if kind in _KNOWN else str(kind)
+        raise RequestError(
+            ErrorCode.UNABLE_TO_PROCESS_IN_STREAM, f"Unable to process {name} request in stream"
+        )
+    if not stream_id and kind in _TRANSACTION_TYPES:
+        name = RequestType(kind).name
+        raise RequestError(
+            ErrorCode.UNABLE_TO_PROCESS_OUT_OF_STREAM,
+            f"Unable to process {name} request out of stream",
+        )
+
+
+def id_body() -> bytes:
+    """The body of the answer to ID."""
+    return pack(
+        {
+            int(IprotoKey.VERSION): PROTOCOL_VERSION,
+            int(IprotoKey.FEATURES): list(FEATURES),
+            int(IprotoKey.AUTH_TYPE): METHOD,
+        }
+    )
+
+
 def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
     """Read one frame (without its length) into `request`.
 
     What was read before an error is in `request`, so that the answer can carry its sync. Raises
-    `RequestError`: 20 malformed, 48 unknown type, 69 a mandatory key is missing.
+    `RequestError`: 20 malformed, 48 unknown type, 69 a mandatory key is missing, 229 not in a
+    stream, 230 only in one.
     """
     header = Header()
     request.size_bytes = end - start
@@ -218,8 +302,9 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
         decode_header(data, start, end, header)
     finally:
         request.type, request.sync = header.type, header.sync
-        request.schema_version = header.schema_version
+        request.schema_version, request.stream_id = header.schema_version, header.stream_id
     kind, at = header.type, header.body_at
+    _check_stream(kind, header.stream_id)
     if kind in DML_TYPES:
         seen = _dml_body(request, data, at) if at < end else set()
     elif kind in _NAME_KEYS:
@@ -227,7 +312,10 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
     elif kind in STREAM_TYPES:
         _stream_body(request, data, at, end)
         return
-    elif kind in (RequestType.PING, RequestType.VOTE):
+    elif kind in _BODIES:
+        _keyed_body(request, data, at, end)
+        return
+    elif kind in _BODILESS:
         return
     else:
         raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")

@@ -1,0 +1,193 @@
+"""The streams of one connection: requests with a stream id, handled one after the other.
+
+The next request of a stream is handled when the one before is answered; other streams, and requests
+of none, go on meanwhile. BEGIN gives the stream a transaction (`trial`), to which its statements
+belong until COMMIT or ROLLBACK; all other requests, and statements of a stream without one, go the
+way of every request. CALL is not part of a transaction, so it is refused inside of one (5), and so
+are changes of definitions. A transaction ends with its connection. One that has failed refuses
+every statement with the same error, until COMMIT, which fails so too, or ROLLBACK.
+
+Source: Tarantool 2.11 (read): `iproto.cc`, `txn.c`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.replication.iproto.serve.statements import SYSTEM_END
+from logweir.replication.iproto.serve.trial import Trial, Trials
+from logweir.replication.iproto.wire.codec import EMPTY_BODY, RequestType
+from logweir.replication.iproto.wire.requests import DML_TYPES, Request
+from logweir.replication.link import Link
+from logweir.replication.service.access import Access
+from logweir.replication.service.shared import as_request_error
+from logweir.store.commit.queue import Job
+from logweir.wal.xrow import RowType
+
+__all__ = ["Streams", "TakesRequests"]
+
+_LINEARIZABLE: Final = 4
+_CALLS: Final = (RequestType.CALL, RequestType.CALL_16, RequestType.EVAL)
+
+
+class TakesRequests(Protocol):
+    """What streams need of their connection."""
+
+    link: Link
+
+    def check_statement(self, request: Request) -> Access:
+        """The rights of who asks. Raises `RequestError` where a statement may not be run."""
+        ...
+
+    def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+        """Make a change; `done` is called when it is durable."""
+        ...
+
+    def answer(self, request: Request, body: bytes) -> None:
+        """Answer well."""
+        ...
+
+    def answer_error(self, request: Request, error: RequestError) -> None:
+        """Answer with an error."""
+        ...
+
+    def take_again(self, request: Request) -> None:
+        """Handle a request that has waited next."""
+        ...
+
+    def go_on(self) -> None:
+        """Handle what waits, and send the answers."""
+        ...
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One. `current`: what is being handled; `waiting`: what came behind it."""
+
+    current: Request | None = None
+    waiting: deque[Request] = field(default_factory=deque)
+    trial: Trial | None = None
+
+
+class Streams:
+    """See the module's text."""
+
+    def __init__(self, connection: TakesRequests, trials: Trials) -> None:
+        self._connection = connection
+        self._trials = trials
+        self._streams: dict[int, _Stream] = {}
+
+    def take(self, request: Request) -> bool:
+        """Handle a request, or let it wait for the one before; False for one that goes the way of
+        every request now. Raises `RequestError`."""
+        stream = self._streams.setdefault(request.stream_id, _Stream())
+        if stream.current is None:
+            stream.current = request
+        if stream.current is not request:
+            stream.waiting.append(request)
+            return True
+        kind, trial = request.type, stream.trial
+        if kind == RequestType.BEGIN:
+            self._begin(stream, request)
+        elif kind == RequestType.ROLLBACK:
+            self._end(stream)
+            self._connection.answer(request, EMPTY_BODY)
+        elif kind == RequestType.COMMIT:
+            self._commit(stream, request)
+        elif trial is None:
+            return False
+        else:
+            self._run(trial, request)
+        return True
+
+    def answered(self, request: Request) -> None:
+        """A request has its answer: the next one of its stream."""
+        stream = self._streams.get(request.stream_id)
+        if stream is None or stream.current is not request:
+            return
+        stream.current = None
+        if stream.waiting:
+            stream.current = stream.waiting.popleft()
+            self._connection.take_again(stream.current)
+        elif stream.trial is None:
+            del self._streams[request.stream_id]
+
+    def close(self) -> None:
+        """The connection has ended."""
+        for stream in self._streams.values():
+            self._end(stream)
+        self._streams.clear()
+
+    def _begin(self, stream: _Stream, request: Request) -> None:
+        if stream.trial is not None:
+            raise RequestError(
+                ErrorCode.ACTIVE_TRANSACTION,
+                "Operation is not permitted when there is an active transaction",
+            )
+        seconds = request.timeout_seconds
+        if seconds and not seconds > 0:
+            text = "Illegal parameters, timeout must be a number greater than 0"
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        if request.isolation > _LINEARIZABLE:
+            text = "Illegal parameters, unknown isolation level"
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        if request.isolation == _LINEARIZABLE:
+            text = "logweir does not support linearizable transactions"
+            raise RequestError(ErrorCode.UNSUPPORTED, text)
+        stream.trial = Trial(self._trials, self._connection.link.budget, seconds)
+        self._connection.answer(request, EMPTY_BODY)
+
+    def _run(self, trial: Trial, request: Request) -> None:
+        """A statement of a transaction."""
+        trial.check()
+        if request.type in _CALLS:
+            text = f"A transaction of a stream does not support {RequestType(request.type).name}"
+            raise RequestError(ErrorCode.UNSUPPORTED, text)
+        if request.type not in DML_TYPES:
+            raise RequestError(
+                ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {request.type}"
+            )
+        access = self._connection.check_statement(request)
+        if request.type != RowType.SELECT and request.space_id < SYSTEM_END:
+            text = "A transaction of a stream does not support changes of definitions"
+            raise RequestError(ErrorCode.UNSUPPORTED, text)
+        if trial.is_awake:
+            self._connection.answer(request, trial.run(request, access))
+        else:
+            trial.wake(lambda error: self._woken(request, error))
+
+    def _woken(self, request: Request, error: BaseException | None) -> None:
+        with self._connection.link.guarded():
+            if error is not None:
+                raise error
+            self._connection.take_again(request)
+            self._connection.go_on()
+
+    def _commit(self, stream: _Stream, request: Request) -> None:
+        trial = stream.trial
+        if trial is None:
+            self._connection.answer(request, EMPTY_BODY)
+            return
+        size_bytes = trial.size_bytes
+        self._end(stream)
+        trial.check()
+        if not trial.changes:
+            self._connection.answer(request, EMPTY_BODY)
+            return
+
+        def done(job: Job) -> None:
+            if job.error is not None:
+                self._connection.answer_error(request, as_request_error(job.error))
+            else:
+                self._connection.answer(request, EMPTY_BODY)
+
+        self._connection.put_in_line(Job(trial.repeat, size_bytes), done)
+
+    def _end(self, stream: _Stream) -> None:
+        trial, stream.trial = stream.trial, None
+        if trial is not None:
+            trial.close()

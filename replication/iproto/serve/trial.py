@@ -1,0 +1,274 @@
+"""One transaction of a stream, from BEGIN to COMMIT or ROLLBACK.
+
+Its statements run at once, in a layer of its own over a view of the moment of BEGIN (`Log.trial`):
+they see what was durable then, and one another. Nobody waits for it, and it waits for nobody.
+COMMIT puts one job in line, in which all statements run once more, in their order, on what is there
+by then. Where each is answered as it was, that is the transaction, one in the log; where one is
+not, somebody else has changed what it read or wrote, and nothing of it is done (error 97). So
+transactions are serializable, in the order of their COMMITs. One that changes nothing is not run
+again: it has read one moment.
+
+A view keeps pages of the state from being used again and the state from growing, so one that is not
+used for `limits.TRIAL_SECONDS` is given back, and so are those that have rested longest when the
+state must grow or there are too many. The next statement then has to `wake` it: the statements
+before it run again on a view of that moment, with the same outcome as at COMMIT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.limits import TRIAL_BYTES, TRIAL_READ_BYTES, TRIAL_SECONDS, TRIALS
+from logweir.replication.budget import Budget
+from logweir.replication.iproto.serve.statements import execute
+from logweir.replication.iproto.wire.requests import Request
+from logweir.replication.service.access import Access
+from logweir.replication.service.shared import Shared, as_request_error
+from logweir.store.commit.group import Group
+from logweir.store.engine.executing import Executor
+from logweir.wal.xrow import RowType
+
+__all__ = ["Trial", "Trials"]
+
+_STATEMENT_BYTES: Final = 1024  # what one takes beside its own bytes, about
+_FOREVER_SECONDS: Final = 1e6
+
+
+@dataclass(slots=True)
+class _Statement:
+    """One that was run. `outcome`: what stands for its answer."""
+
+    request: Request
+    access: Access
+    outcome: bytes
+
+
+class Trials:
+    """The transactions of one server that have a view. Belongs to the event loop's thread."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self._awake: dict[Trial, None] = {}  # who was used last is the last
+
+    def used(self, trial: Trial) -> None:
+        """One has a view, and uses it now."""
+        self._awake.pop(trial, None)
+        while len(self._awake) >= TRIALS:
+            next(iter(self._awake)).rest()
+        self._awake[trial] = None
+
+    def rests(self, trial: Trial) -> None:
+        """It has none any more."""
+        self._awake.pop(trial, None)
+
+
+class _View:
+    """A group that is never committed. `must_rest`: called, in the loop's thread, when the state
+    must grow."""
+
+    def __init__(self, shared: Shared, must_rest: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._shared = shared
+        self._group: Group | None = shared.log.trial(Executor())
+        self._forget = shared.log.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
+        shared.open_views += 1
+
+    @property
+    def group(self) -> Group:
+        """While it has not ended."""
+        assert self._group is not None
+        return self._group
+
+    def end(self) -> None:
+        """Once."""
+        self._shared.open_views -= 1
+        self._forget()
+        self.group.txn.abort()
+        self._group = None
+
+
+class Trial:
+    """See the module's text. `budget`: what its statements take counts there; `timeout_seconds`:
+    after that it fails with error 231, never for 0. Begins with a view. Belongs to the event loop's
+    thread, but for `repeat`."""
+
+    def __init__(self, trials: Trials, budget: Budget | None, timeout_seconds: float) -> None:
+        self.changes = False
+        """Whether there is anything to commit."""
+        self._trials = trials
+        self._budget = budget
+        self._loop = asyncio.get_running_loop()
+        self._statements: list[_Statement] = []
+        self._size_bytes = 0
+        self._read_bytes = 0
+        self._failure: RequestError | None = None
+        self._is_over = False
+        self._must_rest = False
+        self._used_at = self._loop.time()
+        self._view: _View | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._take(self._new_view())
+        if 0 < timeout_seconds < _FOREVER_SECONDS:
+            self._timers["end"] = self._loop.call_later(timeout_seconds, self._time_out)
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether it has a view, so that `run` can be called."""
+        return self._view is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """What its statements take, about."""
+        return self._size_bytes
+
+    def check(self) -> None:
+        """Raise errors 97, 231 where it has failed."""
+        if self._failure is not None:
+            raise self._failure
+
+    def run(self, request: Request, access: Access) -> bytes:
+        """Run one statement. Returns the body of its answer. Raises `RequestError`: it has done
+        nothing, and the transaction goes on."""
+        assert self._view is not None
+        is_select = request.type == RowType.SELECT
+        size = (1 if is_select else 2) * request.size_bytes + _STATEMENT_BYTES
+        self._check_room(size)
+        self._used_at = self._loop.time()
+        self._trials.used(self)
+        try:
+            outcome, body, error = _run(self._view.group, request, access)
+        finally:
+            if self._must_rest:
+                self.rest()
+        self._read_bytes += len(body) if is_select else 0
+        if self._read_bytes > TRIAL_READ_BYTES:
+            self._read_bytes -= len(body)
+            raise _too_much("what it has read", TRIAL_READ_BYTES)
+        self._statements.append(_Statement(request, access, outcome))
+        self._hold(self._size_bytes + size)
+        if error is not None:
+            raise error
+        self.changes = self.changes or not is_select
+        return body
+
+    def repeat(self, group: Group) -> None:
+        """Run all statements once more, in another group, in any thread. Raises error 97 where one
+        is answered otherwise: the group is to be rolled back then."""
+        for one in self._statements:
+            outcome, _, _ = _run(group, one.request, one.access)
+            if outcome != one.outcome:
+                raise _failed(ErrorCode.TRANSACTION_CONFLICT, "conflict")
+
+    def wake(self, done: Callable[[BaseException | None], None]) -> None:
+        """Give it a view again, and call `done` then, unless it is over: with None, also where it
+        has failed meanwhile or that way, or with what went wrong otherwise."""
+        view = self._new_view()
+
+        def woken(waking: asyncio.Future[None]) -> None:
+            error = waking.exception()
+            if isinstance(error, RequestError):
+                self._fail(error)
+                error = None
+            if error is None and self._failure is None and not self._is_over:
+                self._take(view)
+            else:
+                view.end()
+            if not self._is_over:
+                done(error)
+
+        self._loop.run_in_executor(None, self.repeat, view.group).add_done_callback(woken)
+
+    def rest(self) -> None:
+        """Give the view back, until it is woken."""
+        view, self._view = self._view, None
+        self._must_rest = False
+        self._stop("rest")
+        self._trials.rests(self)
+        if view is not None:
+            view.end()
+
+    def close(self) -> None:
+        """It has ended, one way or the other; `repeat` may go on."""
+        self._is_over = True
+        self._stop("end")
+        self.rest()
+        self._hold(0)
+
+    # --- its view ---------------------------------------------------------------------------------
+
+    def _new_view(self) -> _View:
+        self._trials.used(self)
+        return _View(self._trials.shared, self._rest_soon)
+
+    def _take(self, view: _View) -> None:
+        self._view = view
+        self._timers["rest"] = self._loop.call_later(TRIAL_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Rest, unless it was used meanwhile."""
+        left = self._used_at + TRIAL_SECONDS - self._loop.time()
+        if left > 0:
+            self._timers["rest"] = self._loop.call_later(left, self._look)
+        else:
+            self.rest()
+
+    def _rest_soon(self) -> None:
+        """The state must grow: now, or when it has been woken and has run what it was woken for."""
+        if self._view is not None:
+            self.rest()
+        else:
+            self._must_rest = True
+
+    # --- its end ----------------------------------------------------------------------------------
+
+    def _stop(self, timer: str) -> None:
+        handle = self._timers.pop(timer, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _time_out(self) -> None:
+        self._fail(_failed(ErrorCode.TRANSACTION_TIMEOUT, "timeout"))
+
+    def _fail(self, error: RequestError) -> None:
+        self._failure = self._failure or error
+        self._statements = []
+        self._stop("end")
+        self.rest()
+        self._hold(0)
+
+    def _check_room(self, size: int) -> None:
+        left = TRIAL_BYTES if self._budget is None else min(TRIAL_BYTES, self._budget.left_bytes)
+        if self._size_bytes + size > left:
+            raise _too_much("its statements", left)
+
+    def _hold(self, size_bytes: int) -> None:
+        if self._budget is not None:
+            self._budget.requests_bytes += size_bytes - self._size_bytes
+        self._size_bytes = size_bytes
+
+
+def _run(
+    group: Group, request: Request, access: Access
+) -> tuple[bytes, bytes, RequestError | None]:
+    """What stands for the answer to a statement, the answer's body, and its error."""
+    try:
+        body = execute(group, request, access)
+    except LogweirError as error:
+        refused = as_request_error(error)
+        return b"%d" % refused.code, b"", refused
+    return blake2b(body, digest_size=16).digest(), body, None
+
+
+def _failed(code: ErrorCode, why: str) -> RequestError:
+    return RequestError(code, f"Transaction has been aborted by {why}")
+
+
+def _too_much(what: str, limit_bytes: int) -> RequestError:
+    return RequestError(
+        ErrorCode.MEMORY_ISSUE, f"The transaction is too large: {what} may take {limit_bytes} bytes"
+    )

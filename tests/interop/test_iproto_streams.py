@@ -1,0 +1,323 @@
+"""Streams and their transactions: our server, real connectors of today, raw frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.rawclient import RawClient
+from interop.serving import Serving
+from logweir.limits import TRIAL_BYTES, TRIALS
+from logweir.replication.iproto.serve import trial
+from logweir.replication.iproto.wire.requests import FEATURES, PROTOCOL_VERSION
+from logweir.wal.mp import pack
+
+asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
+tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")
+
+SELECT, INSERT, REPLACE, UPDATE, DELETE, CALL, AUTH = 1, 2, 3, 4, 5, 10, 7
+BEGIN, COMMIT, ROLLBACK, PING, VOTE, ID = 14, 15, 16, 64, 68, 73
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(tmp_path / "store", functions="interop.functions", guest="all") as made:
+        made.log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
+        made.log.create_index("t", "n", {"parts": ["n"], "unique": False})
+        yield made
+
+
+class Client(RawClient):
+    """Statements on the space, in a stream."""
+
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(serving.port)
+        self.space = serving.log.schema.space("t").id
+
+    def put(self, stream: int, *row: int, kind: int = REPLACE) -> int:
+        """The error number of a change, 0 for none."""
+        return self.code(stream, kind, {0x10: self.space, 0x21: list(row)})
+
+    def add(self, stream: int, key: int, more: int) -> int:
+        body = {0x10: self.space, 0x20: [key], 0x21: [["+", 1, more]]}
+        return self.code(stream, UPDATE, body)
+
+    def rows(self, stream: int, key: list[int] | None = None, index: int = 0) -> Any:
+        body = {0x10: self.space, 0x11: index, 0x12: 1000, 0x20: key or []}
+        answer = self.ask(SELECT, body, stream=stream)
+        return int(answer.error().code) if answer.is_error else answer.body[0x30]
+
+    def code(self, stream: int, kind: int, body: Any = None) -> int:
+        answer = self.ask(kind, body, stream=stream)
+        return int(answer.error().code) if answer.is_error else 0
+
+
+def test_id_is_answered_before_login(tmp_path: Path) -> None:
+    """With what we do, and nothing else; and so are its forms that cannot be."""
+    with Serving(tmp_path / "store", guest="none") as serving, RawClient(serving.port) as client:
+        assert client.greeting.version == (2, 11, 0)
+        asked = {0x54: 6, 0x55: [0, 1, 2, 3, 999], 0x5B: "pap-sha256", 0x77: "?"}
+        body = client.ask(ID, asked).body
+        assert body == {0x54: PROTOCOL_VERSION, 0x55: list(FEATURES), 0x5B: "chap-sha1"}
+        for wrong in (None, {0x54: "6"}, {0x55: 3}, {0x5B: 1}):
+            assert int(client.ask(ID, wrong).error().code) == 20
+
+
+def test_asynctnt_runs_transactions(serving: Serving) -> None:
+    """In its own words: what a stream sees, what others see, commit, rollback, conflict."""
+
+    async def main() -> None:
+        async with asynctnt.Connection(host="127.0.0.1", port=serving.port) as connection:
+            assert connection.features.streams
+            assert connection.features.transactions
+            async with connection.stream() as stream:
+                await stream.insert("t", [1, 10])
+                await stream.insert("t", {"id": 2, "n": 20})
+                assert [tuple(row) for row in await stream.select("t")] == [(1, 10), (2, 20)]
+                assert len(await connection.select("t")) == 0
+            assert [tuple(row) for row in await connection.select("t")] == [(1, 10), (2, 20)]
+            with contextlib.suppress(ZeroDivisionError):
+                async with connection.stream() as stream:
+                    await stream.delete("t", [1])
+                    assert 1 / 0
+            assert len(await connection.select("t")) == 2
+            stream = connection.stream()
+            await stream.begin(asynctnt.api.Isolation.READ_CONFIRMED, 30.0)
+            assert [tuple(row) for row in await stream.select("t")] == [(1, 10), (2, 20)]
+            await connection.update("t", [2], [["+", "n", 1]])
+            await stream.update("t", [1], [["+", "n", 1]])
+            with pytest.raises(asynctnt.exceptions.TarantoolDatabaseError) as caught:
+                await stream.commit()
+            assert caught.value.code == 97
+            assert [tuple(row) for row in await connection.select("t")] == [(1, 10), (2, 21)]
+
+    asyncio.run(main())
+
+
+def test_tarantool_python_finds_the_protocol(serving: Serving) -> None:
+    """It connects when it demands what we say, and refuses to when it demands more."""
+
+    def connect(**demands: Any) -> Any:
+        return tarantool.Connection("127.0.0.1", serving.port, **demands)
+
+    connection = connect(required_protocol_version=PROTOCOL_VERSION, required_features=FEATURES)
+    connection.insert("t", (1, 1))
+    assert connection.select("t", 1).data == [[1, 1]]
+    connection.close()
+    with pytest.raises(tarantool.error.NetworkError, match="is required"):
+        connect(required_protocol_version=PROTOCOL_VERSION + 1)
+
+
+def test_a_transaction_is_one_in_the_log(serving: Serving) -> None:
+    before = serving.log.vclock
+    with Client(serving) as client:
+        assert client.code(7, BEGIN) == 0
+        for number in range(5):
+            assert client.put(7, number, number, kind=INSERT) == 0
+        assert client.put(7, 3, 3, kind=INSERT) == 3  # and the transaction goes on
+        assert serving.log.vclock == before
+        assert client.code(7, COMMIT) == 0
+    transactions = list(serving.log.rows(before))
+    assert [len(one.rows) for one in transactions] == [5]
+
+
+def test_one_of_two_that_meet_is_refused(serving: Serving) -> None:
+    """Lost updates, write skew and phantoms: who commits second has nothing done."""
+    with Client(serving) as client:
+        for key in (1, 2):
+            client.put(0, key, 1)
+        for stream in (1, 2):
+            client.code(stream, BEGIN)
+        assert [client.add(stream, 1, 10) for stream in (1, 2)] == [0, 0]
+        assert client.put(2, 50, 50) == 0
+        assert [client.code(stream, COMMIT) for stream in (2, 1)] == [0, 97]
+        assert client.rows(0) == [[1, 11], [2, 1], [50, 50]]
+        for stream, other in ((1, 2), (2, 1)):  # each writes what the other has read
+            client.code(stream, BEGIN)
+            assert len(client.rows(stream, [other])) == 1
+            client.put(stream, stream, 0)
+        assert [client.code(stream, COMMIT) for stream in (1, 2)] == [0, 97]
+        for stream in (1, 2):
+            client.code(stream, BEGIN)
+            assert client.rows(stream, [77], index=1) == []
+            client.put(stream, 100 + stream, 77)
+        assert [client.code(stream, COMMIT) for stream in (1, 2)] == [0, 97]
+        assert client.rows(0, [77], index=1) == [[101, 77]]
+        client.code(1, BEGIN)
+        assert client.put(1, 60, 1, kind=INSERT) == 0
+        client.code(2, BEGIN)
+        assert client.put(2, 60, 2, kind=INSERT) == 0
+        assert client.put(2, 60, 2, kind=INSERT) == 3
+        assert [client.code(stream, COMMIT) for stream in (1, 2)] == [0, 97]
+
+
+def test_what_does_not_meet_is_committed(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blind writes of one key, and transactions that only read, are no conflict."""
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 600.0)
+    with Client(serving) as client:
+        client.put(0, 1, 1)
+        for stream in (1, 2, 3):
+            client.code(stream, BEGIN)
+        assert client.rows(3) == [[1, 1]]
+        for stream in (1, 2):
+            client.put(stream, 1, stream)
+        assert [client.code(stream, COMMIT) for stream in (1, 2)] == [0, 0]
+        assert client.rows(3) == [[1, 1]]  # of one moment
+        assert client.code(3, COMMIT) == 0
+        assert client.rows(3) == [[1, 2]]
+
+
+def test_others_go_on_while_one_is_open(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same connection, of another one, and in the process itself."""
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 600.0)
+    with Client(serving) as client, Client(serving) as other:
+        client.code(1, BEGIN)
+        client.put(1, 1, 1)
+        for number in range(10, 60):
+            assert client.put(0, number, 0) == 0
+            assert other.put(0, number + 100, 0) == 0
+        serving.log.insert("t", (5, 5))
+        assert len(other.rows(0)) == 101
+        assert client.rows(1, [1]) == [[1, 1]]
+        assert client.rows(1, [5]) == []
+        assert client.code(1, COMMIT) == 97
+        client.code(1, BEGIN)
+        client.put(1, 1, 1)
+        assert client.code(1, COMMIT) == 0
+        assert len(other.rows(0)) == 102
+
+
+def test_it_ends_with_its_connection(serving: Serving) -> None:
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        client.put(1, 1, 1)
+        assert serving.server.shared.open_views == 1
+    serving.wait(lambda: serving.server.shared.open_views == 0)
+    assert serving.log.count("t") == 0
+    assert serving.server.listener.budget.requests_bytes == 0
+
+
+def test_it_ends_with_its_time(serving: Serving) -> None:
+    """Then statements and COMMIT are refused, and the stream can begin anew."""
+    with Client(serving) as client:
+        for end, code in ((COMMIT, 231), (ROLLBACK, 0)):
+            assert client.code(1, BEGIN, {0x56: 0.05}) == 0
+            client.put(1, 1, 1)
+            serving.wait(lambda: serving.server.shared.open_views == 0)
+            assert client.rows(1) == 231
+            assert client.put(1, 2, 2) == 231
+            assert client.code(1, end) == code
+        assert client.rows(1) == []
+
+
+def test_what_cannot_be_is_refused(serving: Serving) -> None:
+    with Client(serving) as client:
+        assert [client.code(0, kind) for kind in (BEGIN, COMMIT, ROLLBACK)] == [230] * 3
+        body = {0x23: "guest", 0x21: []}
+        assert [client.code(1, kind, body) for kind in (AUTH, VOTE, ID, 65, 99)] == [229] * 5
+        assert [client.code(1, kind) for kind in (PING, COMMIT, ROLLBACK)] == [0] * 3
+        for wrong in ({0x56: 1}, {0x56: "1"}, {0x59: -1}, {0x59: 1.5}, []):
+            assert client.code(1, BEGIN, wrong) == 20
+        for wrong in ({0x56: -1.0}, {0x56: float("nan")}, {0x59: 5}):
+            assert client.code(1, BEGIN, wrong) == 1
+        assert client.code(1, BEGIN, {0x59: 4}) == 5
+        for isolation in range(4):
+            assert client.code(1, BEGIN, {0x59: isolation, 0x56: float("inf")}) == 0
+            assert client.code(1, BEGIN) == 79
+            assert client.code(1, CALL, {0x22: "add", 0x21: [1, 2]}) == 5
+            assert client.code(1, INSERT, {0x10: 272, 0x21: ["x", 1]}) == 5
+            assert client.code(1, INSERT, {0x10: 9999, 0x21: [1]}) == 36
+            assert client.put(1, 1, 1, kind=INSERT) == 0  # none of these has ended it
+            assert client.code(1, ROLLBACK) == 0
+
+
+def test_a_stream_is_in_order(serving: Serving) -> None:
+    """What was sent at once: each request of the stream sees those before it, CALL too."""
+    with Client(serving) as client:
+        space = client.space
+        asked: list[tuple[int, Any]] = []
+        for number in range(20):
+            asked.append((INSERT, {0x10: space, 0x21: [number, 0]}))
+            asked.append((CALL, {0x22: "count", 0x21: ["t"]}))
+            asked.append((BEGIN, None))
+            asked.append((INSERT, {0x10: space, 0x21: [100 + number, 0]}))
+            asked.append((COMMIT, None))
+        frames = [client.frame(kind, pack(body) if body else b"", 9) for kind, body in asked]
+        client.send(b"".join(frames))
+        answers = [client.receive() for _ in asked]
+        assert [answer.header.sync for answer in answers] == list(range(1, len(asked) + 1))
+        counts = [answer.body[0x30][0] for answer in answers[1::5]]
+        assert counts == [2 * number + 1 for number in range(20)]
+    assert serving.log.count("t") == 40
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_one_that_rests_has_no_view(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    """It is woken by its next statement, where all before still hold; else it has failed."""
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.02)
+    with Client(serving) as client:
+        client.put(0, 1, 1)
+        client.code(1, BEGIN)
+        assert client.rows(1, [1]) == [[1, 1]]
+        client.put(1, 2, 2)
+        serving.wait(lambda: serving.server.shared.open_views == 0)
+        serving.log.replace("t", (1 if changed else 9, 9))
+        if changed:
+            assert client.rows(1) == 97
+            assert client.put(1, 3, 3) == 97
+            assert client.code(1, COMMIT) == 97
+            assert client.rows(0) == [[1, 9]]
+        else:
+            assert client.rows(1, [2]) == [[2, 2]]
+            assert client.code(1, COMMIT) == 0
+            assert client.rows(0) == [[1, 1], [2, 2], [9, 9]]
+
+
+def test_the_state_grows_while_one_is_open(serving: Serving) -> None:
+    """It gives its view back, and goes on with another one."""
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        client.put(1, 1, 1)
+        growing = threading.Thread(target=serving.log._committer.viewers.grow)
+        growing.start()
+        growing.join(10)
+        assert not growing.is_alive()
+        assert client.rows(1) == [[1, 1]]
+        assert client.code(1, COMMIT) == 0
+
+
+def test_many_are_open(serving: Serving) -> None:
+    """More than there are views."""
+    with Client(serving) as client:
+        streams = range(1, 2 * TRIALS)
+        for stream in streams:
+            assert client.code(stream, BEGIN) == 0
+            assert client.put(stream, stream, stream, kind=INSERT) == 0
+            assert serving.server.shared.open_views <= TRIALS
+        assert [client.code(stream, COMMIT) for stream in streams] == [0] * len(streams)
+    assert serving.log.count("t") == len(streams)
+
+
+def test_memory_of_one_is_bounded(serving: Serving) -> None:
+    """One statement more is refused, and what was done before can be committed."""
+    serving.log.create_space("wide", [("id", "unsigned"), ("text", "string")], primary=["id"])
+    space = serving.log.schema.space("wide").id
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        codes = [
+            client.code(1, INSERT, {0x10: space, 0x21: [number, "x" * 500_000]})
+            for number in range(TRIAL_BYTES // 500_000)
+        ]
+        assert set(codes) == {0, 2}
+        assert serving.server.listener.budget.requests_bytes <= TRIAL_BYTES
+        assert client.code(1, COMMIT) == 0
+        assert serving.log.count("wide") == codes.count(0)
+        assert serving.server.listener.budget.requests_bytes == 0
