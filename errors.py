@@ -328,6 +328,7 @@ class ErrorCode(IntEnum):
     UNABLE_TO_PROCESS_IN_STREAM = 229
     UNABLE_TO_PROCESS_OUT_OF_STREAM = 230
     TRANSACTION_TIMEOUT = 231
+    ITERATOR_POSITION = 247
 
 
 class RequestError(LogweirError):

@@ -264,7 +264,7 @@ class Committer(Fails, OfProcess):
             return Group(
                 txn,
                 schema,
-                self.plans,
+                Plans(),  # a plan has room for one key at a time, for who commits
                 executor,
                 vclock=vclock,
                 replica_id=self._replica_id,

@@ -113,6 +113,13 @@ class Engine:
         self, space: SpaceDef, index: IndexDef, start: bytes, stop: bytes | None, *, reverse: bool
     ) -> Iterator[bytes]:
         """Tuples whose entries are in start ≤ entry < stop (None: no end), in order or reversed."""
+        for _, found in self.pairs(space, index, start, stop, reverse=reverse):
+            yield found
+
+    def pairs(
+        self, space: SpaceDef, index: IndexDef, start: bytes, stop: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """`entries`, each with its tuple."""
         tree = self.txn.tree(space.id, index.id)
         if tree is None:
             return
@@ -124,7 +131,7 @@ class Engine:
             if not reverse and stop is not None and image >= stop:
                 return
             if primary is None:
-                yield value
+                yield image, value
             else:
                 found = primary.get(value)
                 if found is None:
@@ -134,7 +141,7 @@ class Engine:
                         hint="close the store and remove its folder `state`: it is rebuilt from "
                         "the log; `logweir verify --state` tells more",
                     )
-                yield found
+                yield image, found
 
     # --- changing ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ behind the tuple with the key. Source: Tarantool 2.6.0, observed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -34,7 +34,7 @@ from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
-__all__ = ["ITERATORS", "Select", "numbers", "reference", "rows", "select"]
+__all__ = ["ITERATORS", "Select", "numbers", "pairs", "reference", "rows", "select"]
 
 ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
 _OTHER_ITERATORS: Final = (
@@ -72,7 +72,8 @@ def numbers(
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """One checked selection. `image`: the memcomparable key, empty for none."""
+    """One checked selection. `image`: the memcomparable key, empty for none; `after`: the entry
+    behind which it goes on (`store.engine.paging`), None for none."""
 
     space: SpaceDef
     index: IndexDef
@@ -80,6 +81,7 @@ class Select:
     image: bytes
     limit: int | None
     offset: int
+    after: bytes | None = None
 
     @classmethod
     def of(
@@ -116,8 +118,10 @@ class Select:
         index: int | str = 0,
         limit: int | None = None,
         offset: int = 0,
+        after: Callable[[SpaceDef, IndexDef], bytes | None] = lambda space, index: None,
     ) -> Select:
-        """A selection given as in a request: `key` in MsgPack, `iterator` by number."""
+        """A selection given as in a request: `key` in MsgPack, `iterator` by number; `after`:
+        tells behind which entry it goes on. Raises `RequestError`."""
         found = schema.space(space)
         which = schema.index(found, index)
         names = ITERATORS + _OTHER_ITERATORS
@@ -137,15 +141,26 @@ class Select:
             if not isinstance(given, int) or given < 0:
                 text = f"limit and offset are whole numbers from 0 on, not {given!r}"
                 raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
-        return cls(found, which, name, image, limit, offset)
+        entry = after(found, which)
+        if entry is not None and not _meets(name, image, entry):
+            raise RequestError(ErrorCode.ITERATOR_POSITION, "Iterator position is invalid")
+        return cls(found, which, name, image, limit, offset, entry)
+
+
+def _meets(iterator: str, image: bytes, entry: bytes) -> bool:
+    """Whether an entry is on the way of a selection."""
+    beginning = entry[: len(image)]
+    if iterator in ("EQ", "REQ"):
+        return beginning == image
+    return beginning <= image if iterator in ("LT", "LE") else beginning >= image
 
 
 def select(engine: Engine, wanted: Select) -> Iterator[bytes]:
     """The tuples, as MsgPack, of a selection, in order."""
-    bounds = _bounds(wanted)
-    if bounds is None:
+    found = _limits(wanted)
+    if found is None:
         return iter(())
-    start, stop, reverse = bounds
+    start, stop, reverse = found
     return reads.entries(
         engine,
         wanted.space,
@@ -184,18 +199,36 @@ def rows(
 
 def reference(engine: Engine, wanted: Select) -> Iterator[bytes]:
     """The same by the reference engine alone."""
-    bounds = _bounds(wanted)
-    if bounds is None:
+    return (found for _, found in pairs(engine, wanted))
+
+
+def pairs(engine: Engine, wanted: Select) -> Iterator[tuple[bytes, bytes]]:
+    """`reference`, each tuple with its entry."""
+    limits = _limits(wanted)
+    if limits is None:
         return iter(())
-    start, stop, reverse = bounds
-    found = engine.entries(wanted.space, wanted.index, start, stop, reverse=reverse)
+    start, stop, reverse = limits
+    found = engine.pairs(wanted.space, wanted.index, start, stop, reverse=reverse)
     end = None if wanted.limit is None else min(wanted.offset + wanted.limit, sys.maxsize)
     return islice(found, min(wanted.offset, sys.maxsize), end)
 
 
-def _bounds(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:
+def _limits(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:
     """Which entries it selects: from the first on, below the second, whether in reverse. None:
     there cannot be one."""
+    found = _bounds(wanted)
+    if found is None or wanted.after is None:
+        return found
+    start, stop, reverse = found
+    if reverse:
+        stop = wanted.after if stop is None else min(stop, wanted.after)
+    else:
+        start = max(start, wanted.after + b"\0")
+    return None if stop is not None and start >= stop else (start, stop, reverse)
+
+
+def _bounds(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:
+    """`_limits`, wherever it goes on."""
     image = wanted.image
     behind = _successor(image)
     start, stop, reverse = b"", None, False

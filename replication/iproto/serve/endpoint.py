@@ -36,7 +36,7 @@ from logweir.replication.iproto.serve.statements import (
     Outcome,
     execute_all,
     read_run,
-    run_select,
+    select_body,
 )
 from logweir.replication.iproto.serve.streams import Streams
 from logweir.replication.iproto.serve.sysview import VIEWS
@@ -70,6 +70,7 @@ __all__ = ["Conversation", "IprotoService"]
 _log = get_logger("logweir.replication.iproto")
 
 _FUNC_ID: Final = 296
+_BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
 _USES: Final = (kernel.USED_TO_READ, kernel.USED_TO_WRITE)
 
 
@@ -215,8 +216,12 @@ class Conversation:
     # --- changes and reads ------------------------------------------------------------------------
 
     def check_statement(self, request: Request) -> Access:
-        """The rights of who asks. Raises `RequestError` where a statement may not be run."""
+        """The rights of who asks, and the ids in the place of names. Raises `RequestError` where a
+        statement may not be run."""
         is_select = request.type == RowType.SELECT
+        schema = self.shared.log.schema
+        if request.space_name is not None:
+            request.space_id = schema.space(request.space_name).id
         if is_select and request.iterator > 11:
             text = "Illegal parameters, Invalid iterator type"
             raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
@@ -224,6 +229,9 @@ class Conversation:
         self._check_space(
             request.space_id, access, Privilege.READ if is_select else Privilege.WRITE
         )
+        if request.index_name is not None and request.type in _BY_INDEX:
+            space = schema.space(request.space_id)
+            request.index_id = schema.index(space, request.index_name).id
         return access
 
     def _take_dml(self, request: Request) -> None:
@@ -231,7 +239,7 @@ class Conversation:
         is_select = request.type == RowType.SELECT
         if is_select and not self._batch.events and not self._unfinished:
             with self.shared.log.read_view() as view:
-                body = data_body(list(run_select(view.engine, request, access)))
+                body = select_body(view.engine, request, access)
             self.answer(request, body)
             return
         self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)

@@ -6,7 +6,7 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -25,10 +25,12 @@ from logweir.store.commit.group import Group
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
+from logweir.store.engine.paging import Walk, entry_at, entry_of
 from logweir.store.engine.reference import bounded
 from logweir.store.engine.request import Request as Change
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import Select
 from logweir.store.log import Log
+from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.wal.xrow import RowType
 
@@ -38,7 +40,7 @@ __all__ = [
     "Outcome",
     "execute_all",
     "read_run",
-    "run_select",
+    "select_body",
 ]
 
 SYSTEM_END: Final = 512
@@ -141,7 +143,7 @@ def execute(group: Group, request: Request, access: Access) -> bytes:
     """Run one request in a group. Returns the body of its answer. Raises `RequestError`."""
     kind = request.type
     if kind == RowType.SELECT:
-        return data_body(list(run_select(group.engine, request, access)))
+        return select_body(group.engine, request, access)
     ops = request.tuple if kind == RowType.UPDATE else request.ops
     change = Change(
         RowType(kind),
@@ -162,14 +164,21 @@ def execute(group: Group, request: Request, access: Access) -> bytes:
     return _NO_DATA if found is None else data_body((found,))
 
 
-def run_select(engine: Engine, request: Request, access: Access) -> Iterator[bytes]:
-    """The tuples that a SELECT gives; of a system view those that the user may know."""
+def select_body(engine: Engine, request: Request, access: Access) -> bytes:
+    """The body of the answer to a SELECT; of a system view it has what the user may know. Raises
+    `RequestError`."""
     view = VIEWS.get(request.space_id)
     shown: Callable[[bytes], bool] | None = None
     space_id = request.space_id
     if view is not None:
         space_id = view.source_id
         shown = row_filter(request.space_id, access, engine.schema)
+
+    def after(space: SpaceDef, index: IndexDef) -> bytes | None:
+        if request.after_position is not None:
+            return entry_at(request.after_position, index)
+        return None if request.after_tuple is None else entry_of(request.after_tuple, space, index)
+
     wanted = Select.packed(
         engine.schema,
         space_id,
@@ -178,10 +187,12 @@ def run_select(engine: Engine, request: Request, access: Access) -> Iterator[byt
         index=request.index_id,
         limit=None if shown else request.limit,
         offset=0 if shown else request.offset,
+        after=after,
     )
-    found = bounded(select(engine, wanted), IPROTO_ANSWER_BYTES)
-    if shown is None:
-        return found
-    return islice(
-        (row for row in found if shown(row)), request.offset, request.offset + request.limit
-    )
+    walk = Walk(engine, wanted)
+    found = bounded(walk, IPROTO_ANSWER_BYTES)
+    if shown is not None:
+        upto = request.offset + request.limit
+        found = islice((row for row in found if shown(row)), request.offset, upto)
+    tuples = list(found)
+    return data_body(tuples, walk.position if request.fetch_position and tuples else None)

@@ -138,6 +138,7 @@ class IprotoKey(IntEnum):
     OFFSET = 0x13
     ITERATOR = 0x14
     INDEX_BASE = 0x15
+    FETCH_POSITION = 0x1F
     KEY = 0x20
     TUPLE = 0x21
     FUNCTION_NAME = 0x22
@@ -148,8 +149,11 @@ class IprotoKey(IntEnum):
     EXPR = 0x27
     OPS = 0x28
     BALLOT = 0x29
+    AFTER_POSITION = 0x2E
+    AFTER_TUPLE = 0x2F
     DATA = 0x30
     ERROR = 0x31
+    POSITION = 0x35
     REPLICA_ANON = 0x50
     ID_FILTER = 0x51
     ERROR_STACK = 0x52
@@ -158,6 +162,8 @@ class IprotoKey(IntEnum):
     TIMEOUT = 0x56
     TXN_ISOLATION = 0x59
     AUTH_TYPE = 0x5B
+    SPACE_NAME = 0x5E
+    INDEX_NAME = 0x5F
     IS_SYNC = 0x61
 
 
@@ -303,6 +309,7 @@ def _kinds() -> tuple[str, ...]:
 _KIND_OF_KEY: Final = _kinds()
 FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
     "nil": frozenset((0xC0,)),
+    "bool": frozenset((0xC2, 0xC3)),
     "uint": frozenset((*range(0x80), *range(0xCC, 0xD0))),
     "double": frozenset((0xCB,)),
     "str": frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB)),
@@ -402,9 +409,12 @@ def encode_answer(sync: int, schema_version: int, body: bytes, code: int = 0) ->
     )
 
 
-def data_body(tuples: Sequence[bytes]) -> bytes:
-    """The body of an answer that carries data. `tuples`: values already encoded."""
-    return b"\x81\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
+def data_body(tuples: Sequence[bytes], position: str | None = None) -> bytes:
+    """The body of an answer that carries data. `tuples`: values already encoded; `position`: of
+    the last one."""
+    first = b"\x81" if position is None else b"\x82"
+    data = first + b"\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
+    return data if position is None else data + b"\x35" + pack(position)
 
 
 def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:

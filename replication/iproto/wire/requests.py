@@ -48,7 +48,8 @@ class Request:
     """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
 
     `size_bytes`: of its frame; `name`: function, user or expression; `vclock` … `id_filter`: of
-    JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN.
+    JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN;
+    `fetch_position` … `index_name`: of DML and SELECT, the names instead of the ids.
     """
 
     type: int
@@ -74,6 +75,11 @@ class Request:
     id_filter: Sequence[int] = ()
     timeout_seconds: float = 0.0
     isolation: int = 0
+    fetch_position: bool = False
+    after_position: str | None = None
+    after_tuple: bytes | None = None
+    space_name: str | None = None
+    index_name: str | None = None
 
 
 _UINT_FIELDS: Final = {
@@ -85,6 +91,13 @@ _UINT_FIELDS: Final = {
     0x15: "index_base",
 }
 _ARRAY_FIELDS: Final = {0x20: "key", 0x21: "tuple", 0x28: "ops"}
+_NEWER_FIELDS: Final = {
+    IprotoKey.FETCH_POSITION: ("fetch_position", FIRST_BYTES["bool"]),
+    IprotoKey.AFTER_POSITION: ("after_position", FIRST_BYTES["str"]),
+    IprotoKey.AFTER_TUPLE: ("after_tuple", FIRST_BYTES["array"]),
+    IprotoKey.SPACE_NAME: ("space_name", FIRST_BYTES["str"]),
+    IprotoKey.INDEX_NAME: ("index_name", FIRST_BYTES["str"]),
+}
 _DML_KEYS: Final = frozenset((*_UINT_FIELDS, *_ARRAY_FIELDS, 0x2A))
 """Keys that DML and SELECT look at. 2.6.0 looks at the low six bits of a key below 53, and refuses
 those that then look like one of these."""
@@ -148,9 +161,9 @@ _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
     },
 }
 """Of types that came with 2.10: by key the field, "" where it is only checked, and what it is."""
-FEATURES: Final[Sequence[int]] = (0, 1)
-"""Streams, transactions."""
-PROTOCOL_VERSION: Final = 1
+FEATURES: Final[Sequence[int]] = (0, 1, 4, 5)
+"""Streams, transactions, pagination, names of spaces and indexes."""
+PROTOCOL_VERSION: Final = 5
 """The first one that has all of `FEATURES`."""
 
 
@@ -172,6 +185,8 @@ def _body_items(
 def _dml_body(request: Request, data: bytes, start: int) -> set[int]:
     seen: set[int] = set()
     for key, at, stop in _body_items(data, start):
+        if key in _NEWER_FIELDS:
+            _take_newer(request, key, data, at, stop)
         if key is None or key >= HEADER_KEY_END or key & 63 not in _DML_KEYS:
             continue
         if key > 63 or data[at] not in FIT[key]:
@@ -183,9 +198,22 @@ def _dml_body(request: Request, data: bytes, start: int) -> set[int]:
         elif (name := _ARRAY_FIELDS.get(key)) is not None:
             setattr(request, name, data[at:stop])
         seen.add(key)
+    if request.space_name is not None:
+        seen.add(IprotoKey.SPACE_ID)
     request.limit &= U32_MAX
     request.offset &= U32_MAX
     return seen
+
+
+def _take_newer(request: Request, key: int, data: bytes, at: int, stop: int) -> None:
+    name, first_bytes = _NEWER_FIELDS[IprotoKey(key)]
+    if data[at] not in first_bytes:
+        raise malformed("packet body")
+    value = data[at:stop]
+    try:
+        setattr(request, name, value if name == "after_tuple" else unpack(value))
+    except DecodeError as error:  # a text that is not UTF-8
+        raise malformed("packet body") from error
 
 
 def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
