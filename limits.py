@@ -236,6 +236,9 @@ TRIAL_SECONDS: Final = 1.0
 TRIALS: Final = 64
 """Views that open transactions have at a time; who rests longest gives one back."""
 
+WATCHED_KEYS: Final = 1024
+"""Keys that one connection may watch."""
+
 # --- followers ------------------------------------------------------------------------------------
 HUB_STEP_BYTES: Final = 1024 * 1024
 """Bytes of rows that a follower is given in one step, about."""

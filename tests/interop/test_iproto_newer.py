@@ -1,4 +1,4 @@
-"""Requests that came with Tarantool 2.11 and 3.0: positions, names instead of ids."""
+"""Requests that came with Tarantool 2.11 and 3.0: positions, names instead of ids, watchers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from interop.rawclient import RawClient
 from interop.serving import Serving
+from logweir.limits import WATCHED_KEYS
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
+from logweir.wal.mp import pack
 
 SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT, BEGIN, ROLLBACK = 1, 2, 3, 4, 5, 9, 14, 16
 SPACE, INDEX, LIMIT, OFFSET, ITERATOR, FETCH = 0x10, 0x11, 0x12, 0x13, 0x14, 0x1F
@@ -123,3 +125,77 @@ def test_names_give_no_rights(tmp_path: Path) -> None:
             mine = serving.log.schema.space("mine").id
             refused = client.ask(SELECT, asked | {SPACE: mine, SPACE_NAME: "other"})
             assert int(refused.error().code) == 42
+
+
+WATCH, UNWATCH, EVENT, WATCH_ONCE = 74, 75, 76, 77
+EVENT_KEY, EVENT_DATA = 0x57, 0x58
+
+
+def tell(client: RawClient, kind: int, key: str) -> int:
+    """A request that has no answer. Returns its sync."""
+    client.send(client.frame(kind, pack({EVENT_KEY: key})))
+    return client._sync
+
+
+def event(client: RawClient) -> tuple[int, dict[int, Any]]:
+    answer = client.receive()
+    assert answer.header.type == EVENT
+    return answer.header.sync, answer.body
+
+
+def test_keys_are_watched(serving: Serving, client: RawClient) -> None:
+    """An EVENT at once, and one for each change after it was acknowledged, the newest only."""
+    first = tell(client, WATCH, "box.schema")
+    sync, body = event(client)
+    assert sync == first
+    version = body[EVENT_DATA]["version"]
+    serving.log.create_space("a")
+    second = tell(client, WATCH, "box.schema")
+    sync, body = event(client)
+    assert (sync, body[EVENT_DATA]["version"] > version) == (second, True)
+    third = tell(client, WATCH, "box.schema")
+    assert not client.ask(64).is_error  # nothing came before: nothing has changed
+    serving.log.create_space("b")
+    sync, body = event(client)
+    assert sync == third
+    newest = body[EVENT_DATA]["version"]
+    assert newest == client.ask(WATCH_ONCE, {EVENT_KEY: "box.schema"}).body[DATA][0]["version"]
+    serving.log.create_space("c")
+    assert not client.ask(64).is_error  # nor now: the EVENT was not acknowledged
+    tell(client, UNWATCH, "box.schema")
+    serving.log.create_space("d")
+    assert not client.ask(64).is_error
+
+
+def test_what_can_be_watched_is_honest(serving: Serving, client: RawClient) -> None:
+    """Who we are, that nobody is elected, and nothing for what is not there."""
+
+    def once(key: str) -> Any:
+        return client.ask(WATCH_ONCE, {EVENT_KEY: key}).body[DATA]
+
+    (known,) = once("box.id")
+    assert (known["id"], known["instance_uuid"]) == (1, serving.log.instance)
+    assert once("box.status") == [{"is_ro": False, "is_ro_cfg": False, "status": "running"}]
+    expected = {"term": 1, "role": "follower", "is_ro": False, "leader": 0}
+    assert once("box.election") == [expected]
+    assert once("internal.ballot") == [client.ask(68).body]
+    assert once("box.shutdown") == []
+    sync = tell(client, WATCH, "my.key")
+    assert event(client) == (sync, {EVENT_KEY: "my.key"})
+    assert client.ask(WATCH_ONCE, {0x7E: 1}).error().code == 69
+    assert client.ask(WATCH_ONCE, {EVENT_KEY: 1}).error().code == 20
+    assert client.ask(WATCH_ONCE).error().code == 20
+    assert client.ask(EVENT, {EVENT_KEY: "x"}).error().code == 48
+
+
+def test_watched_keys_are_bounded(serving: Serving, client: RawClient) -> None:
+    """What is too much is answered; and they are forgotten with the connection."""
+    for number in range(WATCHED_KEYS):
+        tell(client, WATCH, str(number))
+        assert event(client)[1] == {EVENT_KEY: str(number)}
+    callbacks = serving.log._committer.on_commit
+    before = len(callbacks)
+    tell(client, WATCH, "one more")
+    assert int(client.receive().error().code) == 2
+    client.socket.close()
+    serving.wait(lambda: len(serving.log._committer.on_commit) < before)

@@ -40,6 +40,7 @@ from logweir.replication.iproto.serve.statements import (
 )
 from logweir.replication.iproto.serve.streams import Streams
 from logweir.replication.iproto.serve.sysview import VIEWS
+from logweir.replication.iproto.serve.watchers import Watchers
 from logweir.replication.iproto.server_session import Ack, Event, ServerSession
 from logweir.replication.iproto.wire import auth, kernel
 from logweir.replication.iproto.wire.codec import (
@@ -128,6 +129,7 @@ class Conversation:
         self._settled = asyncio.Event()
         self._settled.set()
         self._streams = Streams(self, instance.trials)
+        self._watchers = Watchers(instance.events, self._send)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -182,6 +184,7 @@ class Conversation:
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         self._streams.close()
+        self._watchers.close()
         if self.session.malformed:
             _log.warning(
                 "iproto.malformed",
@@ -199,6 +202,15 @@ class Conversation:
             self._authenticate(request)
         elif kind == RequestType.ID:
             self.answer(request, id_body())
+        elif kind in (RequestType.WATCH, RequestType.UNWATCH):
+            if kind == RequestType.WATCH:
+                self._watchers.watch(request.name, request.sync)
+            else:
+                self._watchers.unwatch(request.name)
+            self._unanswered.done(request.size_bytes)
+        elif kind == RequestType.WATCH_ONCE:
+            value = self.instance.events.value(request.name)
+            self.answer(request, data_body(() if value is None else (value,)))
         elif kind == RequestType.VOTE:
             self.answer(request, self.instance.ballot().body())
         elif kind in (RequestType.CALL, RequestType.CALL_16):
@@ -430,6 +442,11 @@ class Conversation:
         else:
             self.answer(request, data_body(values))
         self.go_on()
+
+    def _send(self, data: bytes) -> None:
+        """What no request is answered with."""
+        self.session.put(data)
+        self.link.flush()
 
     # --- answers and back-pressure ----------------------------------------------------------------
 

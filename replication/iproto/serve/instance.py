@@ -14,6 +14,7 @@ from typing import Any, Final
 from logweir.limits import IPROTO_ANSWER_BYTES
 from logweir.replication.iproto.serve.functions import Functions
 from logweir.replication.iproto.serve.trial import Trials
+from logweir.replication.iproto.serve.watchers import Events
 from logweir.replication.iproto.wire.codec import Ballot
 from logweir.replication.service.shared import Shared
 from logweir.store.engine.executing import Executor
@@ -46,7 +47,7 @@ class Instance:
     """What all iproto connections of one server share. Belongs to the event loop's thread.
 
     `functions`: what CALL may call; `executor`: of statements on views; `trials`: the transactions
-    of streams.
+    of streams; `events`: what can be watched.
     """
 
     def __init__(self, shared: Shared, functions: Functions) -> None:
@@ -58,6 +59,7 @@ class Instance:
         self.executor = Executor()
         self.executor.select_bytes = IPROTO_ANSWER_BYTES
         self.trials = Trials(shared)
+        self.events = Events(self)
         self._version_offset = _FIRST_VERSION - shared.log.schema.version
         self._cluster_at = (-1, 0)
         shared.retention.attend(

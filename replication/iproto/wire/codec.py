@@ -71,6 +71,7 @@ __all__ = [
     "encode_ack",
     "encode_answer",
     "encode_error",
+    "encode_event",
     "encode_greeting",
     "encode_heartbeat",
     "encode_row_frame",
@@ -116,6 +117,10 @@ class RequestType(IntEnum):
     FETCH_SNAPSHOT = 69
     REGISTER = 70
     ID = 73
+    WATCH = 74
+    UNWATCH = 75
+    EVENT = 76
+    WATCH_ONCE = 77
 
 
 class IprotoKey(IntEnum):
@@ -160,6 +165,8 @@ class IprotoKey(IntEnum):
     VERSION = 0x54
     FEATURES = 0x55
     TIMEOUT = 0x56
+    EVENT_KEY = 0x57
+    EVENT_DATA = 0x58
     TXN_ISOLATION = 0x59
     AUTH_TYPE = 0x5B
     SPACE_NAME = 0x5E
@@ -423,6 +430,15 @@ def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:
     entry = {0: type_name, 2: 0, 1: "logweir", 3: error.message, 4: 0, 5: int(error.code)}
     body = pack({0x31: error.message, 0x52: {0: [entry]}})
     return encode_answer(sync, schema_version, body, ERROR_BIT | int(error.code))
+
+
+def encode_event(sync: int, key: str, value: bytes | None) -> bytes:
+    """What a key that is watched stands for now; it has no schema version. `sync`: of the WATCH;
+    `value`: encoded, None for nothing."""
+    head = pack({0: int(RequestType.EVENT), 1: sync})
+    if value is None:
+        return frame(head + pack({int(IprotoKey.EVENT_KEY): key}))
+    return frame(head + b"\x82\x57" + pack(key) + b"\x58" + value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
@@ -47,8 +47,8 @@ __all__ = [
 class Request:
     """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
 
-    `size_bytes`: of its frame; `name`: function, user or expression; `vclock` … `id_filter`: of
-    JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN;
+    `size_bytes`: of its frame; `name`: function, user, expression or key; `vclock` … `id_filter`:
+    of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN;
     `fetch_position` … `index_name`: of DML and SELECT, the names instead of the ids.
     """
 
@@ -149,6 +149,7 @@ _BODILESS: Final = frozenset(
 )
 _KNOWN: Final = frozenset(RequestType)
 _ANY: Final = frozenset(range(256))
+_EVENT: Final = {IprotoKey.EVENT_KEY: ("name", FIRST_BYTES["str"])}
 _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
     RequestType.BEGIN: {
         IprotoKey.TIMEOUT: ("timeout_seconds", FIRST_BYTES["double"]),
@@ -159,11 +160,14 @@ _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
         IprotoKey.FEATURES: ("", FIRST_BYTES["array"]),
         IprotoKey.AUTH_TYPE: ("", FIRST_BYTES["str"]),
     },
+    RequestType.WATCH: _EVENT,
+    RequestType.UNWATCH: _EVENT,
+    RequestType.WATCH_ONCE: _EVENT,
 }
 """Of types that came with 2.10: by key the field, "" where it is only checked, and what it is."""
-FEATURES: Final[Sequence[int]] = (0, 1, 4, 5)
-"""Streams, transactions, pagination, names of spaces and indexes."""
-PROTOCOL_VERSION: Final = 5
+FEATURES: Final[Sequence[int]] = (0, 1, 3, 4, 5, 6)
+"""Streams, transactions, watchers, pagination, names of spaces and indexes, WATCH_ONCE."""
+PROTOCOL_VERSION: Final = 6
 """The first one that has all of `FEATURES`."""
 
 
@@ -210,10 +214,8 @@ def _take_newer(request: Request, key: int, data: bytes, at: int, stop: int) -> 
     if data[at] not in first_bytes:
         raise malformed("packet body")
     value = data[at:stop]
-    try:
-        setattr(request, name, value if name == "after_tuple" else unpack(value))
-    except DecodeError as error:  # a text that is not UTF-8
-        raise malformed("packet body") from error
+    is_kept = name == "after_tuple"
+    setattr(request, name, value if is_kept else _unpacked(value, "packet body"))
 
 
 def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]:
@@ -279,15 +281,32 @@ def _keyed_body(request: Request, data: bytes, start: int, end: int) -> None:
     """The body of a type in `_BODIES`."""
     fields = _BODIES[request.type]
     if start == end:
-        if request.type == RequestType.ID:
-            raise malformed("request body")
-        return
+        if request.type == RequestType.BEGIN:
+            return
+        raise malformed("request body")
+    seen: set[str] = set()
     for key, at, stop in _body_items(data, start, "request body"):
         name, first_bytes = fields.get(-1 if key is None else key, ("", _ANY))
         if key is None or data[at] not in first_bytes:
             raise malformed("request body")
         if name:
-            setattr(request, name, unpack(data[at:stop]))
+            setattr(request, name, _unpacked(data[at:stop], "request body"))
+            seen.add(name)
+    if fields is _EVENT and "name" not in seen:
+        raise _missing("event key")
+
+
+def _unpacked(value: bytes, what: str) -> Any:
+    try:
+        return unpack(value)
+    except DecodeError as error:  # a text that is not UTF-8
+        raise malformed(what) from error
+
+
+def _missing(name: str) -> RequestError:
+    return RequestError(
+        ErrorCode.MISSING_REQUEST_FIELD, f"Missing mandatory field '{name}' in request"
+    )
 
 
 def _check_stream(kind: int, stream_id: int) -> None:
@@ -349,9 +368,7 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
         raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
     for key, name in _MANDATORY[kind]:
         if key not in seen:
-            raise RequestError(
-                ErrorCode.MISSING_REQUEST_FIELD, f"Missing mandatory field '{name}' in request"
-            )
+            raise _missing(name)
 
 
 def encode_request(kind: int, sync: int, body: Mapping[int, Value] | None = None) -> bytes:

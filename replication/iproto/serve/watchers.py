@@ -1,0 +1,169 @@
+"""Keys that a client watches (WATCH, UNWATCH, EVENT) or asks for once (WATCH_ONCE).
+
+===============  ===================================================================================
+key              its value
+===============  ===================================================================================
+box.id           id, instance_uuid, replicaset_uuid
+box.status       is_ro, is_ro_cfg, status
+box.election     term 1, role "follower", leader 0, is_ro: nobody is elected here
+box.schema       version: of the definitions
+internal.ballot  what VOTE is answered, for replicas from 2.11 on
+===============  ===================================================================================
+
+All others have no value. A WATCH is answered with an EVENT at once, and after it with one whenever
+the value is another one; between two the client sends WATCH again, so that a slow one is sent the
+newest value only. None of the three has an answer. Nobody needs rights for them.
+
+Source: Tarantool 2.11 and 3.x (read): `iproto_constants.h`, `box.cc`, `applier.cc`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from logweir.errors import ErrorCode, RequestError
+from logweir.limits import WATCHED_KEYS
+from logweir.replication.iproto.wire.codec import encode_event
+from logweir.wal.mp import pack
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.replication.iproto.serve.instance import Instance
+
+__all__ = ["Events", "Watchers"]
+
+_KEY_BYTES: Final = 256
+
+
+class Events:
+    """The values of one server, and who wants to know when they change. Belongs to the event
+    loop's thread."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._watchers: set[Watchers] = set()
+        self._forget: Callable[[], None] | None = None
+        self._seen = 0
+        self._makers: Final = {
+            "box.id": self._id,
+            "box.status": self._status,
+            "box.election": self._election,
+            "box.schema": self._schema,
+            "internal.ballot": lambda: instance.ballot().body(),
+        }
+
+    def value(self, key: str) -> bytes | None:
+        """What a key stands for, as MsgPack; None for nothing."""
+        maker = self._makers.get(key)
+        return None if maker is None else maker()
+
+    def join(self, watchers: Watchers) -> None:
+        """Somebody watches: tell when values may have changed."""
+        self._watchers.add(watchers)
+        if self._forget is None:
+            log, loop = self._instance.shared.log, asyncio.get_running_loop()
+            self._seen = log.system_changes
+
+            def committed(vclock: VClock) -> None:
+                del vclock
+                if log.system_changes != self._seen:
+                    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches
+                        loop.call_soon_threadsafe(self._look)
+
+            self._forget = log.on_commit(committed)
+
+    def leave(self, watchers: Watchers) -> None:
+        """It does no longer. Twice does no harm."""
+        self._watchers.discard(watchers)
+        if not self._watchers and self._forget is not None:
+            self._forget()
+            self._forget = None
+
+    def _look(self) -> None:
+        changes = self._instance.shared.log.system_changes
+        if changes != self._seen:
+            self._seen = changes
+            for one in tuple(self._watchers):
+                one.look()
+
+    def _id(self) -> bytes | None:
+        shared = self._instance.shared
+        try:
+            replicaset = shared.replicaset()
+        except RequestError:  # a row that says it has not come yet
+            return None
+        values = {"id": shared.log.replica_id, "instance_uuid": shared.log.instance}
+        return pack(values | {"replicaset_uuid": replicaset})
+
+    def _status(self) -> bytes:
+        shared = self._instance.shared
+        values = {"is_ro": shared.is_read_only, "is_ro_cfg": shared.options.read_only}
+        return pack(values | {"status": "running"})
+
+    def _election(self) -> bytes:
+        is_ro = self._instance.shared.is_read_only
+        return pack({"term": 1, "role": "follower", "is_ro": is_ro, "leader": 0})
+
+    def _schema(self) -> bytes:
+        return pack({"version": self._instance.schema_version()})
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One key. `sync`: of the newest WATCH; `is_ready`: that came after the newest EVENT; `sent`:
+    the value in that."""
+
+    sync: int
+    is_ready: bool = True
+    sent: bytes | None = None
+    is_new: bool = True
+
+
+class Watchers:
+    """What one connection watches. `send`: takes bytes of an EVENT."""
+
+    def __init__(self, events: Events, send: Callable[[bytes], None]) -> None:
+        self._events = events
+        self._send = send
+        self._keys: dict[str, _Watched] = {}
+
+    def watch(self, key: str, sync: int) -> None:
+        """Begin to watch a key, or say that its EVENT was received. Raises error 2 for too many, or
+        one that is too long."""
+        watched = self._keys.get(key)
+        if watched is None:
+            if len(self._keys) >= WATCHED_KEYS or len(key) > _KEY_BYTES:
+                text = f"A connection may watch {WATCHED_KEYS} keys of {_KEY_BYTES} letters"
+                raise RequestError(ErrorCode.MEMORY_ISSUE, text)
+            watched = self._keys[key] = _Watched(sync)
+            self._events.join(self)
+        watched.sync, watched.is_ready = sync, True
+        self._tell(key, watched)
+
+    def unwatch(self, key: str) -> None:
+        """Watch a key no longer."""
+        self._keys.pop(key, None)
+        if not self._keys:
+            self._events.leave(self)
+
+    def look(self) -> None:
+        """Values may have changed."""
+        for key, watched in self._keys.items():
+            if watched.is_ready:
+                self._tell(key, watched)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._keys.clear()
+        self._events.leave(self)
+
+    def _tell(self, key: str, watched: _Watched) -> None:
+        value = self._events.value(key)
+        if watched.is_new or value != watched.sent:
+            watched.is_new = watched.is_ready = False
+            watched.sent = value
+            self._send(encode_event(watched.sync, key, value))
