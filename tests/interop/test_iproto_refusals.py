@@ -57,6 +57,29 @@ def test_same_number_as_a_real_one(ports: tuple[int, int], kind: int, body: dict
     assert told(ports[1], kind, body) == told(ports[0], kind, body)
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (1, {0x10: 9999, 0x12: 1, 0x20: []}),
+        (1, {0x10: 281, 0x12: 1, 0x20: ["x"]}),
+        (2, {0x10: 272, 0x21: ["x", 1]}),
+        (7, {0x23: "nobody", 0x21: []}),
+        (99, {}),
+    ],
+)
+def test_same_error_as_a_real_one(ports: tuple[int, int], kind: int, body: dict[int, Any]) -> None:
+    """Message and stack, with its types and fields; file and line are of each one's own source."""
+    found = []
+    for port in ports:
+        with RawClient(port) as client:
+            answer = client.ask(kind, body).body
+        for entry in answer[0x52][0]:
+            assert isinstance(entry.pop(1), str)
+            assert isinstance(entry.pop(2), int)
+        found.append(answer)
+    assert found[0] == found[1]
+
+
 def test_join_with_the_uuid_of_the_server_itself(ports: tuple[int, int]) -> None:
     """Error 117 from both."""
     for port in ports:

@@ -23,7 +23,7 @@ key   in the header     type   notes
 
 An answer's header always has the same 23 bytes, ``83 00 ce <code> 01 cf <sync> 05 ce <version>``,
 and its body is ``80``, or ``81 30 dd <count> <tuples>``, or the error: 31 the message, 52 the stack
-``{0: [{0: type, 2: line, 1: file, 3: message, 4: errno, 5: number}]}``.
+``{0: [{0: type, 2: line, 1: file, 3: message, 4: errno, 5: number, 6: fields}]}``.
 Frames of a replication stream have the shortest header, with absent zero keys.
 
 What is refused, and with which words, is as Tarantool 2.6.0 does it (observed): the header is not a
@@ -388,6 +388,10 @@ _ANSWER: Final = struct.Struct(">BIBBBIBBQBBI")
 """``ce`` length ``83 00 ce`` code ``01 cf`` sync ``05 ce`` version, before the body."""
 _ANSWER_HEADER_BYTES: Final = 23
 EMPTY_BODY: Final = b"\x80"
+_ERROR_TYPES: Final = {
+    ErrorCode.ACCESS_DENIED: "AccessDeniedError",
+    ErrorCode.MEMORY_ISSUE: "OutOfMemory",
+}
 
 
 def frame(payload: bytes) -> bytes:
@@ -425,9 +429,17 @@ def data_body(tuples: Sequence[bytes], position: str | None = None) -> bytes:
 
 
 def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:
-    """The answer to a request that failed."""
-    type_name = "AccessDeniedError" if error.code == ErrorCode.ACCESS_DENIED else "ClientError"
-    entry = {0: type_name, 2: 0, 1: "logweir", 3: error.message, 4: 0, 5: int(error.code)}
+    """The answer to a request that failed. File and line of the stack say only that it is ours."""
+    type_name = _ERROR_TYPES.get(error.code, "ClientError")
+    entry: dict[int, Value] = {0: type_name, 2: 0, 1: "logweir", 3: error.message, 4: 0}
+    entry[5] = int(error.code)
+    details = error.details
+    if error.code == ErrorCode.ACCESS_DENIED and "object" in details:
+        entry[6] = {
+            "object_type": str(details["object_type"]),
+            "object_name": str(details["object"]),
+            "access_type": str(details["privilege"]).capitalize(),
+        }
     body = pack({0x31: error.message, 0x52: {0: [entry]}})
     return encode_answer(sync, schema_version, body, ERROR_BIT | int(error.code))
 
