@@ -158,6 +158,10 @@ class Model(Executor):
 
     def _count(self, request: Packet) -> bytes:
         delta, first, expiry = _COUNT.unpack(request.extras)
+        self._active(request)
+        old = self._stored.get(request.key, request.vbucket)
+        if old is not None and not old.value:
+            raise Failed(Status.BAD_DELTA)  # told before its CAS is looked at
         old = self._find(request)
         if old is None:
             if expiry == _NO_CREATE:
