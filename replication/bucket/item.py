@@ -52,6 +52,7 @@ __all__ = [
     "Item",
     "ItemStore",
     "VbucketState",
+    "VbucketStates",
     "absolute_expiry",
     "pack_item",
     "pack_key",
@@ -198,7 +199,15 @@ class CasClock:
         self._last = max(self._last, after - 1)
 
 
-class ItemStore(Protocol):
+class VbucketStates(Protocol):
+    """The vbuckets of one bucket."""
+
+    def state(self, vbucket: int) -> VbucketState | None:
+        """The state of a vbucket; None: there is no such vbucket here."""
+        ...
+
+
+class ItemStore(VbucketStates, Protocol):
     """What commands and streams do to one bucket. All calls return at once."""
 
     def change(self, kind: int, given: Item, number: int = 0) -> Changed:
@@ -211,10 +220,6 @@ class ItemStore(Protocol):
 
     def flush(self) -> None:
         """Remove all items."""
-        ...
-
-    def state(self, vbucket: int) -> VbucketState | None:
-        """The state of a vbucket; None: there is no such vbucket here."""
         ...
 
     def set_state(self, vbucket: int, state: VbucketState | None) -> None:

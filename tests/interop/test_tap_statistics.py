@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from interop.serving import Serving
 from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.protocols import parse_listen_url
+from logweir.wal.filesystem import OS
 from logweir.replication.service import users
 
 
@@ -80,3 +83,26 @@ def test_a_real_python_client_finds_what_it_asks_for(tmp_path: Path) -> None:
             assert client.stats()[place]["cmd_flush"] == b"1"
         finally:
             client.disconnect_all()
+
+
+def test_a_server_whose_log_has_failed_still_tells(tmp_path: Path) -> None:
+    """What changes nothing is answered behind nobody: STAT, GET_VBUCKET and GET go on where every
+    change gets 0x86."""
+    disk = FaultyFileSystem(OS)
+    listen = [parse_listen_url("tap://:0/b")]
+    with (
+        Serving(
+            tmp_path / "s", listen=listen, guest="all", open_options={"filesystem": disk}
+        ) as server,
+        KvClient(server.port) as client,
+    ):
+        assert client.ask(store(b"k"))[0].status == 0
+        disk.fault = Fault(1, {"sync"}, errno.EIO, lasts=True)
+        assert client.ask(store(b"k"))[0].status == Status.TEMPORARY_FAILURE
+        assert client.ask(Packet(Opcode.GET, b"k"))[0].value == b"v"
+        assert client.statistics(b"vbucket") == {"vb_0": "active"}
+        (state,) = client.ask(Packet(Opcode.GET_VBUCKET))
+        assert (state.status, state.value) == (0, struct.pack(">I", 1))
+        (state,) = client.ask(Packet(Opcode.GET_VBUCKET, vbucket=9))
+        assert state.status == Status.NOT_MY_VBUCKET
+        assert client.ask(store(b"k"))[0].status == Status.TEMPORARY_FAILURE

@@ -19,11 +19,11 @@ from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.batch import Looks
 from logweir.replication.bucket.feed import Puts
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import removal
 from logweir.replication.memcached.push.stream import Producer, StreamOptions, mutation_of
 from logweir.replication.memcached.serve import runs
-from logweir.replication.memcached.serve.commands import READS, Executor
+from logweir.replication.memcached.serve.commands import READS, Executor, Viewer
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
@@ -165,9 +165,13 @@ class Side:
         def look(run: RequestRun) -> Looks:
             return Looks(run, self.all, self.bucket, self.now, expired)
 
+        def ordinary(packet: Packet) -> bytes:
+            with self.log.read_view() as view:
+                return Viewer(ViewItems(self.bucket, view)).execute(packet)
+
         try:
-            answers = look_all(pieces, look)
-        except Pending as pending:  # a vbucket is not active, or it is no part of a run
+            answers = look_all(pieces, look, ordinary)
+        except Pending as pending:  # a vbucket is not active
             answers, rest = pending.answers, pending.rest
         self.log.run_job(removal(self.bucket, expired, lambda: self.now))
         if rest:

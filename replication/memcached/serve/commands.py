@@ -48,6 +48,7 @@ from logweir.replication.bucket.item import (
     Item,
     ItemStore,
     VbucketState,
+    VbucketStates,
     absolute_expiry,
 )
 from logweir.replication.memcached.serve.pending import Pending
@@ -66,6 +67,7 @@ __all__ = [
     "TAP_OPCODES",
     "Executor",
     "Failed",
+    "Viewer",
     "is_malformed",
     "item_answer",
     "item_of",
@@ -164,41 +166,27 @@ class Failed(Exception):
         self.status = status
 
 
-class Executor:
-    """Runs commands on a bucket.
+class Viewer:
+    """Runs the commands of a bucket that change nothing, but those that are parts of runs
+    (`memcached.serve.runs`).
 
-    `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
-    done at once; `stats`: name and text of the statistics of a group, None: there is none.
-    `big_endian_producer`: see `decode_tap`.
+    `states`: of its vbuckets; `stats`: name and text of the statistics of a group, None: there is
+    none.
     """
 
     def __init__(
         self,
-        items: ItemStore,
-        now: float,
+        states: VbucketStates,
         *,
         stats: Callable[[bytes], list[tuple[bytes, bytes]] | None] = lambda group: None,
-        flush_later: Callable[[float | None], None] = lambda at: None,
-        big_endian_producer: bool = False,
     ) -> None:
-        self._items = items
-        self._now = now
+        self._states = states
         self._stats = stats
-        self._flush_later = flush_later
-        self._big_endian_producer = big_endian_producer
-        self.auto_nack = False
-        """Whether the producer on this connection takes refusals of any packet."""
-        self.may_take_over = True
-        """Whether states of vbuckets may be changed."""
         self._commands: dict[Opcode, Callable[[Packet], bytes]] = {
             **dict.fromkeys(_ITEMS, self._item),
-            Opcode.FLUSH: self._flush,
             Opcode.STAT: self._stat,
             Opcode.NOOP: encode_answer,
-            Opcode.VERBOSITY: encode_answer,
-            Opcode.SET_VBUCKET: self._set_vbucket,
             Opcode.GET_VBUCKET: self._get_vbucket,
-            Opcode.DEL_VBUCKET: self._delete_vbucket,
         }
 
     def execute(self, request: Packet) -> bytes:
@@ -206,8 +194,6 @@ class Executor:
 
         Raises `Pending` where it is to be run again once the state of its vbucket has changed.
         """
-        if request.opcode in TAP_OPCODES:
-            return self._tap(request)
         opcode = plain_opcode(request.opcode)
         command = None if opcode is None else self._commands.get(opcode)
         if command is None:
@@ -227,7 +213,7 @@ class Executor:
         return b"" if is_quiet and opcode not in _READING else answer
 
     def _active(self, request: Packet) -> None:
-        state = self._items.state(request.vbucket)
+        state = self._states.state(request.vbucket)
         if state == VbucketState.ACTIVE:
             return
         if state == VbucketState.PENDING:
@@ -241,6 +227,56 @@ class Executor:
             self._active(request)
         raise Failed(Status.TOO_BIG)
 
+    def _stat(self, request: Packet) -> bytes:
+        rows = self._stats(request.key)
+        if rows is None:
+            raise Failed(Status.NOT_FOUND)
+        packets = [encode_answer(request, key=name, value=text) for name, text in rows]
+        return b"".join(packets) + encode_answer(request)
+
+    def _get_vbucket(self, request: Packet) -> bytes:
+        state = self._states.state(request.vbucket)
+        if state is None:
+            raise Failed(Status.NOT_MY_VBUCKET)
+        return encode_answer(request, value=int(state).to_bytes(4, "big"))
+
+
+class Executor(Viewer):
+    """Runs commands on a bucket.
+
+    `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
+    done at once; `stats`: see `Viewer`; `big_endian_producer`: see `decode_tap`.
+    """
+
+    def __init__(
+        self,
+        items: ItemStore,
+        now: float,
+        *,
+        stats: Callable[[bytes], list[tuple[bytes, bytes]] | None] = lambda group: None,
+        flush_later: Callable[[float | None], None] = lambda at: None,
+        big_endian_producer: bool = False,
+    ) -> None:
+        super().__init__(items, stats=stats)
+        self._items = items
+        self._now = now
+        self._flush_later = flush_later
+        self._big_endian_producer = big_endian_producer
+        self.auto_nack = False
+        """Whether the producer on this connection takes refusals of any packet."""
+        self.may_take_over = True
+        """Whether states of vbuckets may be changed."""
+        self._commands |= {
+            Opcode.FLUSH: self._flush,
+            Opcode.VERBOSITY: encode_answer,
+            Opcode.SET_VBUCKET: self._set_vbucket,
+            Opcode.DEL_VBUCKET: self._delete_vbucket,
+        }
+
+    def execute(self, request: Packet) -> bytes:
+        """See `Viewer`."""
+        return self._tap(request) if request.opcode in TAP_OPCODES else super().execute(request)
+
     def _flush(self, request: Packet) -> bytes:
         delay = int.from_bytes(request.extras, "big")
         if delay:
@@ -249,13 +285,6 @@ class Executor:
             self._items.flush()
             self._flush_later(None)
         return encode_answer(request)
-
-    def _stat(self, request: Packet) -> bytes:
-        rows = self._stats(request.key)
-        if rows is None:
-            raise Failed(Status.NOT_FOUND)
-        packets = [encode_answer(request, key=name, value=text) for name, text in rows]
-        return b"".join(packets) + encode_answer(request)
 
     # --- vbuckets ---------------------------------------------------------------------------------
 
@@ -272,12 +301,6 @@ class Executor:
             raise Failed(Status.INVALID) from None
         self._items.set_state(request.vbucket, wanted)
         return encode_answer(request)
-
-    def _get_vbucket(self, request: Packet) -> bytes:
-        state = self._items.state(request.vbucket)
-        if state is None:
-            raise Failed(Status.NOT_MY_VBUCKET)
-        return encode_answer(request, value=int(state).to_bytes(4, "big"))
 
     def _delete_vbucket(self, request: Packet) -> bytes:
         self._check_takeover()

@@ -46,7 +46,13 @@ from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
-from logweir.replication.memcached.serve.commands import READS, STATE_CHANGES, Executor, Failed
+from logweir.replication.memcached.serve.commands import (
+    READS,
+    STATE_CHANGES,
+    Executor,
+    Failed,
+    Viewer,
+)
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import (
@@ -411,8 +417,13 @@ class Conversation:
         def look(run: RequestRun) -> Looks:
             return Looks(run, self.service.buckets, self.bucket, now, expired)
 
+        def ordinary(request: Packet) -> bytes:
+            with shared.log.read_view() as view:
+                viewer = Viewer(ViewItems(self.bucket, view), stats=self._stats)
+                return viewer.execute(request)
+
         try:
-            answers = look_all(event.requests, look)
+            answers = look_all(event.requests, look, ordinary)
         except Pending as pending:
             self._submit(event, pending)
         else:

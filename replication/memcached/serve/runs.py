@@ -204,13 +204,12 @@ def change_all(
     return _execute(requests, answer, ordinary)
 
 
-def look_all(requests: Sequence[Packet | RequestRun], look: Callable[[RequestRun], Looks]) -> bytes:
-    """`change_all` of runs that change nothing. `look`: begins one. Raises `Pending` also before
-    what is no part of a run."""
-
-    def ordinary(packet: Packet) -> bytes:
-        raise Pending
-
+def look_all(
+    requests: Sequence[Packet | RequestRun],
+    look: Callable[[RequestRun], Looks],
+    ordinary: Callable[[Packet], bytes],
+) -> bytes:
+    """`change_all` of requests that change nothing. `look`: begins a run of them."""
     return _execute(requests, lambda run: look(run).answer(), ordinary)
 
 
