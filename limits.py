@@ -406,6 +406,13 @@ TAP_KEY_BYTES: Final = 250
 TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
 """Largest value of an item, so that its tuple fits `TUPLE_BYTES`."""
 
+TEXT_LINE_BYTES: Final = 2048
+"""Longest beginning of a line of memcached's text protocol without its end. Source: memcached
+1.6.18."""
+
+TEXT_KEYS_BYTES: Final = 1024 * 1024
+"""The same where the line asks for items, whose keys may be many; memcached sets no bound there."""
+
 TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
 

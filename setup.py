@@ -49,6 +49,9 @@ KERNELS = {
     "logweir.replication.greenstack.wire.kernel": "replication/greenstack/wire/kernel.py",
     "logweir.replication.greenstack.wire.pushkernel": "replication/greenstack/wire/pushkernel.py",
     "logweir.replication.memcached.wire.kernel": "replication/memcached/wire/kernel.py",
+    "logweir.replication.memcached.wire.wordkernel": "replication/memcached/wire/wordkernel.py",
+    "logweir.replication.memcached.wire.linekernel": "replication/memcached/wire/linekernel.py",
+    "logweir.replication.memcached.wire.tellkernel": "replication/memcached/wire/tellkernel.py",
     "logweir.replication.memcached.wire.pushkernel": "replication/memcached/wire/pushkernel.py",
 }
 

@@ -1,4 +1,7 @@
-"""A server's side of one connection: memcached's binary commands, then perhaps a TAP stream.
+"""A server's side of one connection: memcached's commands, then perhaps a TAP stream.
+
+A client whose first byte is a letter, or any below 80, speaks the text protocol: its lines come
+here as binary requests, and the answers to those leave as lines (`memcached.wire.text`).
 
 Keeps the contract of `logweir.replication.session`. Requests are answered in the order in which
 they came. What needs no bucket (NOOP, VERSION, SASL) is answered here; commands that follow one
@@ -35,8 +38,15 @@ from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
 from logweir.replication.memcached.serve.commands import TAP_OPCODES, is_malformed
 from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, packets_of
-from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
+from logweir.replication.memcached.wire.codec import (
+    REQUEST,
+    Opcode,
+    Packet,
+    Status,
+    encode_answer,
+)
 from logweir.replication.memcached.wire.messages import Connect, decode_connect, decode_filter
+from logweir.replication.memcached.wire.text import TextCodec
 from logweir.replication.service.sasl import Authentication, Credentials
 from logweir.replication.session import BaseSession, Parting
 
@@ -168,6 +178,8 @@ class ServerSession(BaseSession[Event]):
         self._settings = settings
         self._must_login = must_login
         self._packets = RunBuffer()
+        self._text: TextCodec | None = None
+        self._has_begun = False
         self._slots: deque[bytes | None] = deque()
         self._first_slot = 0
         self._connecting: int | None = None  # the slot of a TAP_CONNECT that has no answer yet
@@ -181,8 +193,15 @@ class ServerSession(BaseSession[Event]):
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self.close_reason or self._closing:
             return ()
+        text_problem = None
+        if data and not self._has_begun:
+            self._has_begun = True
+            self._text = TextCodec() if data[0] < REQUEST else None
+        if self._text is not None:
+            data, text_problem = self._text.feed(data)
         pieces, problem = self._packets.feed_runs(data)
-        self._unit_deadline = now + FRAME_SECONDS if len(self._packets) else None
+        problem = problem or text_problem
+        self._unit_deadline = now + FRAME_SECONDS if self.kept_bytes else None
         events: list[Event] = []
         run: list[Packet | RequestRun] = []
         for piece in pieces:
@@ -201,7 +220,7 @@ class ServerSession(BaseSession[Event]):
     @property
     def kept_bytes(self) -> int:
         """See `Keeps` of `logweir.replication.link`."""
-        return len(self._packets)
+        return len(self._packets) + (0 if self._text is None else len(self._text))
 
     def next_deadline(self) -> float | None:
         deadlines = [] if self._unit_deadline is None else [self._unit_deadline]
@@ -229,7 +248,7 @@ class ServerSession(BaseSession[Event]):
     def answer_part(self, slot: int, data: bytes) -> None:
         """The first answers to `Commands` whose turn has come; `answer` gives the last."""
         assert slot == self._first_slot
-        self._out.put(data)
+        self._send(data)
 
     def is_first(self, slot: int) -> bool:
         """Whether everything before that slot is answered."""
@@ -414,12 +433,17 @@ class ServerSession(BaseSession[Event]):
         self._closing = self._closing or reason
         self._flush()
 
+    def _send(self, answers: bytes) -> None:
+        self._out.put(answers if self._text is None else self._text.tell(answers))
+
     def _flush(self) -> None:
         slots = self._slots
         while slots and (data := slots[0]) is not None:
             if data:
-                self._out.put(data)
+                self._send(data)
             slots.popleft()
             self._first_slot += 1
         if self._closing and not slots:
+            if self._text is not None:
+                self._out.put(self._text.finish())
             self.end(self._closing)

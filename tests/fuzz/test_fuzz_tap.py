@@ -55,6 +55,9 @@ def test_broken_clients_get_whole_packets_only() -> None:
             server = Server(credentials=mechanisms)
             data = broken(sent(name, "c2s"), chance)
             out = b"".join(server.feed(data[i : i + 9]) for i in range(0, len(data), 9))
+            if data[:1] < b"\x80":  # it has become text
+                assert not out or out.endswith(b"\r\n")
+                continue
             buffer = PacketBuffer()
             _, problem = buffer.feed(out)
             assert problem is None

@@ -12,12 +12,12 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
+from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.memcached.wire.messages import Connect, Option
-from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.protocols import parse_listen_url
-from logweir.wal.filesystem import OS
 from logweir.replication.service import users
+from logweir.wal.filesystem import OS
 
 
 def test_groups_are_those_that_are_known(tmp_path: Path) -> None:

@@ -1,0 +1,310 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""The hot loop of memcached's text protocol: lines of clients, as binary requests.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that
+stand in `linekernel.pxd`. `COMPILED` says which one runs. `memcached.wire.text` is its face,
+nothing else calls it. The requests are specified in `memcached.wire.codec`; the forms of their
+answers, which are their opaques, in `memcached.wire.textforms`.
+
+A line ends with a line feed, with or without a carriage return before it, or with a zero byte; its
+words are divided by blanks. Numbers are read as C's `strtol` and `strtoull` read them. Source:
+memcached 1.6.18, its source and observed.
+
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. A table of the caller's own that is too short
+is an `IndexError`, and nothing else raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import logweir.replication.bucket.kernel as bucket
+import logweir.replication.memcached.wire.wordkernel as words_of
+import logweir.wal.kernel as rows
+from logweir.replication.memcached.wire import textforms as forms
+
+if TYPE_CHECKING:
+    from array import array
+
+    Table = array[int] | memoryview
+
+COMPILED = not __file__.endswith(".py")
+
+# What `take` is given and writes: where the next line begins, bytes used of `out`; and a number
+# that how it ended is about.
+AT, USED, ABOUT = range(3)
+
+# How it ended: nothing whole is left, ABOUT bytes have to be there, 0: not known; so much room is
+# wanted; a line that is not for here, and where it ends; so many bytes of a value are still to be
+# passed over.
+WAITS, NO_ROOM, OTHER, PASSES = range(4)
+
+# The same for C, which alone then sees them.
+_AT, _USED, _ABOUT = range(3)
+_WAITS, _NO_ROOM, _OTHER, _PASSES = range(4)
+
+_HEADER = 24
+_KEY_MAX = 250  # limits.TAP_KEY_BYTES
+_LINE_ROOM = 512  # for the requests of a line, beside its own bytes
+_KEY_ROOM = 16  # times the bytes of a line of keys are its requests at most
+_WORDS_MAX = 23
+_ALL = 0xFFFF_FFFF_FFFF_FFFF  # the CAS of no item
+_LOW = 0xFFFF_FFFF
+_PAST = 2592001  # an expiry that is over
+_LONGEST = 0x7FFF_FFFF - 2
+
+(_GET, _GETS, _BGET, _GAT, _GATS, _SET, _ADD, _REPLACE, _APPEND, _PREPEND, _CAS) = range(1, 12)
+(_INCR, _DECR, _TOUCH, _DELETE) = range(12, 16)
+_NAME_BYTES = 8
+_name_slots = bytearray(16 * _NAME_BYTES)
+for _number, _name in enumerate(
+    (
+        *(b"get", b"gets", b"bget", b"gat", b"gats", b"set", b"add", b"replace", b"append"),
+        *(b"prepend", b"cas", b"incr", b"decr", b"touch", b"delete"),
+    ),
+    1,
+):
+    _name_slots[_number * _NAME_BYTES] = len(_name)
+    _name_slots[_number * _NAME_BYTES + 1 : _number * _NAME_BYTES + 1 + len(_name)] = _name
+_names = bytes(_name_slots)
+NAMES = _names
+_noreply = b"noreply"
+NOREPLY = _noreply
+
+# By number of the command: its opcode, and the form of its answer.
+_opcodes = bytes((0, 12, 12, 12, 0x23, 0x23, 1, 2, 3, 0x0E, 0x0F, 1, 5, 6, 0x1C, 4))
+OPCODES = _opcodes
+_forms = bytes(
+    (
+        *(0, forms.VALUE, forms.VALUE_CAS, forms.VALUE, forms.VALUE, forms.VALUE_CAS, forms.STORE),
+        *(forms.KEEP, forms.KEEP, forms.KEEP, forms.KEEP, forms.CAS, forms.COUNT, forms.COUNT),
+        *(forms.TOUCH, forms.DELETE),
+    )
+)
+FORMS = _forms
+_NOOP_OPCODE = 10
+_LINE, _END, _QUIET = forms.LINE, forms.END, forms.QUIET
+_ERROR = forms.line_number(b"ERROR")
+_BAD_FORMAT = forms.line_number(b"CLIENT_ERROR bad command line format")
+_BAD_CHUNK = forms.line_number(b"CLIENT_ERROR bad data chunk")
+_BAD_EXPIRY = forms.line_number(b"CLIENT_ERROR invalid exptime argument")
+_BAD_DELTA = forms.line_number(b"CLIENT_ERROR invalid numeric delta argument")
+_BAD_DELETE = forms.line_number(
+    b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"
+)
+_TOO_LARGE = forms.line_number(b"SERVER_ERROR object too large for cache")
+
+
+def command_of(raw: bytes, at: int, stop: int) -> int:
+    """The number of a command; 0: it is not for here. Unchecked."""
+    for number in range(1, 16):
+        slot = number * _NAME_BYTES
+        if raw[at] == NAMES[slot + 1] and words_of.is_word(
+            raw, at, stop, NAMES, slot + 1, NAMES[slot]
+        ):
+            return number
+    return 0
+
+
+def take_gets(
+    raw: bytes, command: int, words: list[int], stop: int, out: bytearray, used: int
+) -> int:
+    """The requests of a line that wants items: one for each, and one for their end. Unchecked."""
+    found = [0, 0]
+    begin = used
+    expiry = 0
+    extras_bytes = 0
+    at = words[2]
+    if command >= _GAT:
+        if not words_of.read_expiry(raw, words[2], words[3], found):
+            return words_of.put_line(out, used, _BAD_EXPIRY, 0)
+        extras_bytes = 4
+        expiry = found[0]
+        at = words[3]
+    while True:
+        while at < stop and raw[at] == 0x20:
+            at += 1
+        if at == stop:
+            break
+        key_at = at
+        while at < stop and raw[at] != 0x20:
+            at += 1
+        if at - key_at > _KEY_MAX:
+            return words_of.put_line(out, begin, _BAD_FORMAT, 0)
+        opaque = FORMS[command] << 24
+        used = words_of.put_request(
+            out, used, OPCODES[command], at - key_at, extras_bytes, 0, opaque, 0
+        )
+        if extras_bytes:
+            used = bucket.put4(out, used, expiry)
+        used = rows.copy(raw, key_at, at, out, used)
+    return words_of.put_request(out, used, _NOOP_OPCODE, 0, 0, 0, _END << 24, 0)
+
+
+def take_short(
+    raw: bytes, command: int, words: list[int], count: int, out: bytearray, used: int
+) -> int:
+    """The request of a line about one item, without a value. Unchecked."""
+    found = [0, 0]
+    quiet = 0
+    if count > 2 and words_of.is_word(
+        raw, words[2 * count - 2], words[2 * count - 1], NOREPLY, 0, 7
+    ):
+        quiet = _QUIET
+    if command == _DELETE and count > 2:
+        has_zero = words[5] - words[4] == 1 and raw[words[4]] == 0x30
+        if not (has_zero or quiet) or (count == 4 and not (has_zero and quiet)):
+            return words_of.put_line(out, used, _BAD_DELETE, quiet)
+    key_bytes = words[3] - words[2]
+    if key_bytes > _KEY_MAX:
+        return words_of.put_line(out, used, _BAD_FORMAT, quiet)
+    opaque = FORMS[command] << 24 | quiet
+    opcode = OPCODES[command]
+    if command == _DELETE:
+        used = words_of.put_request(out, used, opcode, key_bytes, 0, 0, opaque, 0)
+    elif command == _TOUCH:
+        if not words_of.read_expiry(raw, words[4], words[5], found):
+            return words_of.put_line(out, used, _BAD_EXPIRY, quiet)
+        used = words_of.put_request(out, used, opcode, key_bytes, 4, 0, opaque, 0)
+        used = bucket.put4(out, used, found[0])
+    else:
+        if not words_of.read_long(raw, words[4], words[5], found):
+            return words_of.put_line(out, used, _BAD_DELTA, quiet)
+        used = words_of.put_request(out, used, opcode, key_bytes, 20, 0, opaque, 0)
+        used = bucket.put8(out, used, found[0])
+        used = bucket.put8(out, used, 0)
+        used = bucket.put4(out, used, _LOW)
+    return rows.copy(raw, words[2], words[3], out, used)
+
+
+def read_store(raw: bytes, command: int, words: list[int], count: int, numbers: list[int]) -> int:
+    """The numbers of a line that stores: flags, expiry, length of the value, CAS, whether it is
+    quiet. Returns the number of a line that says what is wrong, 0: nothing. Unchecked."""
+    found = [0, 0]
+    numbers[4] = 0
+    numbers[3] = 0
+    if words_of.is_word(raw, words[2 * count - 2], words[2 * count - 1], NOREPLY, 0, 7):
+        numbers[4] = _QUIET
+    if words[3] - words[2] > _KEY_MAX or not words_of.read_long(raw, words[4], words[5], found):
+        return _BAD_FORMAT
+    numbers[0] = found[0] & _LOW
+    if not words_of.read_expiry(raw, words[6], words[7], found):
+        return _BAD_FORMAT
+    numbers[1] = found[0]
+    if not words_of.read_short(raw, words[8], words[9], found):
+        return _BAD_FORMAT
+    numbers[2] = found[0]
+    if command == _CAS:
+        if not words_of.read_long(raw, words[10], words[11], found):
+            return _BAD_FORMAT
+        numbers[3] = found[0] if found[0] else _ALL
+    return _BAD_FORMAT if numbers[2] > _LONGEST else 0
+
+
+def is_wanted(command: int, count: int) -> bool:
+    """Whether a command has so many words."""
+    if command <= _GATS:
+        return count >= 2
+    if command <= _PREPEND:
+        return 5 <= count <= 6
+    if command == _CAS:
+        return 6 <= count <= 7
+    if command == _DELETE:
+        return 2 <= count <= 4
+    return 3 <= count <= 4
+
+
+def take(data: bytes, value_max: int, numbers: Table, out: bytearray) -> int:
+    """Make requests of whole lines, and of values behind them. Returns how it ended.
+
+    `value_max`: longest value; `numbers`: see above.
+    """
+    raw, to = data, out
+    words = [0] * 48
+    store = [0] * 5
+    if len(numbers) <= _ABOUT:
+        raise IndexError("take: a table is too short")
+    at = numbers[_AT]
+    used = numbers[_USED]
+    end = len(data)
+    room = len(out)
+    if at < 0 or used < 0 or used > room:
+        raise IndexError("take: numbers beyond their buffers")
+    how = _WAITS
+    about = 0
+    while at < end:
+        feed = at
+        while feed < end and raw[feed] != 0x0A:
+            feed += 1
+        if feed == end:
+            break
+        stop = feed
+        if feed - at > 1 and raw[feed - 1] == 0x0D:
+            stop -= 1
+        zero = at
+        while zero < stop and raw[zero]:
+            zero += 1
+        stop = zero
+        behind = feed + 1
+        count = words_of.split(raw, at, stop, _WORDS_MAX, words)
+        command = command_of(raw, words[0], words[1]) if count else 0
+        if command == 0:
+            how, about = _OTHER, behind
+            break
+        need = _LINE_ROOM + (_KEY_ROOM * (stop - at) if command <= _GATS else stop - at)
+        if need > room - used:
+            how, about = _NO_ROOM, need
+            break
+        if not is_wanted(command, count):
+            used = words_of.put_line(to, used, _ERROR, 0)
+        elif command <= _GATS:
+            used = take_gets(raw, command, words, stop, to, used)
+        elif command > _CAS:
+            used = take_short(raw, command, words, count, to, used)
+        else:
+            wrong = read_store(raw, command, words, count, store)
+            size = store[2]
+            if wrong:
+                used = words_of.put_line(to, used, wrong, store[4])
+            elif size > value_max:
+                used = words_of.put_line(to, used, _TOO_LARGE, store[4])
+                behind += size + 2
+                if behind > end:
+                    how, about = _PASSES, behind - end
+                    at = end
+                    break
+            elif behind + size + 2 > end:
+                about = behind - at + size + 2
+                break
+            elif size + need > room - used:
+                how, about = _NO_ROOM, size + need
+                break
+            else:
+                value_at = behind
+                behind += size + 2
+                if raw[behind - 2] != 0x0D or raw[behind - 1] != 0x0A:
+                    used = words_of.put_line(to, used, _BAD_CHUNK, store[4])
+                else:
+                    extras = 8 if command <= _REPLACE or command == _CAS else 0
+                    used = words_of.put_request(
+                        to,
+                        used,
+                        OPCODES[command],
+                        words[3] - words[2],
+                        extras,
+                        size,
+                        FORMS[command] << 24 | store[4],
+                        store[3],
+                    )
+                    if extras:
+                        used = bucket.put4(to, used, store[0])
+                        used = bucket.put4(to, used, store[1])
+                    used = rows.copy(raw, words[2], words[3], to, used)
+                    used = rows.copy(raw, value_at, value_at + size, to, used)
+        at = behind
+    numbers[_AT] = at
+    numbers[_USED] = used
+    numbers[_ABOUT] = about
+    return how

@@ -1,0 +1,203 @@
+"""memcached's text protocol, as another spelling of the binary one: lines ↔ binary packets.
+
+What a client says in lines becomes binary requests, and the answers to those become lines, so that
+whatever handles the requests knows one protocol. No I/O, no clock. See `textforms` for what ties
+an answer to its line.
+
+A line that has no end yet may be as long as `limits.TEXT_LINE_BYTES`; one that begins with `get` or
+`gets` as `limits.TEXT_KEYS_BYTES`. A value is wanted as a whole before its command is handled; one
+that is too long is passed over as it comes. Source: memcached 1.6.18, its source and observed.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import Final
+
+from logweir.errors import LimitExceeded
+from logweir.limits import TAP_VALUE_BYTES, TEXT_KEYS_BYTES, TEXT_LINE_BYTES
+from logweir.replication.bucket import kernel as bucketkernel
+from logweir.replication.memcached.wire import linekernel, tellkernel, textforms, wordkernel
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_answer, encode_request
+from logweir.replication.memcached.wire.textforms import QUIET, line_number
+from logweir.replication.session import InputBuffer
+from logweir.store.schema.bulk import interpreted
+from logweir.wal import kernel as rows_kernel
+
+__all__ = ["TextCodec"]
+
+_ROOM: Final = 4096
+_KEYS: Final = re.compile(rb" {0,100}gets? ")
+_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)(?=[ \t\n\v\f\r]|\Z)")
+
+
+def _choose() -> None:
+    """The C functions of the other kernels can only be called by a compiled one."""
+    called = {"bucket": bucketkernel, "rows": rows_kernel, "words_of": wordkernel}
+    for kernel in (wordkernel, linekernel, tellkernel):
+        if not kernel.COMPILED and any(one.COMPILED for one in called.values()):
+            vars(kernel).update((name, interpreted(one)) for name, one in called.items())
+
+
+_choose()
+
+
+class TextCodec:
+    """One connection's lines."""
+
+    def __init__(self) -> None:
+        limit = TEXT_KEYS_BYTES + TAP_VALUE_BYTES + len(b"\r\n")
+        self._kept = InputBuffer("TEXT_KEYS_BYTES", limit)
+        self._is_value = False  # what is kept is a line and a part of its value
+        self._is_keys = False  # it is a line of keys
+        self._pass_bytes = 0
+        self._failed = 0
+
+    def __len__(self) -> int:
+        """Bytes of a command that is not whole yet, those passed over included."""
+        return len(self._kept) + self._pass_bytes
+
+    def feed(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
+        """The binary requests of the commands that are whole now, and what ends the connection
+        behind them, if anything."""
+        passed = min(self._pass_bytes, len(data))
+        self._pass_bytes -= passed
+        data = data[passed:]
+        if len(self._kept) and not self._is_value and b"\n" not in data:
+            self._kept.add(data)
+            return self._check_line()
+        data = self._kept.join(data)
+        return self._take(data) if data else (b"", None)
+
+    def tell(self, answers: bytes) -> bytes:
+        """What the client is told of whole binary answers."""
+        parts: list[memoryview] = []
+        numbers = array("Q", (0, 0, self._failed, 2 * len(answers) + _ROOM))
+        how = tellkernel.NO_ROOM
+        while how != tellkernel.DONE:
+            out = bytearray(numbers[tellkernel.ABOUT])
+            numbers[tellkernel.USED] = 0
+            how = tellkernel.tell(answers, numbers, out)
+            parts.append(memoryview(out)[: numbers[tellkernel.USED]])
+        self._failed = numbers[tellkernel.FAILED]
+        return b"".join(parts)
+
+    def finish(self) -> bytes:
+        """What the client is told of a `get` whose end does not come."""
+        end = encode_answer(Packet(Opcode.NOOP, opaque=textforms.END << 24))
+        return self.tell(end) if self._failed else b""
+
+    def _take(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
+        parts: list[bytes] = []
+        numbers = array("Q", (0, 0, 0))
+        how = linekernel.NO_ROOM
+        while how in (linekernel.NO_ROOM, linekernel.OTHER):
+            at, _, about = numbers
+            if how == linekernel.NO_ROOM:
+                room = bytearray(about + 2 * (len(data) - at) + _ROOM)
+            numbers[linekernel.USED] = 0
+            how = linekernel.take(data, TAP_VALUE_BYTES, numbers, room)
+            at, used, about = numbers
+            parts.append(bytes(memoryview(room)[:used]))
+            if how == linekernel.OTHER:
+                parts.append(_other(data[at:about]))
+                numbers[linekernel.AT] = about
+        problem = None
+        if how == linekernel.PASSES:
+            self._pass_bytes = about
+        elif at < len(data):
+            self._is_value, self._is_keys = about > 0, False
+            self._kept.keep(data[at:], about)
+            said, problem = self._check_line()
+            parts.append(said)
+        return b"".join(parts), problem
+
+    def _check_line(self) -> tuple[bytes, LimitExceeded | None]:
+        """What ends the connection where a line without an end has become too long."""
+        size = len(self._kept)
+        if self._is_value or size <= TEXT_LINE_BYTES:
+            return b"", None
+        if not self._is_keys:
+            begun = self._kept.take()
+            self._kept.keep(begun)
+            self._is_keys = _KEYS.match(begun) is not None
+        name, most = "TEXT_LINE_BYTES", TEXT_LINE_BYTES
+        if self._is_keys:
+            name, most = "TEXT_KEYS_BYTES", TEXT_KEYS_BYTES
+        if size <= most:
+            return b"", None
+        return _line(b"CLIENT_ERROR line too long"), LimitExceeded(name, most, size)
+
+
+def _line(text: bytes, quiet: bool = False) -> bytes:
+    """The request that stands for an answer of one line."""
+    if quiet:
+        return b""
+    return encode_request(Packet(Opcode.NOOP, opaque=textforms.LINE << 24 | line_number(text)))
+
+
+def _request(opcode: Opcode, form: int, key: bytes = b"") -> bytes:
+    return encode_request(Packet(opcode, key, opaque=form << 24))
+
+
+def _short(word: bytes) -> int | None:
+    """As `safe_strtol` of memcached reads it; None: it is no number."""
+    match = _NUMBER.match(word)
+    if match is None or not -(2**63) <= (value := int(match[1])) < 2**63:
+        return None
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def _other(line: bytes) -> bytes:
+    """The requests of a line that is no command about an item."""
+    text = line.partition(b"\0")[0].rstrip(b"\n").removesuffix(b"\r")
+    words = [word for word in text.split(b" ") if word]
+    quiet = words[-1:] == [b"noreply"]
+    match words:
+        case [b"mn", *_]:
+            return _line(b"MN")
+        case [b"stats"]:
+            return _request(Opcode.STAT, textforms.STAT)
+        case [b"stats", b"reset", *_]:
+            return _request(Opcode.STAT, textforms.RESET, b"reset")
+        case [b"stats", group, *_]:
+            return _request(Opcode.STAT, textforms.STAT, group)
+        case [b"flush_all", *rest] if len(rest) <= 2:
+            return _flush(rest, quiet)
+        case [b"version", *_]:
+            return _request(Opcode.VERSION, textforms.VERSION)
+        case [b"quit", *_]:
+            return _request(Opcode.QUITQ, 0)
+        case [b"shutdown", *_]:
+            return _line(b"ERROR: shutdown not enabled")
+        case [b"verbosity", level, *rest] if len(rest) <= 1:
+            number = _short(level)
+            is_level = number is not None and number >= 0
+            wrong = b"CLIENT_ERROR bad command line format"
+            return _line(b"OK" if is_level else wrong, quiet)
+        case [b"cache_memlimit", size, *rest] if len(rest) <= 1:
+            return _line(_memlimit(_short(size)), quiet)
+    return _line(b"ERROR")
+
+
+def _flush(rest: list[bytes], quiet: bool) -> bytes:
+    delay: int | None = 0
+    if len(rest) != quiet:
+        delay = _short(rest[0])
+    if delay is None:
+        return _line(b"CLIENT_ERROR invalid exptime argument", quiet)
+    extras = delay.to_bytes(4, "big") if delay > 0 else b""
+    opaque = textforms.DONE << 24 | (QUIET if quiet else 0)
+    return encode_request(Packet(Opcode.FLUSH, extras=extras, opaque=opaque))
+
+
+def _memlimit(megabytes: int | None) -> bytes:
+    """What memcached says; there is no limit here."""
+    if megabytes is None or megabytes < 0:
+        return b"ERROR"
+    if megabytes < 8:
+        return b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"
+    if megabytes > 1_000_000_000:
+        return b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes"
+    return b"OK"
