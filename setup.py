@@ -39,6 +39,8 @@ KERNELS = {
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
     "logweir.store.state.pagekernel": "store/state/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
+    "logweir.pipeline.jsonkernel": "pipeline/jsonkernel.py",
+    "logweir.pipeline.typedkernel": "pipeline/typedkernel.py",
     "logweir.replication.bucket.kernel": "replication/bucket/kernel.py",
     "logweir.replication.bucket.itemkernel": "replication/bucket/itemkernel.pyx",
     "logweir.replication.stream.kernel": "replication/stream/kernel.py",

@@ -18,10 +18,10 @@ import pyarrow as pa
 from logweir.errors import CorruptBlock
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline import kernel
+from logweir.pipeline.cells import json_texts, values
 from logweir.pipeline.columns import arrow_schema
 from logweir.pipeline.options import ScanOptions
 from logweir.wal.columns import ABSENT, ODD, RowColumns
-from logweir.wal.render import value_json
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
@@ -291,14 +291,7 @@ class _Taken:
 
     def values(self, spans: Numbers) -> pa.Array:
         """What stands at these spans of the buffer; null where a span is 0."""
-        count, data = len(spans), self._group.columns.data
-        offsets = np.empty(count + 1, np.int32)
-        valid = bytearray((count + 7) // 8)
-        out = kernel.gather(data, np.ascontiguousarray(spans).data, offsets.data, valid)
-        if out is None:
-            raise AssertionError("a span that the kernel gave is not in its buffer")
-        buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
-        return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+        return values(self._group.columns.data, spans, pa.binary())
 
     def header(self) -> pa.Array:
         """The row's first map."""
@@ -312,13 +305,13 @@ class _Taken:
 
     def json(self, name: str) -> pa.Array:
         """Key, tuple or operations as JSON text."""
-        parts = self.part(name).to_pylist()
-        return pa.array([None if one is None else value_json(one) for one in parts], pa.string())
+        return json_texts(self._group.columns.data, self.span(name))
 
     def type_name(self) -> pa.Array:
         """The name of the type."""
-        types = self._take(self._group.number("type")).tolist()
-        return pa.array([_TYPE_NAMES.get(one, str(one)) for one in types], pa.string())
+        known, at = np.unique(self._take(self._group.number("type")), return_inverse=True)
+        names = [_TYPE_NAMES.get(one, str(one)) for one in known.tolist()]
+        return pa.array(names, pa.string()).take(pa.array(at))
 
 
 _MAKERS: Final[dict[str, Callable[[_Taken], pa.Array]]] = {

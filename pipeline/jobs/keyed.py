@@ -39,6 +39,7 @@ import pyarrow as pa
 
 from logweir.errors import CorruptBlock, DecodeError, ErrorCode, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
+from logweir.pipeline.cells import packed
 from logweir.pipeline.jobs.history import (
     POSITION_ROWS,
     Era,
@@ -177,18 +178,6 @@ class FoldPlan:
 def keyer_of(plan_text: str) -> Keyer:
     """The keyer of a plan; kept, since one worker process runs many tasks of one job."""
     return Keyer(FoldPlan.from_text(plan_text))
-
-
-def packed(column: pa.Array) -> tuple[bytes, Numbers]:
-    """The values of a binary column one behind the other, and their boundaries."""
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[
-        column.offset : column.offset + len(column) + 1
-    ]
-    first = int(offsets[0]) if len(offsets) else 0
-    last = int(offsets[-1]) if len(offsets) else 0
-    data = column.buffers()[2]
-    raw = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return raw, offsets - first
 
 
 def bounds_array(bounds: Numbers) -> array[int]:

@@ -25,51 +25,39 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from logweir.errors import ConfigError, DecodeError
+from logweir.errors import ConfigError, DecodeError, LogweirError
+from logweir.pipeline import typedkernel
+from logweir.pipeline.cells import Cells, Spans, placed
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.named import REST
 from logweir.wal.mp import Value, unpack
-from logweir.wal.render import dumps, from_json, to_json
+from logweir.wal.render import dumps, from_json
 
 __all__ = ["TypedColumns", "json_line"]
 
+_JSON: Final = ("STRING", pa.string(), "json")
 _TYPES: Final = {
-    FieldType.STRING: ("STRING", pa.string()),
-    FieldType.BOOLEAN: ("BOOLEAN", pa.bool_()),
-    FieldType.VARBINARY: ("BINARY", pa.binary()),
-    FieldType.DOUBLE: ("DOUBLE", pa.float64()),
+    FieldType.UNSIGNED: ("DECIMAL(20,0)", pa.decimal128(20, 0), "decimal"),
+    FieldType.INTEGER: ("DECIMAL(20,0)", pa.decimal128(20, 0), "decimal"),
+    FieldType.STRING: ("STRING", pa.string(), "string"),
+    FieldType.BOOLEAN: ("BOOLEAN", pa.bool_(), "boolean"),
+    FieldType.VARBINARY: ("BINARY", pa.binary(), "binary"),
+    FieldType.DOUBLE: ("DOUBLE", pa.float64(), "double"),
+    FieldType.DECIMAL: ("STRING", pa.string(), "decimal text"),
+    FieldType.UUID: ("STRING", pa.string(), "uuid text"),
 }
-_LONG: Final = ("BIGINT", pa.int64())
-_DECIMAL: Final = ("DECIMAL(20,0)", pa.decimal128(20, 0))
-_JSON: Final = ("STRING", pa.string())
-
-
-def _is_integer(value: Value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_text(value: Value) -> bool:
-    return isinstance(value, str) and (value.isascii() or isinstance(to_json(value), str))
-
-
-_FITS: Final[dict[FieldType, Callable[[Value], bool]]] = {
-    FieldType.UNSIGNED: _is_integer,
-    FieldType.INTEGER: _is_integer,
-    FieldType.STRING: _is_text,
-    FieldType.BOOLEAN: lambda value: isinstance(value, bool),
-    FieldType.VARBINARY: lambda value: isinstance(value, bytes),
-    FieldType.DOUBLE: lambda value: isinstance(value, float),
-    FieldType.DECIMAL: lambda value: isinstance(value, Decimal),
-    FieldType.UUID: lambda value: isinstance(value, uuid.UUID),
-}
+_LONG: Final = ("BIGINT", pa.int64(), "long")
+_NO_FIELD: Final = 2**63
 
 
 def _names(fields: Iterable[str], reserved: Iterable[str]) -> list[str]:
@@ -92,26 +80,16 @@ class _Column:
     type: FieldType
     ddl: str
     arrow: pa.DataType
-    fits: Callable[[Value], bool]
-    show: Callable[[Value], Any]
+    kind: str
 
 
 def _column(name: str, kind: FieldType, integers: str) -> _Column:
-    fits = _FITS.get(kind, lambda value: value is not None)
-    show: Callable[[Value], Any] = lambda value: value  # noqa: E731
-    if kind in (FieldType.UNSIGNED, FieldType.INTEGER):
-        ddl, arrow = _LONG if integers == "long" else _DECIMAL
-        if integers == "long":
-            fits = lambda value: _is_integer(value) and value < 2**63  # noqa: E731
-    elif kind in _TYPES:
-        ddl, arrow = _TYPES[kind]
-    else:
-        ddl, arrow = _JSON
-        show = str if kind in (FieldType.DECIMAL, FieldType.UUID) else dumps
-    return _Column(name, kind, ddl, arrow, fits, show)
+    if integers == "long" and kind in (FieldType.UNSIGNED, FieldType.INTEGER):
+        return _Column(name, kind, *_LONG)
+    return _Column(name, kind, *_TYPES.get(kind, _JSON))
 
 
-@dataclass(slots=True)
+@dataclass
 class TypedColumns:
     """The columns of one space. `integers`: `decimal` or `long`; `reserved`: names that a field
     does not get, as other columns have them. Raises `ConfigError`."""
@@ -145,46 +123,48 @@ class TypedColumns:
     # --- tuples → columns -------------------------------------------------------------------------
 
     def of(self, tuples: Iterable[bytes | None]) -> list[pa.Array]:
-        """The columns of tuples (MsgPack); null in all where there is none."""
-        return self.of_values(None if data is None else unpack(data) for data in tuples)
+        """The columns of tuples (MsgPack); null where there is none. Raises `DecodeError`."""
+        return self.ofplaced(*placed(tuples))
 
     def of_keys(
         self, keys: Iterable[bytes | None], tuples: Iterable[bytes | None]
     ) -> list[pa.Array]:
         """The columns of rows of a log: of the tuple, or with the fields of the key only."""
-        return self.of_values(
-            unpack(data) if data is not None else None if key is None else self._keyed(key)
-            for key, data in zip(keys, tuples, strict=True)
-        )
+        data, spans = placed(tuples)
+        more, key_spans = placed(keys)
+        moved = np.uint64(len(data) << 32 | len(data))
+        return self.ofplaced(data + more, spans, np.where(key_spans, key_spans + moved, key_spans))
 
-    def _keyed(self, key: bytes) -> list[Value]:
+    def ofplaced(self, data: bytes, tuples: Spans, keys: Spans | None = None) -> list[pa.Array]:
+        """The columns of the tuples that stand at these places of a buffer; where there is none,
+        with the fields of the key alone. Raises `DecodeError` for one that is malformed."""
+        if keys is None:
+            keys = np.zeros_like(tuples)
+        parts, keyed = self._key
+        width = max(len(self.columns), keyed)
+        table = np.empty((width + 1) * len(tuples), np.uint64)
+        cells = Cells(data, table, len(tuples))
+        try:
+            found = typedkernel.split(
+                data, tuples.data, keys.data, parts.data, keyed, width, table.data
+            )
+            if found < 0:
+                raise DecodeError(f"the tuple of row {-1 - found} is no array")
+            made = [
+                cells.column(number, one.kind, one.arrow) for number, one in enumerate(self.columns)
+            ]
+            return [*made, cells.rest(len(self.columns), width)]
+        except LogweirError:
+            for span in np.where(tuples, tuples, keys).tolist():
+                unpack(data[span & 0xFFFFFFFF : span >> 32] if span else b"\xc0")
+            raise
+
+    @cached_property
+    def _key(self) -> tuple[Spans, int]:
+        """The field of each part of the primary key, and how many fields these reach over."""
         parts = self.space.primary.parts if self.space.primary is not None else ()
-        values = unpack(key)
-        out: list[Value] = [None] * (max((part.field_no for part in parts), default=-1) + 1)
-        for part, value in zip(parts, values, strict=False):
-            if part.path is None:
-                out[part.field_no] = value
-        return out
-
-    def of_values(self, rows: Iterable[Sequence[Value] | None]) -> list[pa.Array]:
-        """The columns of unpacked tuples."""
-        columns = self.columns
-        cells: list[list[Any]] = [[] for _ in columns]
-        rest: list[str | None] = []
-        for row in rows:
-            values = () if row is None else row
-            others: dict[str, Any] = {}
-            for number, column in enumerate(columns):
-                value = values[number] if number < len(values) else None
-                if value is not None and not column.fits(value):
-                    others[str(number)] = to_json(value)
-                    value = None
-                cells[number].append(None if value is None else column.show(value))
-            for number in range(len(columns), len(values)):
-                others[str(number)] = to_json(values[number])
-            rest.append(json.dumps(others, ensure_ascii=False) if others else None)
-        made = [pa.array(cell, column.arrow) for cell, column in zip(cells, columns, strict=True)]
-        return [*made, pa.array(rest, pa.string())]
+        fields = [_NO_FIELD if part.path is not None else part.field_no for part in parts]
+        return np.array(fields, np.uint64), max((part.field_no + 1 for part in parts), default=0)
 
     # --- columns → tuples -------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def built(folder: Path, kernels: Mapping[str, Path]) -> dict[str, str]:
     """Make the extensions in a folder, memtables with arenas of one block an entry, and as much
     memory as `memtable_allocations_left` says. Returns the environment that they run in."""
     made = environment()
-    for room in ("wal", "store", "replication"):
+    for room in ("wal", "store", "replication", "pipeline"):
         for own in (ROOT / room).rglob("*.pxd"):
             types = folder / "types" / "logweir" / own.relative_to(ROOT)
             types.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +111,8 @@ def built(folder: Path, kernels: Mapping[str, Path]) -> dict[str, str]:
         if not more and ready.exists() and _is_of_setup(name, source):
             shutil.copyfile(ready, translated)
         else:
-            (folder / f"{last}.pyx").write_text(text)
-            translate(folder, f"{last}.pyx", "-I", "types", "--module-name", name)
+            (folder / f"{last}{source.suffix}").write_text(text)
+            translate(folder, f"{last}{source.suffix}", "-I", "types", "--module-name", name)
         compile_extension(translated, more)
     return made
 
