@@ -18,14 +18,14 @@ import pyarrow as pa
 from logweir.errors import CorruptBlock
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline import kernel
-from logweir.pipeline.cells import json_texts, values
+from logweir.pipeline.cells import gathered, json_texts
 from logweir.pipeline.columns import arrow_schema
 from logweir.pipeline.options import ScanOptions
 from logweir.wal.columns import ABSENT, ODD, RowColumns
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["BatchBuilder", "Group", "Place"]
+__all__ = ["BatchBuilder", "Group", "Place", "Taken"]
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -106,7 +106,12 @@ class BatchBuilder:
     """
 
     def __init__(self, options: ScanOptions, spaces: frozenset[int] = frozenset()) -> None:
-        self.schema = arrow_schema(options.columns)
+        self._typed = None
+        if options.space:
+            from logweir.pipeline.typedrows import typed_rows  # with it come definitions of spaces
+
+            self._typed = typed_rows(options)
+        self.schema = self._typed.schema if self._typed else arrow_schema(options.columns)
         self._options = options
         self._spaces = np.array(sorted(spaces), dtype=np.uint64)
         self._types = np.array(options.types, dtype=np.uint64)
@@ -126,8 +131,11 @@ class BatchBuilder:
         step = -(-count // -(-count // self._options.batch_rows)) if count else 1
         for first in range(0, count, step):
             last = min(first + step, count)
-            taken = _Taken(group, slice(first, last) if rows is None else rows[first:last], self)
-            arrays = [taken.array(name) for name in self._options.columns]
+            taken = Taken(group, slice(first, last) if rows is None else rows[first:last], self)
+            if self._typed is not None:
+                arrays = self._typed.arrays(taken)
+            else:
+                arrays = [taken.array(name) for name in self._options.columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def constant(self, value: Any, kind: pa.DataType, count: int) -> pa.Array:
@@ -190,7 +198,7 @@ def _kind(place: Place) -> str:
     return "xlog" if place.is_log else "snap"
 
 
-class _Taken:
+class Taken:
     """Some rows of a group, a column at a time. `rows`: their numbers, or from where to where."""
 
     def __init__(self, group: Group, rows: Indices | slice, builder: BatchBuilder) -> None:
@@ -201,6 +209,11 @@ class _Taken:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def data(self) -> bytes:
+        """The buffer that the spans are of."""
+        return self._group.columns.data
 
     def array(self, name: str) -> pa.Array:
         """One column of the format."""
@@ -291,7 +304,7 @@ class _Taken:
 
     def values(self, spans: Numbers) -> pa.Array:
         """What stands at these spans of the buffer; null where a span is 0."""
-        return values(self._group.columns.data, spans, pa.binary())
+        return gathered(self.data, spans, pa.binary())
 
     def header(self) -> pa.Array:
         """The row's first map."""
@@ -305,7 +318,7 @@ class _Taken:
 
     def json(self, name: str) -> pa.Array:
         """Key, tuple or operations as JSON text."""
-        return json_texts(self._group.columns.data, self.span(name))
+        return json_texts(self.data, self.span(name))
 
     def type_name(self) -> pa.Array:
         """The name of the type."""
@@ -314,17 +327,17 @@ class _Taken:
         return pa.array(names, pa.string()).take(pa.array(at))
 
 
-_MAKERS: Final[dict[str, Callable[[_Taken], pa.Array]]] = {
+_MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {
     "file": lambda one: one.constant(one._group.place.name, pa.string()),
-    "block_offset": _Taken.block_offset,
-    "row_in_block": _Taken.row_in_block,
+    "block_offset": Taken.block_offset,
+    "row_in_block": Taken.row_in_block,
     "type": lambda one: one.number("type", "type", "int16"),
     "replica_id": lambda one: one.number("replica_id", "replica_id", "int32"),
     "lsn": lambda one: one.number("lsn", "lsn", "int64"),
     "tsn": lambda one: one.number("tsn", "tsn", "int64"),
     "ts": lambda one: pa.array(one.seconds()),
-    "flags": _Taken.flags,
-    "space_id": _Taken.space_id,
+    "flags": Taken.flags,
+    "space_id": Taken.space_id,
     "index_base": lambda one: one.number("index_base", "index_base", "int16"),
     "key": lambda one: one.part("key"),
     "tuple": lambda one: one.part("tuple"),
@@ -333,10 +346,10 @@ _MAKERS: Final[dict[str, Callable[[_Taken], pa.Array]]] = {
     "file_seq": lambda one: one.constant(one._group.place.number, pa.int32()),
     "group_id": lambda one: one.number("group_id", "group_id", "int32"),
     "index_id": lambda one: one.number("index_id", "index_id", "int32"),
-    "time": _Taken.time,
-    "type_name": _Taken.type_name,
-    "header": _Taken.header,
-    "body": _Taken.body,
+    "time": Taken.time,
+    "type_name": Taken.type_name,
+    "header": Taken.header,
+    "body": Taken.body,
     "key_json": lambda one: one.json("key"),
     "tuple_json": lambda one: one.json("tuple"),
     "ops_json": lambda one: one.json("ops"),

@@ -12,7 +12,7 @@ from logweir.errors import DecodeError, LimitExceeded
 from logweir.pipeline import jsonkernel, kernel, typedkernel
 from logweir.wal.render import value_json
 
-__all__ = ["Cells", "Spans", "json_texts", "packed", "placed", "values"]
+__all__ = ["Cells", "Spans", "gathered", "json_texts", "packed", "placed"]
 
 Spans = np.ndarray[Any, np.dtype[np.uint64]]
 """Of each row a value's first byte and, 2^32 times, its end; 0 where there is none."""
@@ -46,7 +46,7 @@ def placed(values: Iterable[bytes | None]) -> tuple[bytes, Spans]:
     return data, spans
 
 
-def values(data: bytes, spans: Spans, kind: pa.DataType) -> pa.Array:
+def gathered(data: bytes, spans: Spans, kind: pa.DataType) -> pa.Array:
     """The bytes at these places. `kind`: binary or string."""
     offsets, valid = np.empty(len(spans) + 1, np.int32), bytearray((len(spans) + 7) // 8)
     out = kernel.gather(data, np.ascontiguousarray(spans).data, offsets.data, valid)
@@ -87,7 +87,7 @@ class Cells:
             spans = np.empty(count, np.uint64)
             done = typedkernel.contents(_KIND[kind], data, table, at, spans.data, self.odd)
             assert done
-            return values(data, spans, arrow)
+            return gathered(data, spans, arrow)
         if arrow == pa.string():
             return self._texts(
                 lambda texts, *more: typedkernel.write(_KIND[kind], texts, data, table, at, *more)

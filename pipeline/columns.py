@@ -82,15 +82,17 @@ COLUMNS: Final[Mapping[str, str]] = {
 DEFAULT_COLUMNS: Final = tuple(COLUMNS)[:14]
 
 
-def check_columns(names: Sequence[str], *, origin: str = "option") -> tuple[str, ...]:
-    """The names, if each is a column and stands once. Raises `ConfigError`."""
+def check_columns(
+    names: Sequence[str], *, origin: str = "option", known: Mapping[str, str] = COLUMNS
+) -> tuple[str, ...]:
+    """The names, if each is one of the `known` columns and stands once. Raises `ConfigError`."""
     for name in names:
-        if name not in COLUMNS:
+        if name not in known:
             raise ConfigError(
                 "columns",
                 f"{name!r} is no column.",
                 origin=origin,
-                hint="columns are " + ", ".join(COLUMNS),
+                hint="columns are " + ", ".join(known),
             )
     if not names or len(set(names)) != len(names):
         raise ConfigError(
@@ -99,16 +101,16 @@ def check_columns(names: Sequence[str], *, origin: str = "option") -> tuple[str,
     return tuple(names)
 
 
-def ddl(names: Sequence[str]) -> str:
+def ddl(names: Sequence[str], types: Mapping[str, str] = COLUMNS) -> str:
     """The schema of these columns as Spark reads it."""
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in names)
+    return ", ".join(f"`{name.replace('`', '``')}` {types[name]}" for name in names)
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
+def arrow_schema(names: Sequence[str], types: Mapping[str, str] = COLUMNS) -> pa.Schema:
     """The schema of these columns as Spark wants it in batches: every field may be null."""
     import pyarrow as pa
 
-    types = {
+    made = {
         "STRING": pa.string(),
         "BIGINT": pa.int64(),
         "INT": pa.int32(),
@@ -117,5 +119,6 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
         "BINARY": pa.binary(),
         "BOOLEAN": pa.bool_(),
         "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+        "DECIMAL(20,0)": pa.decimal128(20, 0),
     }
-    return pa.schema([pa.field(name, types[COLUMNS[name]]) for name in names])
+    return pa.schema([pa.field(name, made[types[name]]) for name in names])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from logweir.errors import ConfigError
-from logweir.pipeline.options import ORIGIN, ScanOptions
+from logweir.pipeline.options import ORIGIN, ScanOptions, list_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,13 +23,15 @@ def scan(spark: SparkSession, *paths: Path, **options: object) -> DataFrame:
     """A DataFrame of the rows in folders or files of logs and snapshots.
 
     `paths`: local, or URLs; `options`: those of the format, as values or text:
-    `columns=["lsn", "tuple"]`, `spaces="orders"`, `vclock_from={1: 5}`.
-    Raises `ConfigError` for an option that is not known or does not fit; damage is raised by the
-    first action, as Spark wraps it.
+    `columns=["lsn", "tuple"]`, `spaces="orders"`, `vclock_from={1: 5}`; with `space="orders"` the
+    rows of that space with its fields as columns (`typedrows`).
+    Raises `ConfigError` for an option that is not known or does not fit, `RequestError` 36 where
+    there is no such space; damage is raised by the first action, as Spark wraps it.
     """
+    from logweir.pipeline.jobs.spaces import resolved
     from logweir.pipeline.sessions import register
 
-    parsed = scan_options(*paths, **options)
+    parsed = resolved(scan_options(*paths, **options))
     register(spark)
     return spark.read.format("logweir").options(**parsed.to_text()).load()
 
@@ -39,6 +41,7 @@ def batches(*paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
 
     `paths`, `options`: as `scan`, but `url`. Raises `ConfigError`, `WalError`.
     """
+    from logweir.pipeline.jobs.spaces import resolved
     from logweir.pipeline.reading import batches as read
 
     parsed = scan_options(*paths, **options)
@@ -49,7 +52,7 @@ def batches(*paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
             origin=ORIGIN,
             hint="let `logweir follow` take it into a folder, and give that as the path",
         )
-    return read(parsed)
+    return read(resolved(parsed))
 
 
 def scan_options(*paths: Path, **options: object) -> ScanOptions:
@@ -67,5 +70,5 @@ def option_text(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {lsn}" for key, lsn in value.items()) + "}"
     if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(str(item) for item in value)
+        return list_text(value)
     return str(value)

@@ -12,7 +12,7 @@ import os
 import re
 import urllib.parse
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,7 @@ __all__ = [
     "SinkOptions",
     "absolute",
     "is_spooled",
+    "list_text",
     "parse_boolean",
     "parse_count",
     "parse_vclock",
@@ -131,7 +132,8 @@ def _time(key: str, text: str) -> float:
 
 
 def _columns(key: str, text: str) -> tuple[str, ...]:
-    return check_columns(_items(text), origin=ORIGIN)
+    """Names with commas between; as a JSON array where a field of a space has one in its name."""
+    return parse_paths(key, text) if text.startswith("[") else tuple(_items(text))
 
 
 def _positive(key: str, text: str) -> int:
@@ -152,6 +154,8 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "lsn_to": parse_count,
     "time_from": _time,
     "time_to": _time,
+    "space": lambda key, text: text,
+    "integers": _one_of(("decimal", "long")),
     "spaces": _spaces,
     "types": _types,
     "split_bytes": _positive,
@@ -178,6 +182,8 @@ class ScanOptions:
     `replica_id`; rows that `vclock_from` holds are not wanted, of those that `vclock_to` does not
     hold none is. None of these applies to snapshots. Times are seconds since the epoch, ends
     included. `spool`: the folder into which an upstream of the kinds `SPOOLED` is followed.
+    `space`: the one whose rows are wanted, with its fields as columns: its name, its id, or, when
+    it was looked up, its definition (`typedrows`).
     """
 
     paths: tuple[str, ...] = ()
@@ -193,6 +199,8 @@ class ScanOptions:
     lsn_to: int | None = None
     time_from: float | None = None
     time_to: float | None = None
+    space: str = ""
+    integers: str = "decimal"
     spaces: tuple[int | str, ...] = ()
     types: tuple[int, ...] = ()
     split_bytes: int = PIPELINE_SPLIT_BYTES
@@ -223,6 +231,8 @@ class ScanOptions:
                 raise _refuse(given, "is no option of the format logweir.", f"options are {known}")
             values["start" if key == "from" else key] = _READERS[key](key, text)
         values["paths"] = tuple(map(absolute, values.get("paths", ())))
+        if values.get("space"):
+            values.setdefault("kinds", ("xlog",))  # a snapshot has no changes
         parsed = cls(**values)
         parsed._check()
         return parsed
@@ -244,6 +254,13 @@ class ScanOptions:
             )
         if not self.kinds:
             raise _refuse("kinds", f"names none of {', '.join(KINDS)}")
+        if self.space:
+            if self.spaces and not self.space.startswith("{"):
+                raise _refuse("spaces", "cannot be given together with space")
+            if self.on_error == "report":
+                raise _refuse("on_error", "report has no columns among those of a space")
+            return  # `typedrows` knows its columns
+        check_columns(self.columns, origin=ORIGIN)
         wants_damage = {"crc_ok", "damage"} & set(self.columns)
         if wants_damage and self.on_error != "report":
             raise _refuse("columns", f"{min(wants_damage)} is there with on_error=report only")
@@ -260,12 +277,18 @@ class ScanOptions:
 
 def _text(name: str, value: Any) -> str:
     if name == "paths":
-        return json.dumps(list(value))
+        return json.dumps(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(str(item) for item in value)
-    return str(value)
+    return list_text(value) if isinstance(value, tuple) else str(value)
+
+
+def list_text(items: Iterable[object]) -> str:
+    """Items as the text of an option."""
+    shown = [str(item) for item in items]
+    if any("," in item or item != item.strip() for item in shown):
+        return json.dumps(shown)
+    return ",".join(shown)
 
 
 @dataclass(frozen=True, slots=True)

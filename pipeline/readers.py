@@ -12,7 +12,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logweir.errors import ConfigError
-from logweir.pipeline.columns import COLUMNS, check_columns, ddl
+from logweir.pipeline.columns import check_columns, ddl
+from logweir.pipeline.jobs.spaces import resolved
 from logweir.pipeline.options import ScanOptions, is_spooled
 from logweir.pipeline.peersources import (
     TOPIC_COLUMNS,
@@ -24,6 +25,7 @@ from logweir.pipeline.peersources import (
 )
 from logweir.pipeline.spoolsources import SpoolReader, SpoolStream
 from logweir.pipeline.streams import TailReader
+from logweir.pipeline.typedrows import columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,10 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["LogweirReader", "SplitPartition", "batch_reader", "schema_of", "stream_reader"]
 
 
-def schema_of(options: Mapping[str, str]) -> str:
-    """The columns that the options ask for, as DDL. Raises `ConfigError`."""
+def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The columns that the options ask for, as DDL, and the options with what was looked up for
+    it. Raises `ConfigError`."""
     parsed = ScanOptions.parse(options)
-    return TOPIC_COLUMNS if is_topic(parsed) else ddl(parsed.columns)
+    if is_topic(parsed):
+        return TOPIC_COLUMNS, options
+    found = resolved(parsed)
+    return ddl(*columns_of(found)), found.to_text()
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -63,9 +69,11 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 def with_schema(options: ScanOptions, schema: StructType) -> ScanOptions:
     """The options with the columns of a schema. Raises `ConfigError` for one that is not ours."""
-    names = check_columns(schema.names, origin="schema")
+    found = resolved(options)
+    shown, types = columns_of(found)
+    names = check_columns(schema.names, origin="schema", known=types)
     for one in schema.fields:
-        wanted = COLUMNS[one.name]
+        wanted = types[one.name]
         if one.dataType.simpleString() != wanted.lower():
             raise ConfigError(
                 f"column {one.name}",
@@ -73,7 +81,7 @@ def with_schema(options: ScanOptions, schema: StructType) -> ScanOptions:
                 origin="schema",
                 hint="read it as it is and cast it",
             )
-    return ScanOptions.parse(replace(options, columns=names).to_text())
+    return found if names == shown else ScanOptions.parse(replace(found, columns=names).to_text())
 
 
 @cache

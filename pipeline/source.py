@@ -39,7 +39,9 @@ class LogweirSource(DataSource):
         """The columns that the options ask for."""
         from logweir.pipeline.readers import schema_of
 
-        return schema_of(dict(self.options))
+        # Spark hands this object on to where the reader is made.
+        ddl, self.options = schema_of(dict(self.options))
+        return ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader of these columns."""

@@ -57,7 +57,7 @@ def from_offset(offset: Mapping[str, Any]) -> VClock:
 
 def check_stream_options(options: ScanOptions) -> None:
     """Refuse what has no meaning in a stream. Raises `ConfigError`."""
-    defaults = ScanOptions()
+    defaults = ScanOptions(kinds=("xlog",)) if options.space else ScanOptions()
     for name in _NOT_IN_STREAMS:
         if getattr(options, name) != getattr(defaults, name):
             raise ConfigError(

@@ -130,7 +130,7 @@ def fill(
                 if found:
                     value = rows.load(raw, start + 1, size)
                     if size == 4:
-                        value = texts.widened(value)
+                        value = texts.widened(value)  # type: ignore[attr-defined]
             elif first < 0x80 or first >= 0xE0:
                 found = True
                 value = first
@@ -193,7 +193,7 @@ def contents(kind: int, data: bytes, table: Spans, at: int, out: Spans, odd: byt
         if start < stop <= len(data) and raw[start] != NIL:
             if kind == STRING:
                 head = texts.string_head(raw, start, stop)
-                if head >= 0 and not texts.is_text(raw, head, stop):
+                if head >= 0 and not texts.is_text(raw, head, stop):  # type: ignore[attr-defined]
                     head = -1
             else:
                 head = texts.binary_head(raw, start, stop)

@@ -23,33 +23,30 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError
+from logweir.pipeline.cells import json_texts, placed
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.frames import scan, scan_options
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
-from logweir.pipeline.jobs.typed import TypedColumns, json_line
+from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, is_url, target_folder
+from logweir.pipeline.typedrows import definition_text
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import leased
-from logweir.wal.render import value_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["FORMATS", "Exported", "cdc", "changes", "export", "typed_changes"]
+__all__ = ["FORMATS", "Exported", "cdc", "changes", "export"]
 
 FORMATS: Final = ("parquet", "json", "csv", "delta")
 STAGE: Final = ".logweir-stage-"
 
 _ROW_COLUMNS: Final = ("type_name", "replica_id", "lsn", "tsn", "time", "space_id")
-CHANGE_COLUMNS: Final = ("op", "replica_id", "lsn", "time", "_ops")
-"""What typed changes have besides the space's columns."""
-
-_CHANGE_DDL: Final = "op STRING, replica_id INT, lsn BIGINT, time TIMESTAMP, "
 _LINE_COLUMNS: Final = (
     *("file", "block_offset", "row_in_block", "type_name", "replica_id", "lsn", "ts", "tsn"),
     *("flags", "group_id", "space_id", "index_base", "key_json", "tuple_json", "ops_json", "body"),
@@ -88,47 +85,10 @@ def lines(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
     return rows.mapInArrow(carrying(show), "value STRING")
 
 
-def typed_changes(rows: DataFrame, space: SpaceDef, integers: str = "decimal") -> DataFrame:
-    """Rows of one space of a scan, batch or stream, as op, replica_id, lsn, time, the space's
-    columns (of updates and deletes those of the key only), and `_ops` as JSON. A field that is
-    called like one of these is `NAME_2`.
-
-    `rows`: with type_name, replica_id, lsn, time, space_id, key, tuple, ops.
-    """
-    columns = TypedColumns(space, integers, CHANGE_COLUMNS)
-    types = (pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"))
-    head = [pa.field(name, kind) for name, kind in zip(CHANGE_COLUMNS, types, strict=False)]
-    schema = pa.schema([*head, *columns.schema, pa.field(CHANGE_COLUMNS[-1], pa.string())])
-
-    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            typed = columns.of_keys(
-                batch.column("key").to_pylist(), batch.column("tuple").to_pylist()
-            )
-            ops = [
-                None if one is None else value_json(one) for one in batch.column("ops").to_pylist()
-            ]
-            head = [batch.column(name) for name in ("type_name", "replica_id", "lsn")]
-            time = batch.column("time").cast(pa.timestamp("us", tz="UTC"))
-            yield pa.RecordBatch.from_arrays(
-                [*head, time, *typed, pa.array(ops, pa.string())], schema=schema
-            )
-
-    mine = rows.filter(f"space_id = {space.id}")
-    needed = ["type_name", "replica_id", "lsn", "time", "key", "tuple", "ops"]
-    ddl = f"{_CHANGE_DDL}{columns.ddl}, _ops STRING"
-    return mine.select(*needed).mapInArrow(carrying(convert), ddl)
-
-
 def space_of(spark: SparkSession, paths: Paths, space: str | int) -> SpaceDef:
     """The definition of a space at the end of an archive. Raises `RequestError` 36."""
     listed: Sequence[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
     return prepare(looking(spark), listed).history.schema.space(space)
-
-
-_TYPED_COLUMNS: Final = (
-    *("type_name", "replica_id", "lsn", "time", "space_id", "key", "tuple", "ops"),
-)
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -184,8 +144,8 @@ def _state_frame(
 
     def show(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            shown = [value_json(one) for one in batch.column("tuple").to_pylist()]
-            columns = [batch.column("space_id"), batch.column("space"), pa.array(shown)]
+            shown = json_texts(*placed(batch.column("tuple")))
+            columns = [batch.column("space_id"), batch.column("space"), shown]
             yield pa.RecordBatch.from_arrays(columns, names=["space_id", "space", "tuple_json"])
 
     return rows.mapInArrow(carrying(show), "space_id INT, space STRING, tuple_json STRING")
@@ -205,9 +165,7 @@ def _changes_frame(
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if space is not None:
         found = space_of(spark, paths, space)
-        given = {"kinds": "xlog", **options, "spaces": str(found.id)}
-        rows = scan(spark, *listed, **{**given, "columns": list(_TYPED_COLUMNS)})
-        return typed_changes(rows, found, integers)
+        return scan(spark, *listed, **options, space=definition_text(found), integers=integers)
     if format == "json":
         return lines(spark, *listed, **{"kinds": "xlog", **options})
     return changes(spark, *listed, **options)
@@ -288,14 +246,13 @@ def cdc(
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
     found = None if space is None else space_of(spark, path, space)
-    columns = [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]
-    given: dict[str, Any] = {**options, "columns": columns}
-    if found is not None:
-        given |= {"columns": list(_TYPED_COLUMNS), "spaces": str(found.id)}
+    if found is None:
+        given = {**options, "columns": [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]}
+    else:
+        given = {**options, "space": definition_text(found), "integers": integers}
     texts = scan_options(path, **given).to_text()
     texts.pop("paths", None)
-    rows = spark.readStream.format("logweir").options(**texts).load(absolute(str(path)))
-    frame = rows if found is None else typed_changes(rows, found, integers)
+    frame = spark.readStream.format("logweir").options(**texts).load(absolute(str(path)))
     to, checkpoint = absolute(str(to)), absolute(str(checkpoint))
     writer = frame.writeStream.option("checkpointLocation", checkpoint)
     if every_seconds is None:

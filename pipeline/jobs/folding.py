@@ -50,7 +50,7 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Look", "Prepared", "folded", "looking", "prepare", "sorted_rows"]
+__all__ = ["Look", "Prepared", "folded", "look_here", "looking", "prepare", "sorted_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +249,16 @@ def looking(spark: SparkSession) -> Look:
         return Found.of((row[0], row[1], row[2], bytes(row[3])) for row in rows)
 
     return look
+
+
+def look_here(splits: Sequence[Split], options: ScanOptions, until: Until) -> Found:
+    """A look in this process, one split after the other."""
+    return Found.of(
+        tuple(row.values())
+        for split in splits
+        for batch in survey(split, options, until)
+        for row in batch.to_pylist()
+    )
 
 
 # --- rows, sorted and folded ----------------------------------------------------------------------

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from logweir.limits import BLOCK_TARGET_BYTES, COMPRESS_THRESHOLD_BYTES
+from logweir.pipeline.cells import packed
 from logweir.pipeline.jobs.history import History
-from logweir.pipeline.jobs.keyed import bounds_array, packed
+from logweir.pipeline.jobs.keyed import bounds_array
 from logweir.wal.block import encode_block
 from logweir.wal.columns import encode_run
 from logweir.wal.snapshot import insert_prefix

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from logweir.pipeline.columns import ddl
 from logweir.pipeline.frames import scan
 from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.folding import Prepared, looking, prepare, sorted_rows
@@ -125,11 +126,11 @@ def table(
         for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
             mine = np.flatnonzero(batch.column("space_id").to_numpy() == wanted)
             if len(mine):
-                tuples = batch.column("tuple").take(pa.array(mine)).to_pylist()
+                tuples = batch.column("tuple").take(pa.array(mine))
                 yield pa.RecordBatch.from_arrays(typed.of(tuples), schema=typed.schema)
 
     rows = sorted_rows(spark, prepared).filter(f"space_id = {wanted}")
-    return rows.mapInArrow(carrying(fold), columns.ddl)
+    return rows.mapInArrow(carrying(fold), ddl(tuple(columns.types), columns.types))
 
 
 def diff(

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
@@ -37,6 +37,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError, DecodeError, LogweirError
 from logweir.pipeline import typedkernel
 from logweir.pipeline.cells import Cells, Spans, placed
+from logweir.pipeline.columns import arrow_schema
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.named import REST
@@ -109,22 +110,20 @@ class TypedColumns:
         ]
 
     @property
-    def ddl(self) -> str:
-        """The columns as Spark's DDL."""
-        shown = [f"`{one.name.replace('`', '``')}` {one.ddl}" for one in self.columns]
-        return ", ".join([*shown, f"`{REST}` STRING"])
+    def types(self) -> dict[str, str]:
+        """The columns' names and their types in Spark's DDL."""
+        return {**{one.name: one.ddl for one in self.columns}, REST: "STRING"}
 
     @property
     def schema(self) -> pa.Schema:
         """The columns as Arrow's."""
-        fields = [pa.field(one.name, one.arrow) for one in self.columns]
-        return pa.schema([*fields, pa.field(REST, pa.string())])
+        return arrow_schema(tuple(self.types), self.types)
 
     # --- tuples → columns -------------------------------------------------------------------------
 
     def of(self, tuples: Iterable[bytes | None]) -> list[pa.Array]:
         """The columns of tuples (MsgPack); null where there is none. Raises `DecodeError`."""
-        return self.ofplaced(*placed(tuples))
+        return self.of_spans(*placed(tuples))
 
     def of_keys(
         self, keys: Iterable[bytes | None], tuples: Iterable[bytes | None]
@@ -133,11 +132,19 @@ class TypedColumns:
         data, spans = placed(tuples)
         more, key_spans = placed(keys)
         moved = np.uint64(len(data) << 32 | len(data))
-        return self.ofplaced(data + more, spans, np.where(key_spans, key_spans + moved, key_spans))
+        return self.of_spans(data + more, spans, np.where(key_spans, key_spans + moved, key_spans))
 
-    def ofplaced(self, data: bytes, tuples: Spans, keys: Spans | None = None) -> list[pa.Array]:
+    def of_spans(
+        self,
+        data: bytes,
+        tuples: Spans,
+        keys: Spans | None = None,
+        *,
+        only: Sequence[str] | None = None,
+    ) -> list[pa.Array]:
         """The columns of the tuples that stand at these places of a buffer; where there is none,
-        with the fields of the key alone. Raises `DecodeError` for one that is malformed."""
+        with the fields of the key alone. `only`: names of the wanted columns, in their order, else
+        all. Raises `DecodeError` for a tuple that is malformed."""
         if keys is None:
             keys = np.zeros_like(tuples)
         parts, keyed = self._key
@@ -150,10 +157,14 @@ class TypedColumns:
             )
             if found < 0:
                 raise DecodeError(f"the tuple of row {-1 - found} is no array")
-            made = [
-                cells.column(number, one.kind, one.arrow) for number, one in enumerate(self.columns)
-            ]
-            return [*made, cells.rest(len(self.columns), width)]
+            made = {
+                one.name: cells.column(number, one.kind, one.arrow)
+                for number, one in enumerate(self.columns)
+                if only is None or one.name in only or REST in only
+            }
+            if only is None or REST in only:
+                made[REST] = cells.rest(len(self.columns), width)
+            return [*made.values()] if only is None else [made[name] for name in only]
         except LogweirError:
             for span in np.where(tuples, tuples, keys).tolist():
                 unpack(data[span & 0xFFFFFFFF : span >> 32] if span else b"\xc0")

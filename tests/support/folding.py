@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from logweir.pipeline.jobs.fold import Folder
-from logweir.pipeline.jobs.folding import Prepared, prepare
+from logweir.pipeline.jobs.folding import Prepared, look_here, prepare
 from logweir.pipeline.jobs.keyed import KEYED_SCHEMA, Keyer
 from logweir.pipeline.jobs.narrow import keyed_rows
-from logweir.pipeline.jobs.survey import Found, Until, survey
-from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Split
 
 _ORDER = [(name, "ascending") for name in ("space_id", "key", "file", "position")]
-
-
-def look_here(splits: Sequence[Split], options: ScanOptions, until: Until) -> Found:
-    """`survey` of every split, in this process."""
-    return Found.of(
-        tuple(row.values())  # type: ignore[misc]
-        for split in splits
-        for batch in survey(split, options, until)
-        for row in batch.to_pylist()
-    )
 
 
 def prepared_here(folder: Path, **options: object) -> Prepared:
