@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from logweir.errors import ConfigError
@@ -36,13 +36,19 @@ def scan(spark: SparkSession, *paths: Path, **options: object) -> DataFrame:
     return spark.read.format("logweir").options(**parsed.to_text()).load()
 
 
-def batches(*paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
+def batches(*paths: Path, **options: object) -> pa.RecordBatchReader:
     """The Arrow batches of a scan in the order of the log, read here, without Spark.
 
-    `paths`, `options`: as `scan`, but `url`. Raises `ConfigError`, `WalError`.
+    `paths`, `options`: as `scan`, but `url`. What comes back is an iterator of `RecordBatch` that
+    has a `schema`, and `read_all()` for one table. Raises `ConfigError`, `RequestError` 36; and
+    where batches are read, `WalError`.
     """
+    import pyarrow as pa
+
+    from logweir.pipeline.columns import arrow_schema
     from logweir.pipeline.jobs.spaces import resolved
     from logweir.pipeline.reading import batches as read
+    from logweir.pipeline.typedrows import columns_of
 
     parsed = scan_options(*paths, **options)
     if parsed.url:
@@ -52,7 +58,8 @@ def batches(*paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
             origin=ORIGIN,
             hint="let `logweir follow` take it into a folder, and give that as the path",
         )
-    return read(resolved(parsed))
+    found = resolved(parsed)
+    return pa.RecordBatchReader.from_batches(arrow_schema(*columns_of(found)), read(found))
 
 
 def scan_options(*paths: Path, **options: object) -> ScanOptions:

@@ -92,6 +92,34 @@ def test_a_worker_leaves_modules_out_of_its_collections(
     assert found.more < 100
 
 
+def test_a_space_is_read_as_typed_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """The option `space` gives the rows that `batches` gives, in a DataFrame, by a chosen schema
+    and in a stream, which goes on by its checkpoint."""
+    folder, to = tmp_path / "log", tmp_path / "out"
+    fill(folder, 0, 50)
+    wanted = pipeline.batches(folder, space="t", integers="long").read_all().to_pylist()
+    reader = spark.read.format("logweir").option("space", "t").option("integers", "long")
+    frame = reader.load(str(folder))
+    assert [row.asDict() | {"time": None} for row in frame.collect()] == [
+        row | {"time": None} for row in wanted
+    ]
+    some = reader.schema("_rest STRING, lsn BIGINT").load(str(folder))
+    assert [tuple(row) for row in some.collect()] == [(row["_rest"], row["lsn"]) for row in wanted]
+    with pytest.raises(Exception, match="nothing"):
+        reader.schema("nothing INT").load(str(folder)).collect()
+
+    def follow() -> int:
+        changes = spark.readStream.format("logweir").option("space", "t").load(str(folder))
+        stream = changes.writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+        query = stream.format("parquet").trigger(availableNow=True).start(str(to))
+        query.awaitTermination()
+        return spark.read.parquet(str(to)).count()
+
+    assert follow() == len(wanted)
+    fill(folder, 50, 20)
+    assert follow() == len(wanted) + 20
+
+
 def test_a_mistyped_option_fails_the_load(spark: SparkSession) -> None:
     """It does not silently widen the scan."""
     with pytest.raises(Exception, match=r"vclock_form .*is no option"):

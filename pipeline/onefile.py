@@ -1,0 +1,148 @@
+"""Batches of a scan into one file, whose name appears when all is in it.
+
+========  =========================================================================================
+ending    what is written
+========  =========================================================================================
+.parquet  Parquet, zstd
+.arrow    Arrow's file format (IPC), to be mapped
+.csv      CSV with a header; binary is base64
+.jsonl    a JSON object per line, values as `wal.render` writes them; times are text
+========  =========================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from logweir.errors import ConfigError
+from logweir.wal.filesystem import OS, explain
+from logweir.wal.render import dumps
+
+__all__ = ["ENDINGS", "write_file"]
+
+
+class _Writer(Protocol):
+    def write(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """JSON lines."""
+
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema) -> None:
+        self._sink = sink
+
+    def write(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            line = dumps({name: _plain(value) for name, value in row.items()})
+            self._sink.write(line.encode() + b"\n")
+
+    def close(self) -> None:
+        pass
+
+
+class _Csv:
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema) -> None:
+        from pyarrow.csv import CSVWriter
+
+        self._schema = pa.schema(
+            [pa.field(one.name, pa.string() if _is_binary(one) else one.type) for one in schema]
+        )
+        self._csv = CSVWriter(sink, self._schema)
+
+    def write(self, table: pa.Table) -> None:
+        columns = [
+            _base64(column) if _is_binary(one) else column
+            for one, column in zip(table.schema, table.columns, strict=True)
+        ]
+        self._csv.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._csv.close()
+
+
+def _is_binary(one: pa.Field) -> bool:
+    return bool(pa.types.is_binary(one.type))
+
+
+def _base64(column: pa.ChunkedArray) -> pa.Array:
+    shown = (None if one is None else b64encode(one).decode() for one in column.to_pylist())
+    return pa.array(shown, pa.string())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value)  # of unsigned and integer: fields of type decimal are text
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _parquet(sink: pa.NativeFile, schema: pa.Schema) -> Any:
+    from pyarrow.parquet import ParquetWriter
+
+    return ParquetWriter(sink, schema, compression="zstd")
+
+
+ENDINGS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], _Writer]]] = {
+    ".parquet": _parquet,
+    ".arrow": pa.ipc.new_file,
+    ".csv": _Csv,
+    ".jsonl": _Lines,
+}
+_GROUP_ROWS: Final = 131_072
+
+
+def write_file(to: Path, batches: pa.RecordBatchReader) -> int:
+    """Write batches into the new file `to`, in the format that its ending names.
+
+    Returns how many rows there are. A crash leaves no file of that name. Raises `ConfigError` for
+    another ending or a name that is taken, `WalError` for what the system says, and what the
+    batches raise; then nothing is left.
+    """
+    if to.suffix not in ENDINGS:
+        raise ConfigError("--output", f"{to.name!r} ends in none of {', '.join(ENDINGS)}.")
+    if os.path.lexists(to):
+        raise ConfigError("--output", f"{to} is there already.", hint="name a new file")
+    temporary = to.with_name(f".{to.name}.{os.getpid()}.new")
+    rows = 0
+    try:
+        with (
+            pa.OSFile(str(temporary), "wb") as sink,
+            closing(ENDINGS[to.suffix](sink, batches.schema)) as writer,
+        ):
+            for table in _gathered(batches):
+                writer.write(table)
+                rows += table.num_rows
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        OS.rename(temporary, to)
+        OS.sync_directory(to.resolve().parent)
+    except OSError as error:
+        raise explain(error, str(to)) from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return rows
+
+
+def _gathered(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Batches put together, so that groups of rows are of a size that readers like."""
+    pending: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        pending.append(batch)
+        count += batch.num_rows
+        if count >= _GROUP_ROWS:
+            yield pa.Table.from_batches(pending)
+            pending, count = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)

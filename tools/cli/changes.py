@@ -1,0 +1,75 @@
+"""`logweir changes`: the changes of a space with its fields as columns, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from logweir.errors import ConfigError
+from logweir.tools.cli.common import FolderArgument, existing
+from logweir.tools.cli.output import Output, human_bytes
+from logweir.wal.selection import parse_bound
+from logweir.wal.vclock import VClock
+
+
+def command(
+    out: Output,
+    directory: FolderArgument,
+    space: Annotated[str, typer.Option(help="The space: its name or id.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The new file; it ends in .parquet, .csv, .jsonl or .arrow.",
+        ),
+    ],
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Only these columns, with commas between them."),
+    ] = None,
+    integers: Annotated[
+        Literal["decimal", "long"], typer.Option(help="Columns of integers: exact, or 64 bits.")
+    ] = "decimal",
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="VCLOCK", help="Only rows after this vclock.")
+    ] = None,
+    stop: Annotated[
+        str | None, typer.Option("--to", metavar="VCLOCK", help="Only rows up to this vclock.")
+    ] = None,
+) -> int:
+    """Write the changes of a space into one file, its fields as columns, on this machine.
+
+    The columns are op, replica_id, lsn and time, the space's fields, and what these do not hold.
+    `logweir pipeline export` does the same on Spark, and exports states.
+    """
+    existing(directory)
+    try:
+        from logweir import pipeline
+        from logweir.pipeline.onefile import write_file
+    except ImportError as error:
+        raise ConfigError(
+            "changes", f"needs pyarrow and numpy: {error}", hint="pip install pyarrow numpy"
+        ) from error
+    bounds = {
+        name: _vclock(option, text)
+        for name, option, text in (("vclock_from", "--from", start), ("vclock_to", "--to", stop))
+    }
+    found = pipeline.batches(directory, space=space, columns=columns, integers=integers, **bounds)
+    rows = write_file(output, found)
+    size = output.stat().st_size
+    if out.as_json:
+        out.json({"to": str(output), "rows": rows, "size": size})
+    else:
+        out.line(f"{output}: {rows} rows, {human_bytes(size)}")
+    return 0
+
+
+def _vclock(option: str, text: str | None) -> VClock | None:
+    found = None if text is None else parse_bound(text, origin=option)
+    if found is not None and not isinstance(found, VClock):
+        raise ConfigError(option, f"{text!r} is no vclock such as '{{1: 5}}'.")
+    return found
