@@ -93,6 +93,23 @@ def test_restored_folder_put_over_the_old_one_is_what_counts(
     assert rebuilt() == []
 
 
+def test_restored_folder_without_the_log_of_the_state_is_what_counts(
+    tmp_path: Path, rebuilt: Reasons
+) -> None:
+    """The file in which the state's last block stood is gone, and other rows reach as far."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    filled(old, 0, 60, wal_max_size=2048).close()
+    restore(old, new, at=VClock({1: 10}))
+    with logweir.open(new) as log:
+        for i in range(100, 200):
+            log.insert("t", (i,))
+    put_over(old, new)
+    with logweir.open(old) as log:
+        assert ids(log) == [*range(7), *range(100, 200)]
+    (reason,) = rebuilt()
+    assert "the block that it applied last is not at" in reason
+
+
 def test_older_copy_put_over_is_refused_until_the_state_is_removed(tmp_path: Path) -> None:
     """Nothing tells it from a log that lost its newest rows: the end mark and the state both say
     what was there; each may be removed by who knows better."""
