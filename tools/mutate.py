@@ -211,8 +211,10 @@ def _judge(tree: Tree, mutant: Mutant, seconds: float) -> Verdict:
     except subprocess.CalledProcessError as error:
         return Verdict(mutant, NOT_RUN, detail=f"it does not compile: {error.stderr[-300:]!r}")
     took = time.monotonic() - began
-    if code in (None, 1):
+    if code is None or code == 1:
         return Verdict(mutant, KILLED, took, line)
+    if code < 0:
+        return Verdict(mutant, KILLED, took, f"the tests ended by signal {-code}")
     if code == 0:
         skipped = "skipped" in line and not re.search(r"\d passed", line)
         return Verdict(mutant, NOT_RUN if skipped else SURVIVED, took, line)

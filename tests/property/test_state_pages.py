@@ -82,6 +82,17 @@ def test_kernels_find_the_same(
     assert len(found) > ROUNDS // 10
 
 
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_file_that_ends_too_early_is_not_walked(
+    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """What is behind its end would end the process."""
+    left = int(share * len(whole) / PAGE) * PAGE
+    assert left >= 2 * PAGE
+    found = findings(tmp_path / "data.mdb", whole[:left], monkeypatch)
+    assert f"it has {left} bytes" in found
+
+
 def to_itself(data: bytearray, at: int) -> None:
     """Every entry of the page names the page."""
     (lower,) = struct.unpack_from("=H", data, at + 12)
