@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -18,6 +19,8 @@ from interop.serving import Serving
 from logweir.replication.httpsession import Request
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
+from logweir.replication.synapse.push import Delivery, Streams
+from logweir.replication.synapse.serve import endpoint
 from logweir.replication.synapse.serve.endpoint import Conversation
 from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.serve.updates import UpdatesService
@@ -69,8 +72,11 @@ def test_flood_of_questions_is_one_question_and_stops_nobody(tmp_path: Path) -> 
             assert len(found) < FLOOD / 100
 
 
-def test_questions_that_wait_are_bounded_and_the_lowest_token_counts(tmp_path: Path) -> None:
+def test_questions_that_wait_are_bounded_and_the_lowest_token_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing that was asked for is left out because more was asked for after it."""
+    monkeypatch.setattr(endpoint, "SYNAPSE_STREAMS", 10)  # fewer than come in one turn
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
         start = serving.log.vclock.signature
         space(serving.log, "t", 3)
@@ -79,9 +85,44 @@ def test_questions_that_wait_are_bounded_and_the_lowest_token_counts(tmp_path: P
             assert len(client.until("POSITION")) == 4
         with Client(serving.port) as client:
             client.send(*(f"REPLICATE x{number} 0" for number in range(5000)))
-            assert client.line().startswith("ERROR failed to handle replicate: ")
+            text = "failed to handle replicate: too many streams are asked for"
+            assert client.line() == f"ERROR {text}"
             with contextlib.suppress(ConnectionResetError):  # it did not read all that was sent
                 assert client.line() == ""
+
+
+def test_catch_up_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two pieces of it, however quickly its follower reads."""
+    monkeypatch.setattr(endpoint, "SYNAPSE_STEP_BYTES", 1000)
+    pieces: list[int] = []  # turns of the loop before each
+    turns = 0
+    deliveries = Streams.deliveries
+
+    def counted(self: Streams, *given: Any, **options: Any) -> list[Delivery]:
+        pieces.append(turns)
+        if len(pieces) == 1:
+            asyncio.get_running_loop().call_soon(turn)
+        return deliveries(self, *given, **options)
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if len(pieces) < 10:
+            asyncio.get_running_loop().call_soon(turn)
+
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
+        start = serving.log.vclock.signature
+        space(serving.log, "t")
+        for number in range(200):
+            serving.log.insert("t", [number, "x" * 20])
+        monkeypatch.setattr(Streams, "deliveries", counted)
+        with Client(serving.port) as client:
+            client.send(f"REPLICATE t {start}")
+            client.until("POSITION")
+    assert len(pieces) >= 10
+    assert len(set(pieces[:10])) == 10
 
 
 def test_flood_of_acknowledgements_notes_the_newest(
