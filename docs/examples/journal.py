@@ -56,12 +56,13 @@ def run(folder, bug=""):
     found = read(folder, bug)
     for _ in range(3):
         compact(folder, found, bug)
-        with open(os.path.join(folder, "log"), "wb", buffering=0) as log:
+        with open(os.path.join(folder, "log"), "wb") as log:
             if bug != "lost-name":
                 sync_folder(folder)
             for number in range(len(found), len(found) + 5):
                 found[number] = payload(number)
                 log.write(record(number, found[number]))
+                log.flush()
                 if bug == "early-ack":
                     print(number, flush=True)
                 os.fsync(log.fileno())

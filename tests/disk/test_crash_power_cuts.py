@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.crashing import (
+    NEEDS_COMPILER,
+    crashtest,
+    journal,
+    own_cache,  # noqa: F401 - a fixture
+    program,
+    told,
+)
 from typer.testing import CliRunner, Result
 
 from logweir.tools.cli.main import app
 
-JOURNAL = Path(__file__).resolve().parents[2] / "docs/examples/journal.py"
-PYTHON = f"{shlex.quote(sys.executable)} -S"
-
-pytestmark = [
-    pytest.mark.kill,
-    pytest.mark.skipif(
-        sys.platform != "linux" or not (shutil.which("cc") or shutil.which("gcc")),
-        reason="no C compiler on this machine, or no Linux",
-    ),
-]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The library is compiled here, once, and not where the user's is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = [pytest.mark.kill, NEEDS_COMPILER]
 
 
 def cut(folder: Path, run: str, check: str, *options: str) -> Result:
-    """What the command says of two commands. Failures are kept in `folder`/kept."""
-    line = ["--json", "crashtest", "--power-cut", "--run", run, "--check", check]
-    return CliRunner().invoke(app, [*line, "--keep", str(folder / "kept"), *options])
+    """What the command says of power cuts and two commands."""
+    return crashtest(folder, "--power-cut", "--run", run, "--check", check, *options)
 
 
 def cut_journal(folder: Path, bug: str, *options: str) -> Result:
     """The same of the documentation's example."""
-    start = f"{PYTHON} {shlex.quote(str(JOURNAL))}"
-    return cut(
-        folder, f"{start} run {{dir}} {bug}", f"{start} check {{dir}} {{acked}} {bug}", *options
-    )
-
-
-def told(result: Result) -> dict[str, Any]:
-    """What is said of the one kind of fault."""
-    (fault,) = json.loads(result.stdout)["faults"]
-    assert isinstance(fault, dict)
-    return fault
+    return crashtest(folder, "--power-cut", *journal(bug), *options)
 
 
 @pytest.mark.parametrize("model", ["posix", "ext4"])
@@ -148,13 +124,12 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def test_streams_of_c_are_recorded(streams: Callable[[str], Path], tmp_path: Path) -> None:
     """Data, syncs and acknowledgements of a program that knows no file descriptors."""
-    (tmp_path / "check.py").write_text(LINES)
-    check = f"{PYTHON} {tmp_path / 'check.py'} {{dir}} {{acked}}"
-    program = streams("-O1")
-    right = cut(tmp_path, f"{program} {{dir}}", check, "--model", "ext4", "--states", "30")
+    check = program(tmp_path / "check.py", LINES, "{dir} {acked}")
+    compiled = streams("-O1")
+    right = cut(tmp_path, f"{compiled} {{dir}}", check, "--model", "ext4", "--states", "30")
     assert right.exit_code == 0, right.output
     assert told(right)["acknowledged"] > 3
-    wrong = cut(tmp_path, f"{program} {{dir}} x", check, "--model", "ext4", "--states", "30")
+    wrong = cut(tmp_path, f"{compiled} {{dir}} x", check, "--model", "ext4", "--states", "30")
     assert wrong.exit_code == 1, wrong.output
 
 
@@ -186,12 +161,10 @@ print(1, flush=True)
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of a system call")
 def test_what_goes_past_the_recorder_is_told(tmp_path: Path) -> None:
     """A map is named in a note; a call of the system by its number is found out by the folder."""
-    for name, program in (("mapped", MAPPED), ("past", PAST)):
-        (tmp_path / name).write_text(program)
-    mapped = cut(tmp_path, f"{PYTHON} {tmp_path / 'mapped'} {{dir}}", "true {dir}")
+    mapped = cut(tmp_path, program(tmp_path / "mapped.py", MAPPED, "{dir}"), "true {dir}")
     assert mapped.exit_code == 0, mapped.output
     assert told(mapped)["notes"] == ["map: written through memory maps, which is not recorded"]
-    past = cut(tmp_path, f"{PYTHON} {tmp_path / 'past'} {{dir}}", "true {dir}")
+    past = cut(tmp_path, program(tmp_path / "past.py", PAST, "{dir}"), "true {dir}")
     assert past.exit_code == 2, past.output
     assert "changed log in a way that the recorder does not see" in past.stderr
 
@@ -211,17 +184,14 @@ def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("engine", ["logweir", "sqlite"])
 def test_engines_keep_their_promises(engine: str, tmp_path: Path) -> None:
     """A few disks of each; more by `logweir crashtest --power-cut --engine`."""
-    line = ["--json", "crashtest", "--power-cut", "--engine", engine, "--keep", str(tmp_path)]
-    result = CliRunner().invoke(app, [*line, "--states", "5"])
+    result = crashtest(tmp_path, "--power-cut", "--engine", engine, "--states", "5")
     assert result.exit_code == 0, result.output
     assert told(result)["tried"] == 5
 
 
 @pytest.mark.tarantool
-@pytest.mark.skipif(not shutil.which("tarantool"), reason="tarantool is not installed")
 def test_the_missing_sync_of_a_folder_in_tarantool_is_found(tmp_path: Path) -> None:
     """2.6 renames snapshots and logs and syncs no folder: the first row can be lost."""
-    line = ["--json", "crashtest", "--power-cut", "--engine", "tarantool", "--keep", str(tmp_path)]
-    result = CliRunner().invoke(app, [*line, "--states", "8"])
+    result = crashtest(tmp_path, "--power-cut", "--engine", "tarantool", "--states", "8")
     assert result.exit_code == 1, result.output
     assert "its folder was synced" in told(result)["failure"]["what"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import crashing
+from support.crashing import program, told
 from support.waiting import until
 from typer.testing import CliRunner, Result
 
@@ -68,26 +66,12 @@ if missing:
 PASS = ""
 
 
-def written(folder: Path, name: str, program: str, arguments: str) -> str:
-    """The command that runs a program, which is put into a file."""
-    path = folder / name
-    path.write_text(program)
-    return f"{shlex.quote(sys.executable)} -S {shlex.quote(str(path))} {arguments}"
-
-
-def crashtest(folder: Path, program: str, check: str, *options: str) -> Result:
-    """What the command says of a program and a check. Failures are kept in `folder`/kept."""
-    run = written(folder, "run.py", program, "{dir}")
-    check = written(folder, "check.py", check, "{dir} {acked}")
-    line = ["--json", "crashtest", "--run", run, "--check", check, "--keep", str(folder / "kept")]
-    return CliRunner().invoke(app, [*line, "--rounds", "2", "--lives", "2", *options])
-
-
-def told(result: Result) -> dict[str, Any]:
-    """What is said of the one kind of fault."""
-    (fault,) = json.loads(result.stdout)["faults"]
-    assert isinstance(fault, dict)
-    return fault
+def crashtest(folder: Path, text: str, check: str, *options: str) -> Result:
+    """What the command says of a program and a check."""
+    run = program(folder / "run.py", text, "{dir}")
+    check = program(folder / "check.py", check, "{dir} {acked}")
+    short = ["--rounds", "2", "--lives", "2"]
+    return crashing.crashtest(folder, "--run", run, "--check", check, *short, *options)
 
 
 @pytest.mark.kill
@@ -187,8 +171,7 @@ def test_what_cannot_be_tested_is_refused_with_the_reason(name: str, tmp_path: P
 @pytest.mark.kill
 def test_the_store_keeps_its_promises(tmp_path: Path) -> None:
     """The ready-made pair of logweir itself."""
-    line = ["--json", "crashtest", "--engine", "logweir", "--keep", str(tmp_path)]
-    result = CliRunner().invoke(app, [*line, "--rounds", "1", "--lives", "4"])
+    result = crashing.crashtest(tmp_path, "--engine", "logweir", "--rounds", "1", "--lives", "4")
     assert result.exit_code == 0, result.output
     assert told(result)["acknowledged"] > 0
 

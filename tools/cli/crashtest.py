@@ -15,6 +15,7 @@ from logweir.errors import ConfigError
 from logweir.recovery.faults.surviving import Model
 from logweir.tools.cli.output import Output
 from logweir.tools.crash.engines import ENGINES
+from logweir.tools.crash.faults import FAULTS, fail_calls
 from logweir.tools.crash.keeping import CrashTest, Failure, Tally, show_again
 from logweir.tools.crash.kills import kill
 from logweir.tools.crash.powercut import cut
@@ -36,10 +37,30 @@ def command(
     acks: Annotated[
         str, typer.Option(help="File with the acknowledgements, instead of standard output.")
     ] = "",
-    power_cut: Annotated[
-        bool, typer.Option("--power-cut", help="Cut the power instead of killing the program.")
+    with_kill: Annotated[
+        bool, typer.Option("--kill", help="SIGKILL; this is done where no fault is named.")
     ] = False,
-    states: Annotated[int, typer.Option(help="Disks that power cuts leave, at most.", min=1)] = 500,
+    with_power_cut: Annotated[
+        bool, typer.Option("--power-cut", help="Disks as a power cut may leave them.")
+    ] = False,
+    with_disk_errors: Annotated[
+        bool, typer.Option("--disk-errors", help="One call to the disk fails with EIO.")
+    ] = False,
+    with_full_disk: Annotated[
+        bool, typer.Option("--full-disk", help="From one call on the disk is full, ENOSPC.")
+    ] = False,
+    with_short_writes: Annotated[
+        bool, typer.Option("--short-writes", help="One write is made by half.")
+    ] = False,
+    with_interrupt: Annotated[
+        bool, typer.Option("--interrupt", help="SIGINT before one call to the disk.")
+    ] = False,
+    states: Annotated[
+        int,
+        typer.Option(
+            help="Disks that power cuts leave, or runs with a failing call, at most.", min=1
+        ),
+    ] = 200,
     model: Annotated[
         Model, typer.Option(help="What a disk may do: all that POSIX allows, or ext4.")
     ] = "posix",
@@ -61,11 +82,12 @@ def command(
         Path | None, typer.Option(help="Check a kept failure once more, and nothing else.")
     ] = None,
 ) -> int:
-    """Crash a program at random moments and check that all it had acknowledged is there.
+    """Crash any program and check that all it had acknowledged is there.
 
-    The program is started in a folder of its own and killed with SIGKILL, its process group with
-    it; then the check looks at the folder and at what was acknowledged. Exit code 1 if it does not
-    pass; the folder is kept then, and a command printed that shows it again. See crash-testing.md.
+    The program is started in a folder of its own; a fault comes; then the check looks at the folder
+    and at what was acknowledged before. Exit code 1 if it does not pass: the folder is kept then,
+    and a command printed that shows it again. Faults other than kills are made by a library that is
+    loaded into the program, for which a C compiler is needed. See crash-testing.md.
     """
     if again is not None:
         return _again(out, again)
@@ -79,7 +101,7 @@ def command(
     commands = Commands(run, check, acks, timeout)
     with (
         tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary,
-        out.progress("Crashing", states if power_cut else rounds) as progress,
+        out.progress("Crashing", max(states, rounds)) as progress,
     ):
         test = CrashTest(
             commands,
@@ -89,11 +111,15 @@ def command(
             deadline=time.monotonic() + minutes * 60 if minutes else None,
             progress=progress,
         )
-        if power_cut:
-            tallies = [Tally("power cut")]
-            cut(test, tallies[0], states=states, model=model)
-        else:
-            tallies = [kill(test, rounds=rounds, lives=lives)]
+        tallies = []
+        if with_power_cut:
+            tallies.append(cut(test, states=states, model=model))
+        calls = with_disk_errors, with_full_disk, with_short_writes, with_interrupt
+        for fault, is_wanted in zip(FAULTS, calls, strict=True):
+            if is_wanted:
+                tallies.append(fail_calls(test, fault, runs=states))
+        if with_kill or not tallies:
+            tallies.append(kill(test, rounds=rounds, lives=lives))
     _show(out, tallies, seed)
     return 1 if any(tally.failure for tally in tallies) else 0
 

@@ -33,7 +33,7 @@ from logweir.tools.crash.programs import Checked, live
 from logweir.tools.crash.recording import Operation, Recording
 from logweir.tools.crash.replay import Replay, lay_out
 
-__all__ = ["cut", "doubtful_disks", "record", "told_losses"]
+__all__ = ["cut", "doubtful_disks", "everything_lost", "record", "told_losses"]
 
 _PLACES_MIN: Final = 8
 _STATES_A_PLACE: Final = 4
@@ -68,13 +68,7 @@ def record(test: CrashTest, tally: Tally) -> list[Operation]:
             recording=recording,
             timeout_seconds=commands.timeout_seconds,
         )
-        if not recording.was_loaded:
-            raise ConfigError(
-                "--power-cut",
-                f"{commands.run.split()[0]} does not take preloaded libraries, so its calls cannot "
-                "be recorded",
-                hint="it is linked statically, or has more rights than who starts it; --kill works",
-            )
+        recording.must_be_loaded(commands.run)
         operations = list(recording.operations())
     finally:
         recording.close()
@@ -84,7 +78,7 @@ def record(test: CrashTest, tally: Tally) -> list[Operation]:
     replay.compare(directory, without=acks)
     if not replay.acked.startswith(ended.acked):
         raise ConfigError(
-            "--power-cut",
+            "recorder",
             "the program's acknowledgements came past the recorder",
             hint="it sees calls of the C library; try --acks FILE",
         )
@@ -94,8 +88,10 @@ def record(test: CrashTest, tally: Tally) -> list[Operation]:
     return operations
 
 
-def cut(test: CrashTest, tally: Tally, *, states: int, model: Model) -> None:
-    """Record a run and try so many disks; stops at the first failure, which is kept."""
+def cut(test: CrashTest, *, states: int, model: Model) -> Tally:
+    """Record a run and try so many disks; stops at the first failure, which is kept. Raises as
+    `record`."""
+    tally = Tally("power cut")
     operations = record(test, tally)
     tried: dict[bytes, int] = {}
     count = max(_PLACES_MIN, states // _STATES_A_PLACE)
@@ -108,18 +104,19 @@ def cut(test: CrashTest, tally: Tally, *, states: int, model: Model) -> None:
             if tried.get(digest, -1) >= len(replay.acked):
                 continue
             if len(tried) == states or test.is_over:
-                return
+                return tally
             tried[digest] = len(replay.acked)
             tally.tried += 1
             tally.acknowledged += replay.acked.count(b"\n")
             test.progress(tally.tried)
             if _try(test, left, bytes(replay.acked)).wrong:
                 _keep_smallest(test, tally, replay, losses, model)
-                return
+                return tally
         done |= set(places)
         if count > len(operations):
-            return
+            return tally
         count *= 2
+    return tally
 
 
 def _disks(
@@ -171,7 +168,7 @@ def doubtful_disks(disk: Disk, model: Model) -> Iterator[Losses]:
     if not doubts:
         yield Losses({})
         return
-    everything: Answers = {doubt.key: len(doubt.lost) for doubt in doubts}
+    everything = _everything(doubts)
     yield Losses(everything)
     changes = sorted({number for doubt in doubts for number in doubt.lost}, reverse=True)
     is_name = {n for doubt in doubts if doubt.key[0] not in ("sector", "size") for n in doubt.lost}
@@ -192,6 +189,15 @@ def doubtful_disks(disk: Disk, model: Model) -> Iterator[Losses]:
         if doubt.key[0] == "size":
             yield from (Losses({doubt.key: lost}) for lost in range(1, len(doubt.lost) + 1))
     yield Losses({})
+
+
+def everything_lost(disk: Disk) -> Folder:
+    """What is left where all is lost that no sync has saved."""
+    return disk.crash(answered(_everything(disk.doubts())))
+
+
+def _everything(doubts: Iterable[Doubt]) -> Answers:
+    return {doubt.key: len(doubt.lost) for doubt in doubts}
 
 
 def _without(doubts: Iterable[Doubt], number: int) -> Answers:

@@ -71,7 +71,7 @@ class Fault(NamedTuple):
 def library() -> Path:
     """The compiled library. Raises `ConfigError` where there is no compiler or no Linux."""
     if sys.platform != "linux":
-        raise ConfigError("--power-cut", "calls can be recorded on Linux only")
+        raise ConfigError("recorder", "calls can be recorded on Linux only")
     sources = sorted(SOURCES.glob("*.[ch]"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "logweir")
@@ -81,7 +81,7 @@ def library() -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise ConfigError(
-            "--power-cut",
+            "recorder",
             "there is no C compiler, which makes the library that records a program's calls",
             hint="install one (Debian: apt install gcc libc6-dev); --kill needs none",
         )
@@ -95,7 +95,7 @@ def library() -> Path:
         )
         if done.returncode:
             raise ConfigError(
-                "--power-cut",
+                "recorder",
                 f"{compiler} cannot compile the recorder: {done.stderr.strip()[-500:]}",
                 hint="it needs the headers of the C library (Debian: libc6-dev)",
             )
@@ -151,10 +151,15 @@ class Recording:
         while self._numbers()[_OVER + 1] and time.monotonic() < limit:
             time.sleep(0.001)
 
-    @property
-    def was_loaded(self) -> bool:
-        """Whether any process of the program took the library."""
-        return bool(self._numbers()[_STATE])
+    def must_be_loaded(self, command: str) -> None:
+        """Raise `ConfigError` if no process of the program took the library."""
+        if not self._numbers()[_STATE]:
+            raise ConfigError(
+                "recorder",
+                f"{command.split()[0]} does not take preloaded libraries, so its calls cannot be "
+                "recorded",
+                hint="it is linked statically, or has more rights than who starts it; --kill works",
+            )
 
     @property
     def counted(self) -> int:

@@ -80,6 +80,10 @@ class Replay:
                 self._syncs[one.at] = self.disk.number
             case "S":
                 self._syncs[one.at] = self.disk.number
+            case "f":
+                node = self._open.get(one.file)
+                if isinstance(node, Inode):
+                    node.fail_sync()
             case "e":
                 node = self._open.get(one.file)
                 if node is not None:
@@ -185,7 +189,7 @@ class Replay:
         if wrong:
             named = ", ".join(wrong[:_SHOWN]) + (" …" if len(wrong) > _SHOWN else "")
             raise ConfigError(
-                "--power-cut",
+                "recorder",
                 f"the program changed {named} in a way that the recorder does not see",
                 hint="it sees calls of the C library; not a program that is linked statically or "
                 "calls the system by itself, memory maps, io_uring, symbolic links",

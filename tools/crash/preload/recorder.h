@@ -39,8 +39,9 @@ struct head {
     pthread_mutex_t lock;
 };
 
-/* kind: o open, w write, t truncate, s sync begins, e sync ends, r rename, l link, u unlink, m mkdir,
- * d rmdir, a acknowledgement, p mapped for writing, q a process began, S, E: sync of everything */
+/* kind: o open, w write, t new size, s sync begins, e it ends, f it failed, S, E: sync of everything,
+ * r rename, x exchange, l link, u unlink, m mkdir, d rmdir, p mapped for writing, a acknowledgement,
+ * q a process began */
 struct note {
     char kind, pad[3];
     uint32_t file;

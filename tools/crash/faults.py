@@ -1,0 +1,118 @@
+"""Calls to the disk that fail: the 1st, 2nd, … one of a run, each in a run of its own.
+
+The library that records a program makes one of its calls fail, or sends SIGINT before it; what the
+program does then is up to it, it may well end with an error. But the check has to accept what is
+left, it must not crash by a signal, and it must not hang. A sync that failed has saved nothing, and
+no later one makes that good: so behind such a run the power is cut, too, and all is lost that was
+not synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import signal
+from typing import Final
+
+from logweir.tools.crash.keeping import CrashTest, Tally
+from logweir.tools.crash.powercut import everything_lost
+from logweir.tools.crash.programs import Checked, Ended, live
+from logweir.tools.crash.recording import Fault, Operation, Recording
+from logweir.tools.crash.replay import Replay, lay_out
+
+__all__ = ["FAULTS", "fail_calls"]
+
+FAULTS: Final[dict[str, tuple[Fault, str]]] = {
+    "disk error": (Fault(1, errno=errno.EIO), "call {at} of {count}, {name}, failed with EIO"),
+    "full disk": (
+        Fault(2, errno=errno.ENOSPC, lasts=True),
+        "call {at} of the {count} that take room, {name}, and all later ones failed with ENOSPC",
+    ),
+    "short write": (Fault(3), "write {at} of {count} was made by half"),
+    "interrupt": (Fault(4), "SIGINT came before call {at} of {count}, {name}"),
+}
+"""Name of a fault to what is done and how it is told."""
+
+_CRASHES: Final = {
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+}
+
+
+def fail_calls(test: CrashTest, fault: str, *, runs: int) -> Tally:
+    """Let one call fail in each of at most so many runs; stops at the first failure. `fault`: one
+    of `FAULTS`. Raises `ConfigError` where it fails without a fault or cannot be recorded."""
+    tally = Tally(fault)
+    kind, told = FAULTS[fault]
+    ended, recorded = _run(test, kind)
+    ended.must_be_well(test.commands)
+    count = recorded.counted
+    numbers = list(range(1, count + 1))
+    if count > runs:
+        dice = random.Random(test.seed)  # noqa: S311 - repeatable, nothing secret
+        numbers = sorted(dice.sample(numbers, runs))
+    for number in numbers:
+        if test.is_over or tally.failure is not None:
+            break
+        ended, recorded = _run(test, kind._replace(at=number))
+        if not recorded.failed:
+            continue  # the run was shorter than the first one
+        tally.tried += 1
+        tally.acknowledged += ended.acked.count(b"\n")
+        test.progress(tally.tried)
+        what = told.format(at=number, count=count, name=recorded.failed)
+        _look(test, tally, ended, what, recorded.operations)
+    return tally
+
+
+class _Recorded:
+    """What is left of a recording."""
+
+    def __init__(self, recording: Recording, *, with_operations: bool) -> None:
+        self.counted, self.failed = recording.counted, recording.failed
+        self.operations: list[Operation] = []
+        if with_operations and "sync" in self.failed:
+            self.operations = list(recording.operations())
+
+
+def _run(test: CrashTest, fault: Fault) -> tuple[Ended, _Recorded]:
+    directory = test.fresh("dir")
+    directory.mkdir()
+    acks = test.commands.acks_file(directory)
+    recording = Recording(test.fresh("trace"), directory, acks=acks, fault=fault)
+    try:
+        ended = live(
+            test.commands.run_words(directory, test.seed),
+            moment=None,
+            acks=acks,
+            recording=recording,
+            timeout_seconds=test.commands.timeout_seconds,
+        )
+        recording.must_be_loaded(test.commands.run)
+        return ended, _Recorded(recording, with_operations=fault.kind == 1)
+    finally:
+        recording.close()
+
+
+def _look(
+    test: CrashTest, tally: Tally, ended: Ended, what: str, operations: list[Operation]
+) -> None:
+    directory = test.work / "dir"
+    if -ended.code in _CRASHES:
+        found = Checked(f"the program died by {signal.Signals(-ended.code).name}", ended.said)
+    elif ended.was_stopped and ended.first_seconds is None:
+        found = Checked(f"the program hung for {ended.seconds:.0f} seconds", ended.said)
+    else:
+        found = test.checked(directory, ended.acked)
+        if not found.wrong and operations:
+            replay = Replay(operations)
+            replay.go(len(operations))
+            directory = test.fresh("before")
+            lay_out(everything_lost(replay.disk), directory)
+            found = test.checked(directory, ended.acked)
+            what += "; behind it the power was cut, and all was lost that no sync had saved"
+    if found.wrong:
+        test.kept(tally, directory, ended.acked, what, found)
