@@ -1,5 +1,6 @@
 """The fault kit: what a disk can do to a log, made to happen on purpose.
 
+* `surviving`: what a disk may hold after a power cut, the one model of it;
 * `SimFileSystem`: a disk in memory that can lose power at any moment (`crash`);
 * `FaultyFileSystem`: another file system whose k-th call fails;
 * `every_fault`: runs a scenario once for each call that can fail.

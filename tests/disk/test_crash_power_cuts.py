@@ -37,7 +37,7 @@ def cut_journal(folder: Path, bug: str, *options: str) -> Result:
 @pytest.mark.parametrize("model", ["posix", "ext4"])
 def test_the_right_program_is_not_blamed(model: str, tmp_path: Path) -> None:
     """In no state: all the different ones of a short run."""
-    result = cut_journal(tmp_path, "", "--model", model, "--states", "60")
+    result = cut_journal(tmp_path, "", "--model", model, "--states", "45")
     assert result.exit_code == 0, result.output
     fault = told(result)
     assert fault["failure"] is None
@@ -56,7 +56,7 @@ BUGS = {
 def test_a_planted_mistake_is_caught_and_named(bug: str, tmp_path: Path) -> None:
     """One operation is named, the one that is enough; the kept folder shows it again."""
     model, lost, when = BUGS[bug]
-    result = cut_journal(tmp_path, bug, "--model", model, "--states", "60")
+    result = cut_journal(tmp_path, bug, "--model", model, "--states", "60", "--lives", "1")
     assert result.exit_code == 1, result.output
     failure = told(result)["failure"]
     assert lost in failure["what"]
@@ -69,7 +69,7 @@ def test_a_planted_mistake_is_caught_and_named(bug: str, tmp_path: Path) -> None
 
 def test_ext4_keeps_the_order_of_names(tmp_path: Path) -> None:
     """There the missing sync of a folder costs nothing: a sync of a file saves names, too."""
-    result = cut_journal(tmp_path, "lost-name", "--model", "ext4", "--states", "60")
+    result = cut_journal(tmp_path, "lost-name", "--model", "ext4", "--states", "30")
     assert result.exit_code == 0, result.output
 
 
@@ -78,6 +78,27 @@ def test_the_same_seed_tries_the_same_disks(tmp_path: Path) -> None:
     counts = [told(cut_journal(tmp_path, "", "--states", "20", "--seed", "5")) for _ in range(2)]
     assert counts[0] == counts[1]
     assert counts[0]["tried"] == 20
+
+
+ONCE = """
+import os, sys
+os.close(os.open(sys.argv[1] + "/lock", os.O_CREAT | os.O_EXCL))
+os.fsync(os.open(sys.argv[1], os.O_RDONLY))
+print(1, flush=True)
+"""
+
+
+def test_a_program_that_does_not_start_behind_a_cut_is_caught(tmp_path: Path) -> None:
+    """Lives but the first begin on a disk that a cut left; the start is what is shown again."""
+    run = program(tmp_path / "run.py", ONCE, "{dir}")
+    result = cut(tmp_path, run, "true {dir}", "--lives", "12")
+    assert result.exit_code == 1, result.output
+    failure = told(result)["failure"]
+    assert failure["what"].startswith("the program was started on what a power cut in life ")
+    assert "FileExistsError" in failure["output"]
+    again = CliRunner().invoke(app, ["crashtest", "--again", failure["folder"]])
+    assert again.exit_code == 1
+    assert "FileExistsError" in again.stdout
 
 
 STREAMS = r"""

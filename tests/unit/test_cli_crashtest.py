@@ -126,6 +126,9 @@ def test_a_program_that_does_not_start_again_is_caught(tmp_path: Path) -> None:
     failure = told(result)["failure"]
     assert failure["what"] == "the program was started again on what life 1 had left"
     assert "it is locked" in failure["output"]
+    again = CliRunner().invoke(app, ["crashtest", "--again", failure["folder"]])
+    assert again.exit_code == 1
+    assert "the program ended with code 1: it is locked" in again.stdout
 
 
 @pytest.mark.kill

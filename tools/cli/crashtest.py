@@ -68,8 +68,9 @@ def command(
         int, typer.Option(help="Folders to kill the program in.", min=1, max=10**9)
     ] = 10,
     lives: Annotated[
-        int, typer.Option(help="Kills in each of them, one start after the other.", min=1)
-    ] = 5,
+        int,
+        typer.Option(help="Starts in one folder, each on what the fault before it left.", min=1),
+    ] = 3,
     minutes: Annotated[
         float, typer.Option(help="Stop after so many minutes; 0: never.", min=0.0)
     ] = 0.0,
@@ -113,7 +114,7 @@ def command(
         )
         tallies = []
         if with_power_cut:
-            tallies.append(cut(test, states=states, model=model))
+            tallies.append(cut(test, states=states, lives=lives, model=model))
         calls = with_disk_errors, with_full_disk, with_short_writes, with_interrupt
         for fault, is_wanted in zip(FAULTS, calls, strict=True):
             if is_wanted:

@@ -14,11 +14,12 @@ import random
 import signal
 from typing import Final
 
+from logweir.recovery.faults.surviving import settled
 from logweir.tools.crash.keeping import CrashTest, Tally
 from logweir.tools.crash.powercut import everything_lost
 from logweir.tools.crash.programs import Checked, Ended, live
 from logweir.tools.crash.recording import Fault, Operation, Recording
-from logweir.tools.crash.replay import Replay, lay_out
+from logweir.tools.crash.replay import Replay, put
 
 __all__ = ["FAULTS", "fail_calls"]
 
@@ -111,7 +112,7 @@ def _look(
             replay = Replay(operations)
             replay.go(len(operations))
             directory = test.fresh("before")
-            lay_out(everything_lost(replay.disk), directory)
+            put(settled(everything_lost(replay.disk)), directory)
             found = test.checked(directory, ended.acked)
             what += "; behind it the power was cut, and all was lost that no sync had saved"
     if found.wrong:

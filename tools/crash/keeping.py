@@ -8,7 +8,8 @@ A failure is kept as a folder::
     output          what the check said
     failure.json    what was done: commands, fault, seed, and in a sentence what was lost
 
-`show_again` does the check once more, on a copy of ``before``.
+`show_again` does once more what failed, on a copy of ``before``: the check, or the start of the
+program.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import ConfigError
-from logweir.tools.crash.programs import Checked, Commands, check
+from logweir.tools.crash.programs import Checked, Commands, check, live
 
 __all__ = ["CrashTest", "Failure", "Tally", "show_again"]
 
@@ -82,9 +83,32 @@ class CrashTest:
         shutil.copytree(directory, self.work / "after", symlinks=True)
         return check(self.commands, self.work / "after", self.work / "acked")
 
-    def kept(self, tally: Tally, directory: Path, acked: bytes, what: str, found: Checked) -> None:
+    def started(self, directory: Path, seed: int) -> Checked:
+        """Start the program in a copy of a folder: how it fails."""
+        copy = self.fresh("after")
+        shutil.copytree(directory, copy, symlinks=True)
+        commands = self.commands
+        ended = live(
+            commands.run_words(copy, seed),
+            moment=None,
+            acks=commands.acks_file(copy),
+            timeout_seconds=commands.timeout_seconds,
+        )
+        return ended.failure()
+
+    def kept(
+        self,
+        tally: Tally,
+        directory: Path,
+        acked: bytes,
+        what: str,
+        found: Checked,
+        *,
+        start_seed: int | None = None,
+    ) -> None:
         """Keep a failure. `directory`: as the fault left it; `found`: what its check said, or how
-        the program failed; `what`: in a sentence, what was done."""
+        the program failed; `what`: in a sentence, what was done; `start_seed`: the seed of the
+        program's start, where that is what failed."""
         self.keep.mkdir(parents=True, exist_ok=True)
         name = f"crash-{tally.fault.replace(' ', '-')}-{self.seed}-{tally.tried}"
         folder = self.keep / name
@@ -105,6 +129,7 @@ class CrashTest:
             "what": what,
             "wrong": found.wrong,
             "commands": asdict(self.commands),
+            "start_seed": start_seed,
         }
         (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
         tally.failure = Failure(tally.fault, tally.tried, what, found.wrong, found.output, folder)
@@ -122,7 +147,7 @@ class CrashTest:
 
 
 def show_again(folder: Path) -> Failure | None:
-    """Do the check of a kept failure once more; None if it passes now. Raises `ConfigError` where
+    """Do once more what failed; None if it passes now. Raises `ConfigError` where
     the folder holds no failure."""
     try:
         record = json.loads((folder / _RECORD).read_text())
@@ -135,7 +160,10 @@ def show_again(folder: Path) -> Failure | None:
         ) from error
     with tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary:
         test = CrashTest(commands, Path(temporary), folder)
-        found = test.checked(folder / "before", (folder / "acked").read_bytes())
+        if (seed := record.get("start_seed")) is not None:
+            found = test.started(folder / "before", seed)
+        else:
+            found = test.checked(folder / "before", (folder / "acked").read_bytes())
     if not found.wrong:
         return None
     return Failure(

@@ -10,10 +10,11 @@ not the machine: what it had written stays; for that see `powercut`.
 from __future__ import annotations
 
 import random
+import shutil
 from typing import Final
 
 from logweir.tools.crash.keeping import CrashTest, Tally
-from logweir.tools.crash.programs import Checked, Ended, Moment, live, trial
+from logweir.tools.crash.programs import Ended, Moment, live, trial
 
 __all__ = ["kill"]
 
@@ -45,8 +46,11 @@ def _round(test: CrashTest, tally: Tally, dice: random.Random, usual: Ended, liv
     acked = b""
     for life in range(1, lives + 1):
         moment = _moment(dice, usual, has_pipe=not test.commands.acks)
+        seed = dice.getrandbits(32)
+        before = test.fresh("before")
+        shutil.copytree(directory, before, symlinks=True)
         ended = live(
-            test.commands.run_words(directory, dice.getrandbits(32)),
+            test.commands.run_words(directory, seed),
             moment=moment,
             acks=test.commands.acks_file(directory),
             timeout_seconds=test.commands.timeout_seconds,
@@ -56,12 +60,11 @@ def _round(test: CrashTest, tally: Tally, dice: random.Random, usual: Ended, liv
         tally.acknowledged += ended.acked.count(b"\n")
         lines = acked.count(b"\n")
         what = f"life {life} was killed with {lines} lines acknowledged"
-        if not ended.is_killed and ended.code != 0:
+        if (found := ended.failure()).wrong:
             what = f"the program was started again on what life {life - 1} had left"
-            found = Checked(f"the program ended with code {ended.code}", ended.said)
-        else:
-            found = test.checked(directory, acked)
-        if found.wrong:
+            test.kept(tally, before, acked, what, found, start_seed=seed)
+            return
+        if (found := test.checked(directory, acked)).wrong:
             test.kept(tally, directory, acked, what, found)
             return
 

@@ -1,19 +1,21 @@
 """Power cuts: one recorded run, and the disks that a cut at its places may leave.
 
-`record` runs the program once, `cut` tries: at places of the run, the interesting ones first
+`record` runs the program, `cut` tries: at places of the run, the interesting ones first
 (behind acknowledgements and changes of names, before syncs), it makes legal disks, lays each out in
 a folder and gives it to the check with exactly the lines that were acknowledged before. Each place
-has its disks in this order: everything lost that can be; one operation lost, each in turn; one
-write torn or left as zeros; everything lost but one operation; then random ones. A failure is made
-smaller until every operation that is still lost is needed for it.
+has its disks in this order: everything lost that can be; each operation in turn left as zeros,
+lost, and torn; everything lost but one operation; then random ones. A failure is made smaller until
+every operation that is still lost is needed for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence, Sized
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from logweir.errors import ConfigError
@@ -31,7 +33,7 @@ from logweir.recovery.faults.surviving import (
 from logweir.tools.crash.keeping import CrashTest, Tally
 from logweir.tools.crash.programs import Checked, live
 from logweir.tools.crash.recording import Operation, Recording
-from logweir.tools.crash.replay import Replay, lay_out
+from logweir.tools.crash.replay import Replay, put
 
 __all__ = ["cut", "doubtful_disks", "everything_lost", "record", "told_losses"]
 
@@ -52,17 +54,28 @@ class Losses(NamedTuple):
     grain: int = GRAINS[0]
 
 
-def record(test: CrashTest, tally: Tally) -> list[Operation]:
-    """Run the program once and return what it did. Raises `ConfigError` where it cannot be
-    recorded, fails, or acknowledges nothing."""
+class Life(NamedTuple):
+    """Where a life of the program begins: its `number`, from 1; what is in its folder; what was
+    acknowledged before."""
+
+    number: int = 1
+    start: Mapping[str, bytes | None] = MappingProxyType({})
+    acked: bytes = b""
+
+
+def record(test: CrashTest, tally: Tally, life: Life = Life()) -> list[Operation]:  # noqa: B008
+    """Run the program once and return what it did; nothing if it failed to start on what a power
+    cut left, which is kept. Raises `ConfigError` where it cannot be recorded, fails in its first
+    life, or acknowledges nothing then."""
     directory = test.fresh("dir")
-    directory.mkdir()
+    put(life.start.items(), directory)
     commands = test.commands
     acks = commands.acks_file(directory)
     recording = Recording(test.fresh("trace"), directory, acks=acks)
+    seed = test.seed + life.number - 1
     try:
         ended = live(
-            commands.run_words(directory, test.seed),
+            commands.run_words(directory, seed),
             moment=None,
             acks=acks,
             recording=recording,
@@ -72,8 +85,15 @@ def record(test: CrashTest, tally: Tally) -> list[Operation]:
         operations = list(recording.operations())
     finally:
         recording.close()
-    ended.must_be_well(commands)
-    replay = Replay(operations)
+    if life.number == 1:
+        ended.must_be_well(commands)
+    elif (found := ended.failure()).wrong:
+        before = test.fresh("before")
+        put(life.start.items(), before)
+        what = f"the program was started on what a power cut in life {life.number - 1} left"
+        test.kept(tally, before, life.acked, what, found, start_seed=seed)
+        return []
+    replay = Replay(operations, life.start)
     replay.go(len(operations))
     replay.compare(directory, without=acks)
     if not replay.acked.startswith(ended.acked):
@@ -82,45 +102,64 @@ def record(test: CrashTest, tally: Tally) -> list[Operation]:
             "the program's acknowledgements came past the recorder",
             hint="it sees calls of the C library; try --acks FILE",
         )
-    if replay.mapped:
+    if replay.mapped and life.number == 1:
         names = ", ".join(sorted(replay.mapped))
         tally.notes.append(f"{names}: written through memory maps, which is not recorded")
     return operations
 
 
-def cut(test: CrashTest, *, states: int, model: Model) -> Tally:
-    """Record a run and try so many disks; stops at the first failure, which is kept. Raises as
-    `record`."""
+def cut(test: CrashTest, *, states: int, lives: int, model: Model) -> Tally:
+    """Record runs and try so many disks in all; every life but the first begins on one of the disks
+    that the life before it left. Stops at the first failure, which is kept. Raises as `record`."""
     tally = Tally("power cut")
-    operations = record(test, tally)
+    life = Life()
+    for number in range(1, lives + 1):
+        until = states * number // lives
+        next_life = _cut_life(test, tally, life._replace(number=number), until, model)
+        if next_life is None or test.is_over:
+            break
+        life = next_life
+    return tally
+
+
+def _cut_life(test: CrashTest, tally: Tally, life: Life, until: int, model: Model) -> Life | None:
+    """Try disks of one life, up to so many in all. Returns where the next one begins, None behind
+    a failure."""
+    operations = record(test, tally, life)
     tried: dict[bytes, int] = {}
-    count = max(_PLACES_MIN, states // _STATES_A_PLACE)
+    count = max(_PLACES_MIN, (until - tally.tried) // _STATES_A_PLACE)
     done: set[int] = set()
-    while done != set(range(1, len(operations) + 1)):
+    dice = random.Random(test.seed + life.number)  # noqa: S311 - repeatable, nothing secret
+    left_over = life
+    while operations:
         places = [one for one in _places(operations, count) if one not in done]
-        for replay, losses in _disks(operations, places, tried, model, test.seed):
+        for replay, losses in _disks(operations, life, places, tried, model, test.seed):
             left = replay.disk.crash(answered(losses.answers), grain=losses.grain, model=model)
+            acked = life.acked + replay.acked
             digest = _digest(left)
-            if tried.get(digest, -1) >= len(replay.acked):
+            if tried.get(digest, -1) >= len(acked):
                 continue
-            if len(tried) == states or test.is_over:
-                return tally
-            tried[digest] = len(replay.acked)
+            if tally.tried == until or test.is_over:
+                return left_over
+            tried[digest] = len(acked)
             tally.tried += 1
-            tally.acknowledged += replay.acked.count(b"\n")
+            tally.acknowledged += acked.count(b"\n")
             test.progress(tally.tried)
-            if _try(test, left, bytes(replay.acked)).wrong:
-                _keep_smallest(test, tally, replay, losses, model)
-                return tally
+            if _try(test, left, acked).wrong:
+                _keep_smallest(test, tally, _Smaller(test, replay, life, losses, model))
+                return None
+            if dice.random() < 1 / len(tried):
+                left_over = Life(start=dict(settled(left)), acked=acked)
         done |= set(places)
         if count > len(operations):
-            return tally
+            return left_over
         count *= 2
-    return tally
+    return None
 
 
 def _disks(
     operations: Sequence[Operation],
+    life: Life,
     places: Sequence[int],
     tried: Sized,
     model: Model,
@@ -131,7 +170,7 @@ def _disks(
     for level in itertools.count():
         before = len(tried)
         is_random = True
-        replay = Replay(operations)
+        replay = Replay(operations, life.start)
         for place in places:
             replay.go(place)
             losses = next(itertools.islice(doubtful_disks(replay.disk, model), level, None), None)
@@ -174,11 +213,11 @@ def doubtful_disks(disk: Disk, model: Model) -> Iterator[Losses]:
     is_name = {n for doubt in doubts if doubt.key[0] not in ("sector", "size") for n in doubt.lost}
     changes.sort(key=lambda number: number not in is_name)
     for number in changes:
-        yield Losses(_without(doubts, number))
-    for number in changes:
-        data = {key: lost for key, lost in _without(doubts, number).items() if key[0] == "sector"}
+        lost = _without(doubts, number)
+        data = {key: count for key, count in lost.items() if key[0] == "sector"}
         if data:
             yield Losses(data)
+        yield Losses(lost)
         if len(data) > 1:
             half = len(data) // 2
             yield Losses(dict(sorted(data.items())[half:]))
@@ -225,7 +264,7 @@ def _digest(root: Folder) -> bytes:
 
 
 def _try(test: CrashTest, root: Folder, acked: bytes) -> Checked:
-    lay_out(root, test.fresh("before"))
+    put(settled(root), test.fresh("before"))
     return test.checked(test.work / "before", acked)
 
 
@@ -235,6 +274,7 @@ class _Smaller:
 
     test: CrashTest
     replay: Replay
+    life: Life
     losses: Losses
     model: Model
     left: int = field(default=_SMALLER_CHECKS)
@@ -244,7 +284,7 @@ class _Smaller:
 
     def lay(self, answers: Answers) -> Checked:
         root = self.replay.disk.crash(answered(answers), grain=self.losses.grain, model=self.model)
-        return _try(self.test, root, bytes(self.replay.acked))
+        return _try(self.test, root, self.life.acked + self.replay.acked)
 
     def take(self, answers: Answers) -> None:
         """Lose only that, if the check fails then, too."""
@@ -279,22 +319,21 @@ class _Smaller:
                     break
 
 
-def _keep_smallest(
-    test: CrashTest, tally: Tally, replay: Replay, losses: Losses, model: Model
-) -> None:
-    smaller = _Smaller(test, replay, losses, model)
+def _keep_smallest(test: CrashTest, tally: Tally, smaller: _Smaller) -> None:
     smaller.shrink()
     found = smaller.lay(smaller.losses.answers)
     doubts = {doubt.key: doubt for doubt in smaller.doubts()}
-    what = told_losses(replay, doubts, smaller.losses.answers)
-    acked = bytes(replay.acked)
+    acked = smaller.life.acked + smaller.replay.acked
+    lines = acked.count(b"\n")
+    what = told_losses(smaller.replay, doubts, smaller.losses.answers, lines)
+    if smaller.life.number > 1:
+        what = f"in life {smaller.life.number}, which began on what a power cut had left, {what}"
     test.kept(tally, test.work / "before", acked, what, found)
 
 
-def told_losses(replay: Replay, doubts: dict[Key, Doubt], answers: Answers) -> str:
-    """In a sentence what a power cut took."""
+def told_losses(replay: Replay, doubts: dict[Key, Doubt], answers: Answers, lines: int) -> str:
+    """In a sentence what a power cut took. `lines`: how many were acknowledged before it."""
     lost = {number for key, count in answers.items() for number in doubts[key].lost[:count]}
-    lines = replay.acked.count(b"\n")
     if not lost:
         return f"the power was cut behind {lines} acknowledged lines and nothing else was lost"
     told = []

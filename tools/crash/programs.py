@@ -99,6 +99,15 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check said. `wrong`: in one phrase why it does not pass, "" if it does; `output`: what
+    it printed, the beginning of it."""
+
+    wrong: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The end of one life. `code`: as `Popen.returncode`; `was_stopped`: whether it was killed
     here; `acked`: what it acknowledged, whole lines; `said`: the end of its standard error;
@@ -129,19 +138,15 @@ class Ended:
                 hint=f"it has to write a line to {where} when a change is safe, and to flush it",
             )
 
+    def failure(self) -> Checked:
+        """How it failed by itself, if it did."""
+        is_well = self.is_killed or self.code == 0
+        return Checked("" if is_well else f"the program ended with code {self.code}", self.said)
+
     @property
     def is_killed(self) -> bool:
         """Whether it ended by SIGKILL, wherever that came from."""
         return self.was_stopped or self.code == -signal.SIGKILL
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What a check said. `wrong`: in one phrase why it does not pass, "" if it does; `output`: what
-    it printed, the beginning of it."""
-
-    wrong: str
-    output: str
 
 
 class _Gathered:

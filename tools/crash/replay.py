@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from logweir.errors import ConfigError
 from logweir.recovery.faults.surviving import Disk, Folder, Inode, Node, settled
 from logweir.tools.crash.recording import Operation
 
-__all__ = ["Replay", "contents", "lay_out"]
+__all__ = ["Replay", "contents", "put"]
 
 _SHOWN: int = 3
 """How many of the files that differ are named."""
@@ -216,10 +216,10 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return found
 
 
-def lay_out(root: Folder, folder: Path) -> None:
-    """Make a folder that holds what a disk holds."""
+def put(files: Iterable[tuple[str, bytes | None]], folder: Path) -> None:
+    """Make a folder with these files: path and contents, None for a folder; folders first."""
     folder.mkdir()
-    for path, data in settled(root):
+    for path, data in files:
         if data is None:
             (folder / path).mkdir()
         else:
