@@ -23,6 +23,7 @@ KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.wal.fillerkernel": "wal/fillerkernel.py",
     "logweir.store.schema.kernel": "store/schema/kernel.py",
+    "logweir.store.schema.largekernel": "store/schema/largekernel.py",
     "logweir.store.state.memtablekernel": "store/state/memtablekernel.pyx",
     "logweir.store.state.lmdbkernel": "store/state/lmdbkernel.pyx",
     "logweir.store.state.applykernel": "store/state/applykernel.pyx",

@@ -59,7 +59,9 @@ def split(
     raw = data
     owed = [0] * 512
     count = len(tuples)
-    if len(keys) != count or len(table) != (width + 1) * count or keyed > width:
+    if len(keys) != count or not 0 <= keyed <= width or (count and width > len(table)):
+        return -1 - count
+    if len(table) != (width + 1) * count:
         return -1 - count
     for i in range(count):
         is_key = tuples[i] == 0
@@ -280,9 +282,9 @@ def write_rest(
     raw, bits = data, valid
     owed = [0] * 512
     count = len(odd)
-    if len(table) != (width + 1) * count or len(offsets) != count + 1 or len(valid) * 8 < count:
+    if not 0 <= columns <= width or (count and width > len(table)) or out.data is not data:
         return False
-    if not 0 <= columns <= width or out.data is not data:
+    if len(table) != (width + 1) * count or len(offsets) != count + 1 or len(valid) * 8 < count:
         return False
     for i in range(count):
         offsets[i] = out.at

@@ -37,7 +37,7 @@ from logweir.limits import (
     BLOCK_TARGET_BYTES,
     COMPRESS_THRESHOLD_BYTES,
 )
-from logweir.wal import kernel
+from logweir.wal import fillerkernel, kernel
 from logweir.wal.crc32c import checksum, checksums
 from logweir.wal.mp import decode_uint, skip
 
@@ -205,7 +205,7 @@ def _ends_in_zeros(payload: Buffer, offset: int) -> bool:
 
 def _has_zero_sector(payload: Buffer, offset: int) -> bool:
     """Whether a sector, or the part of one that the block ends in, would be zeros only."""
-    return _ends_in_zeros(payload, offset) or kernel.has_zeros(payload, _SECTOR_BYTES)
+    return _ends_in_zeros(payload, offset) or fillerkernel.has_zeros(payload, _SECTOR_BYTES)
 
 
 def encode_block(

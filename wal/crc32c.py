@@ -16,7 +16,7 @@ from typing import Final
 
 import crcmod  # type: ignore[import-untyped]
 
-from logweir.wal import fillerkernel, kernel
+from logweir.wal import fillerkernel
 
 __all__ = [
     "CHECKSUM",
@@ -64,7 +64,7 @@ else:
 def checksums(parts: Sequence[Buffer], zeros: int) -> list[int] | None:
     """Of what stands up to the end of each part, one behind the other; None where one of them has
     so many zeros in a row."""
-    return kernel.running(CHECKSUM, CHECKSUM_INVERTED, CHECKSUM_INVERTED, parts, zeros)
+    return fillerkernel.running(CHECKSUM, CHECKSUM_INVERTED, CHECKSUM_INVERTED, parts, zeros)
 
 
 def behind_zeros(before: int, count: int) -> int:

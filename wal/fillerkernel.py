@@ -1,9 +1,10 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""The checksum of zeros that stand behind something, without looking at them.
+"""Zeros: where many stand one behind the other, and the checksum of those that stand behind
+something, without looking at them.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `fillerkernel.pxd`. `wal.crc32c` is its face; nothing else calls it.
+in `fillerkernel.pxd`. `wal.crc32c` is its face; only it and `wal.block` call it.
 
 A checksum is a polynomial over GF(2) modulo the one of CRC-32C, its highest power in the lowest
 bit. One more zero byte multiplies it by x^8, n of them by x^(8 n): squares and products, about two
@@ -11,6 +12,13 @@ for each bit of n. Source: Ross N. Williams, "A painless guide to CRC error dete
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Buffer = bytes | bytearray | memoryview
 
 POLYNOMIAL = 0x82F63B78
 TOP = 2**31  # x^0
@@ -38,3 +46,40 @@ def behind_zeros(crc: int, count: int) -> int:
         power = times(power, power)
         count >>= 1
     return crc
+
+
+def has_zeros(data: Buffer, count: int) -> bool:
+    """Whether `count` (at least 1) zeros stand one behind the other.
+
+    So many hold one of any places that are `count` apart: only these are looked at first.
+    """
+    size = len(data)
+    if count < 1:
+        raise IndexError("no zeros are looked for")
+    at = count - 1
+    while at < size:
+        if data[at] == 0:
+            start = at
+            while start > 0 and data[start - 1] == 0:
+                start -= 1
+            at += 1
+            while at < size and data[at] == 0:
+                at += 1
+            if at - start >= count:
+                return True
+        at += count
+    return False
+
+
+def running(
+    find: Any, crc: int, inverted: int, parts: Sequence[Buffer], zeros: int
+) -> list[int] | None:
+    """What `find` gives for each part and what it gave for the one before, first `crc`; each with
+    the bits of `inverted` changed. None where a part has `zeros` zeros one behind the other."""
+    found: list[int] = []
+    for part in parts:
+        if len(part) >= zeros and has_zeros(part, zeros):
+            return None
+        crc = find(part, crc)
+        found.append(crc ^ inverted)
+    return found

@@ -70,6 +70,14 @@ cdef Py_ssize_t read_header(
 cdef Py_ssize_t read_body(
     Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t* owed) noexcept
 
+cdef int check_table(
+    u64[::1] table, Py_ssize_t columns, Py_ssize_t capacity, Py_ssize_t rows) except -1
+
+@cython.locals(room=Py_ssize_t)
+cdef int check_slices(
+    u64[::1] table, Py_ssize_t first, Py_ssize_t last, Py_ssize_t starts_at,
+    Py_ssize_t stops_at) except -1
+
 cpdef bytearray blank(Py_ssize_t numbers)
 
 @cython.locals(raw=Source, owed="Py_ssize_t[512]", fields="unsigned long long[15]", end=Py_ssize_t,
@@ -120,11 +128,6 @@ cpdef encode_run(
 cpdef bint put_fixheader(
     u64 kind, u64 stored, u64 unsynced, u64 crc, bytearray out) except? -1
 
-@cython.locals(size=Py_ssize_t, at=Py_ssize_t, start=Py_ssize_t)
-cpdef bint has_zeros(const unsigned char[::1] data, Py_ssize_t count) except? -1
-
-cpdef list running(object find, u64 crc, u64 inverted, object parts, Py_ssize_t zeros)
-
 @cython.locals(total=Py_ssize_t, row=Py_ssize_t, start=u64, stop=u64)
 cpdef Py_ssize_t slices(
     u64[::1] table, Py_ssize_t first, Py_ssize_t last, Py_ssize_t starts_at, Py_ssize_t stops_at,
@@ -132,7 +135,7 @@ cpdef Py_ssize_t slices(
 
 @cython.locals(raw=Source, to=Target, fields="unsigned long long[15]",
                field=Py_ssize_t, at=Py_ssize_t, row=Py_ssize_t, replica_id=u64, lsn=u64,
-               start=Py_ssize_t, stop=Py_ssize_t, room=Py_ssize_t)
+               start=u64, stop=u64, size=u64, length=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t packets(
     bytes data, u64[::1] table, Py_ssize_t capacity, Py_ssize_t first, Py_ssize_t last,
     u64[::1] after, u64[::1] upto, u64 sync, bytearray out) except? -2

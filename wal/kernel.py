@@ -28,18 +28,18 @@ index_id        body key 11; 0 where absent
 ==============  ================================================================================
 
 A key that stands twice counts as its last one does. What is accepted is what `wal.xrow.decode_row`
-and `decode_body` accept. Nothing here raises, recurses or believes a length: every read and write
-is checked against the ends of its buffer first, since the compiled one would not notice.
+and `decode_body` accept. Nothing here recurses or believes a length: every read and write is
+checked against the ends of its buffer first, since the compiled one would not notice. A table of
+the caller's own that is too short is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
 
     Buffer = bytes | bytearray | memoryview
     Table = array[int] | memoryview
@@ -205,7 +205,7 @@ def skip(data: bytes, at: int) -> int:
     """Where the MsgPack value at `at` ends; -1 as `skip_value`."""
     raw = data
     owed = [0] * 512
-    return skip_value(raw, at, len(data), owed, 0)
+    return skip_value(raw, at, len(data), owed, 0) if at >= 0 else -1
 
 
 def read_header(data: bytes, at: int, end: int, fields: list[int], owed: list[int]) -> int:
@@ -296,6 +296,19 @@ def read_body(data: bytes, at: int, end: int, fields: list[int], owed: list[int]
     return at
 
 
+def check_table(table: Table, columns: int, capacity: int, rows: int) -> None:
+    """See that a table has `columns` columns, and room for `rows` rows in each."""
+    if rows < 0 or rows > capacity or capacity > len(table) // columns:
+        raise IndexError("a table of rows is too short")
+
+
+def check_slices(table: Table, first: int, last: int, starts_at: int, stops_at: int) -> None:
+    """See that a table has the bounds of slices first … last - 1."""
+    room = len(table) - last
+    if first < 0 or starts_at < 0 or stops_at < 0 or starts_at > room or stops_at > room:
+        raise IndexError("a table of slices is too short")
+
+
 def blank(numbers: int) -> bytearray:
     """Room for so many numbers, with whatever is in it."""
     out: bytearray = fresh(numbers * 8)  # type: ignore[name-defined]  # noqa: F821
@@ -309,6 +322,7 @@ def scan(data: bytes, table: Table, capacity: int) -> int:
     `data`, before a row that is malformed, or when capacity - 1 rows are in; the entry of
     `row_offset` that comes after the last row tells where it stopped.
     """
+    check_table(table, 15, capacity, 0)
     raw = data
     owed = [0] * 512
     fields = [0] * 15
@@ -336,6 +350,9 @@ def transactions(table: Table, capacity: int, count: int, ends: Table) -> int:
     `ends`: room for `count` numbers. Returns -1 - r where row r belongs to another transaction
     than the unfinished one before it, or where r is `count` and the last one is not finished.
     """
+    check_table(table, FLAGS + 1, capacity, count)
+    if len(ends) < count:
+        raise IndexError("no room for the ends of transactions")
     tsns = 5 * capacity
     flags = 6 * capacity
     found = 0
@@ -474,6 +491,8 @@ def encode(
     `source` from table[starts_at + i] to table[stops_at + i]; a NOP has none. Returns -1 - i
     where these do not lie in `source`, or row i does not fit.
     """
+    check_table(table, FLAGS + 1, count, 0)
+    check_slices(table, 0, count, starts_at, stops_at)
     to, body, front = out, source, prefix
     fields = [0] * 15
     size = len(source)
@@ -602,46 +621,12 @@ def put_fixheader(kind: int, stored: int, unsynced: int, crc: int, out: bytearra
     return True
 
 
-def has_zeros(data: bytes | bytearray | memoryview, count: int) -> bool:
-    """Whether `count` (at least 1) zeros stand one behind the other.
-
-    So many hold one of any places that are `count` apart: only these are looked at first.
-    """
-    size = len(data)
-    at = count - 1
-    while at < size:
-        if data[at] == 0:
-            start = at
-            while start > 0 and data[start - 1] == 0:
-                start -= 1
-            at += 1
-            while at < size and data[at] == 0:
-                at += 1
-            if at - start >= count:
-                return True
-        at += count
-    return False
-
-
-def running(
-    find: Any, crc: int, inverted: int, parts: Sequence[Buffer], zeros: int
-) -> list[int] | None:
-    """What `find` gives for each part and what it gave for the one before, first `crc`; each with
-    the bits of `inverted` changed. None where a part has `zeros` zeros one behind the other."""
-    found: list[int] = []
-    for part in parts:
-        if len(part) >= zeros and has_zeros(part, zeros):
-            return None
-        crc = find(part, crc)
-        found.append(crc ^ inverted)
-    return found
-
-
 def slices(table: Table, first: int, last: int, starts_at: int, stops_at: int, limit: int) -> int:
     """How many bytes the slices of rows first … last - 1 have; -1 - i where one is not valid.
 
     Slice i goes from table[starts_at + i] to table[stops_at + i], both at most `limit`.
     """
+    check_slices(table, first, last, starts_at, stops_at)
     total = 0
     for row in range(first, last):
         start = table[starts_at + row]
@@ -671,7 +656,11 @@ def packets(
     `after`, `upto`: `REPLICAS` numbers. Returns -1 - i where row i does not fit, or has a replica
     id or a header that no vclock or packet can hold.
     """
+    check_table(table, ROW_OFFSET + 1, capacity, last + 1)
+    if first < 0 or len(after) < REPLICAS or len(upto) < REPLICAS:
+        raise IndexError("a table of lsns is too short")
     raw, to = data, out
+    size = len(data)
     room = len(out) - PACKET_BYTES - HEADER_BYTES
     fields = [0] * 15
     at = 0
@@ -684,7 +673,10 @@ def packets(
             continue
         start = table[ROW_OFFSET * capacity + row]
         stop = table[ROW_OFFSET * capacity + row + 1]
-        if stop - start > room - at:
+        if start > stop or stop > size:
+            return -1 - row
+        length = stop - start
+        if length > room - at:
             return -1 - row
         fields[GROUP_ID] = table[GROUP_ID * capacity + row]
         if fields[GROUP_ID] == LOCAL:
@@ -713,7 +705,7 @@ def put_packet(
     else:
         if sync:
             body = map_end(data, start, stop)
-            items = map_count(data, start, body) + 1
+            items = map_count(data, start, body) + 1 if body >= 0 else 0x10000
             start = body
             if items > 0xFFFF:
                 return -1
@@ -740,6 +732,7 @@ def walk(data: bytes, table: Table, capacity: int) -> int:
     before the end of `data`, before what is not a header as Tarantool writes it, or when
     capacity - 1 are in. The payload of the last one may pass the end of `data`.
     """
+    check_table(table, 4, capacity, 1)
     raw = data
     end = len(data)
     at = 0
@@ -782,6 +775,9 @@ def highest_lsns(table: Table, capacity: int, count: int, lsns: Table) -> int:
     Returns the first row whose lsn is not above what `lsns` had of its replica id by then, `count`
     if there is none; -1 - row where a replica id is over 31.
     """
+    check_table(table, LSN + 1, capacity, count)
+    if len(lsns) < REPLICAS:
+        raise IndexError("a table of lsns is too short")
     odd = count
     for row in range(count):
         replica_id = table[capacity + row]

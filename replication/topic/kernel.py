@@ -70,6 +70,8 @@ def frames(view: memoryview, position: int, limit: int, out: list[Any]) -> int:
     `limit` bytes ends them. Returns where the rest begins."""
     source = view
     end = len(source)
+    if position < 0:
+        raise IndexError("frames: a place before the bytes")
     while end - position >= 5:
         size = fixed(source, position + 1, 4)
         start = position + 5
@@ -90,6 +92,8 @@ def alone(
     views of their frame; `make`: `Append`, `head`: `BundleHead`, both tuples with names.
     """
     end = len(found)
+    if at < 0:
+        raise IndexError("alone: a place before the frames")
     while at < end:
         kind, payload = found[at]
         made = append_of(payload, payload, kind, viewed, head)
@@ -136,6 +140,8 @@ def spans(appends: list[Any]) -> list[int]:
     ends = []
     at = 1
     count = len(appends)
+    if count == 0:
+        raise IndexError("spans: there are no bundles")
     # To unpack a tuple that has names costs less than to take two of its items.
     _, _, topic, partition, _, _, _, _ = appends[0]
     while at < count:
@@ -160,6 +166,8 @@ def size_of(appends: list[Any]) -> int:
 def published(appends: list[Any], results: list[Any]) -> bytes:
     """The answers to publishes of one bundle each, one behind the other."""
     count = len(appends)
+    if len(results) < count:
+        raise IndexError("published: there are fewer results than bundles")
     out = bytearray(10 * count)
     index = 0
     while index < count:
@@ -197,6 +205,8 @@ def place(
     `make`: `LargeTuple`, of which one per bundle goes into `tuples`; `outcome`: `Outcome`, of which
     one goes into `outcomes`, with result `stored`.
     """
+    if at < 0 or end > len(appends):
+        raise IndexError("place: a place that is not among the bundles")
     while at < end:
         _, _, _, partition, bundle, head, time, wanted = appends[at]
         _, messages, is_sparse, from_number, to_number, _ = head
@@ -429,6 +439,8 @@ def walk(
     to check only. Returns (0 or a reason, byte where it stopped, time of the first message).
     """
     end = len(source)
+    if position < 0:
+        raise IndexError("walk: a place before the bytes")
     number = first
     time = 0
     first_time = 0

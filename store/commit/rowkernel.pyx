@@ -98,6 +98,8 @@ def encode_transaction(
     cdef Room out = Room()
     if not count or len(local) != count or len(bodies) != count:
         raise ValueError("each row has a kind, a space and a body")
+    if replica_id >= <u64>len(lsns):
+        raise ValueError("each component of the vclock has a last lsn")
     fields[4] = timestamp_bits
     first = lsns[0 if all(local) else replica_id] + 1
     for i in range(count):
@@ -165,7 +167,7 @@ def apply_rows(
     cdef Space space = None
     cdef bint is_known = False
     cdef int how
-    if not 0 <= row <= last <= capacity or len(table) < (rows.INDEX_ID + 1) * capacity:
+    if not 0 <= row <= last <= capacity or len(table) // (rows.INDEX_ID + 1) < capacity:
         raise ValueError("these rows are not in the table")
     memset(column, 0, sizeof(column))
     while row < last:

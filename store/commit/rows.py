@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from logweir.limits import BLOCK_LARGE_BYTES, BLOCK_TARGET_BYTES
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.synchro import encode_decision
-from logweir.store.schema import kernel
+from logweir.store.schema import largekernel
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.block import Pieces
@@ -218,7 +218,7 @@ def _large_blocks(
     prefix: bytes,
     is_local: bool,
 ) -> list[Pieces]:
-    """The rows of INSERTs of large tuples, a transaction each, as `kernel.lay` puts them into
+    """The rows of INSERTs of large tuples, a transaction each, as `largekernel.lay` puts them into
     blocks."""
     heads: list[bytearray] = []
     left = len(tuples)
@@ -243,7 +243,7 @@ def _large_blocks(
     at = 0
     while at < len(tuples):
         parts: list[bytes | bytearray | memoryview] = []
-        at, size = kernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
+        at, size = largekernel.lay(heads, tuples, at, BLOCK_LARGE_BYTES, parts)
         blocks.append(Pieces(parts, size))
     return blocks
 

@@ -37,16 +37,17 @@ cdef bint has_value(
 ) noexcept:
     """Whether a field of a stored tuple, counted from 0, is that unsigned integer."""
     cdef u64 count, number
-    cdef Py_ssize_t at = items_from(data, size, &count)
+    cdef Py_ssize_t at = items_from(data, size, &count), stop
     if at < 0 or field >= count:
         return False
     for number in range(field):
         at = after(data, at, size, owed)
         if at < 0:
             return False
-    if at >= size or keys.KINDS[data[at]] != UINT:
+    stop = after(data, at, size, owed)
+    if stop < 0 or keys.KINDS[data[at]] != UINT:
         return False
-    return rows.uint(data, at, after(data, at, size, owed)) == value
+    return rows.uint(data, at, stop) == value
 
 
 cdef int check_columns(u64 size, const u64[::1] columns, list spaces) except -1:

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Final, TypeAlias
 
 from logweir.errors import RequestError
-from logweir.store.schema import kernel
+from logweir.store.schema import kernel, largekernel
 from logweir.store.schema.definition import IndexDef, PartDef, SpaceDef
 from logweir.store.schema.fieldtype import EXT_MASKS, PLAIN_MASKS, MpType
 from logweir.store.schema.format import HEADER_BYTES, TupleFormat
@@ -228,7 +228,7 @@ class KeyPlan:
         if self._last_part >= last_field:
             return None
         checked: list[bytes] = []
-        kernel.heads(tuples, self._limit_bytes, checked)
+        largekernel.heads(tuples, self._limit_bytes, checked)
         bounds = array("Q", accumulate(map(len, checked), initial=0))
         return self.keys(b"".join(checked), bounds)
 

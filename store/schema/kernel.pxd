@@ -30,8 +30,12 @@ cdef Py_ssize_t check(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t end, u64[::1] plan, Py_ssize_t* places,
     Py_ssize_t* owed) noexcept
 
+@cython.locals(room=Py_ssize_t, first=Py_ssize_t, most=u64, k=Py_ssize_t, i=Py_ssize_t, field=u64,
+               count=u64)
+cdef u64 alike(u64[::1] plan) except 0
+
 @cython.locals(raw="const unsigned char*", to="unsigned char*", places="Py_ssize_t[64]",
-               owed="Py_ssize_t[512]", size=u64, room=u64, parts=Py_ssize_t,
+               owed="Py_ssize_t[512]", size=u64, room=u64, parts=Py_ssize_t, most=u64,
                at=u64, end=u64, used=Py_ssize_t, found=Py_ssize_t, stop=Py_ssize_t)
 cpdef Py_ssize_t keys(
     bytes data, u64[::1] offsets, Py_ssize_t row, Py_ssize_t count, u64[::1] plan, bytearray out,
@@ -65,27 +69,13 @@ cdef Py_ssize_t put_float(u64 bits, unsigned char* out, Py_ssize_t used) noexcep
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_u64(u64 value, unsigned char* out, Py_ssize_t used) noexcept
 
-@cython.locals(first=Py_ssize_t, size=Py_ssize_t, width=Py_ssize_t)
+@cython.locals(first=Py_ssize_t, size=Py_ssize_t, width=Py_ssize_t, i=Py_ssize_t,
+               byte="unsigned char")
 cdef Py_ssize_t put_bytes(
     const unsigned char* data, Py_ssize_t at, unsigned char* out, Py_ssize_t used) noexcept
 
-@cython.locals(i=Py_ssize_t, byte="unsigned char")
-cdef Py_ssize_t put_raw(
-    const unsigned char* data, Py_ssize_t at, Py_ssize_t size, unsigned char* out,
-    Py_ssize_t used) noexcept
-
 @cython.locals(row=Py_ssize_t, start=u64, end=u64, size=u64, raw="const char*", found=list)
 cpdef list parts(bytes packed, u64[::1] bounds)
-
-@cython.locals(total=Py_ssize_t, length=Py_ssize_t, size=Py_ssize_t, cut=Py_ssize_t, head=bytes)
-cpdef Py_ssize_t heads(object tuples, Py_ssize_t limit, list out) except -1
-
-@cython.locals(size=Py_ssize_t, count=Py_ssize_t)
-cpdef tuple lay(list row_heads, object tuples, Py_ssize_t at, Py_ssize_t target, list out)
-
-@cython.locals(row=Py_ssize_t, count=Py_ssize_t, size=u64, out=bytearray, to="unsigned char*",
-               before=u64, behind=u64)
-cpdef list references(u64 first, u64 file, u64 offset, object parts, object checksums)
 
 @cython.locals(raw="unsigned char*", room=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
 cpdef Py_ssize_t pack_rows(

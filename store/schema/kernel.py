@@ -25,7 +25,8 @@ at            holds
 ============  ====================================================================================
 
 Nothing here recurses or believes a length: every read and write is checked against the
-ends of its buffer first, since the compiled one would not notice.
+ends of its buffer first, since the compiled one would not notice. A table of the caller's own that
+is too short, or whose numbers contradict one another, is an `IndexError`.
 """
 
 from __future__ import annotations
@@ -36,11 +37,9 @@ import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
 
     Table = array[int] | memoryview
     Floats = array[float]
-    Buffer = bytes | bytearray | memoryview
 
 # How a loop over tuples ended.
 DONE = 0
@@ -116,6 +115,8 @@ def split(data: bytes, at: int, end: int, offsets: Table) -> int:
     least one value. It stops when that is full, or before a value that is cut, malformed or too
     deep: where it stopped is the last number written.
     """
+    if not len(offsets) or at < 0 or end > len(data):
+        raise IndexError("split: values that are not in the buffer, or no room for their places")
     raw = data
     owed = [0] * 512
     count = 0
@@ -180,6 +181,26 @@ def check(data: bytes, at: int, end: int, plan: Table, places: list[int], owed: 
     return count if at == end else -1
 
 
+def alike(plan: Table) -> int:
+    """How many parts of an index at most are of one field: one with a collation may have the same
+    field as one of the primary index. Raises IndexError for a plan that contradicts itself."""
+    room = len(plan) - PLAN_FIELDS
+    if room < 0 or plan[1] > room // 2 or plan[3] > room // 2 - plan[1]:
+        raise IndexError("a plan is too short")
+    first = PLAN_FIELDS + 2 * plan[1]
+    most = 1
+    for k in range(plan[3]):
+        field = plan[first + 2 * k]
+        if field >= _PLACES:
+            raise IndexError("a plan looks too far into tuples")
+        count = 1
+        for i in range(k):
+            if plan[first + 2 * i] == field:
+                count += 1
+        most = max(most, count)
+    return most
+
+
 def keys(
     data: bytes, offsets: Table, row: int, count: int, plan: Table, out: bytearray, ends: Table
 ) -> int:
@@ -197,14 +218,17 @@ def keys(
     owed = [0] * 512
     size = len(data)
     room = len(out)
+    most = alike(plan)
     parts = plan[3]
+    if row < 0 or count >= len(offsets) or count >= len(ends):
+        raise IndexError("keys: a table is too short")
     while row < count:
         at = offsets[row]
         end = offsets[row + 1]
         used = ends[row]
         if end > size or at > end:
             return 4 * row + BAD
-        if used > room or 2 * (end - at) + PART_BYTES * parts > room - used:
+        if used > room or 2 * (end - at) * most + PART_BYTES * parts > room - used:
             return 4 * row + NO_ROOM
         found = check(raw, at, end, plan, places, owed)
         if found < 0:
@@ -363,11 +387,6 @@ def put_bytes(data: bytes, at: int, out: bytearray, used: int) -> int:
         width = 1 << (first - 0xC4 if first < 0xD9 else first - 0xD9)
         size = rows.load(data, at + 1, width)
         at += 1 + width
-    return put_raw(data, at, size, out, used)
-
-
-def put_raw(data: bytes, at: int, size: int, out: bytearray, used: int) -> int:
-    """`size` bytes from `at` on, in that form. Returns where they end."""
     for i in range(size):
         byte = data[at + i]
         out[used] = byte
@@ -385,6 +404,8 @@ def parts(packed: bytes, bounds: Table) -> list[bytes]:
     found: list[bytes] = []
     raw = packed
     size = len(packed)
+    if not len(bounds):
+        raise IndexError("there are no boundaries")
     start = bounds[0]
     for row in range(len(bounds) - 1):
         end = bounds[row + 1]
@@ -392,73 +413,6 @@ def parts(packed: bytes, bounds: Table) -> list[bytes]:
             raise IndexError("a boundary is not in its buffer")
         found.append(raw[start:end])
         start = end
-    return found
-
-
-def heads(tuples: Sequence[tuple[bytes, Buffer]], limit: int, out: list[bytes]) -> int:
-    """Put each of `tuples` into `out` with no bytes in its last field, a bin: `LargeTuple`s, whose
-    head ends with the header of that field. One of more than `limit` bytes stays whole. Returns the
-    bytes of all."""
-    total = 0
-    for head, payload in tuples:
-        length = len(payload)
-        size = len(head) + length
-        total += size
-        if size > limit:
-            out.append(b"".join((head, payload)))
-        else:
-            cut = 2 if length < 0x100 else 3 if length < 0x10000 else 5
-            out.append(head[: len(head) - cut] + b"\xc4\0")
-    return total
-
-
-def lay(
-    row_heads: list[bytearray],
-    tuples: Sequence[tuple[bytes, Buffer]],
-    at: int,
-    target: int,
-    out: list[Buffer],
-) -> tuple[int, int]:
-    """Put the rows from number `at` on into `out`, three parts each: what stands before its tuple,
-    and the two of that. They end with the row that makes them `target` bytes. Returns where the
-    next ones begin, and the bytes of these."""
-    size = 0
-    count = len(tuples)
-    while at < count and size < target:
-        row_head = row_heads[at]
-        head, payload = tuples[at]
-        out.append(row_head)
-        out.append(head)
-        out.append(payload)
-        size += len(row_head) + len(head) + len(payload)
-        at += 1
-    return at, size
-
-
-def references(
-    first: int, file: int, offset: int, parts: Sequence[Buffer], checksums: Sequence[int]
-) -> list[bytes]:
-    """The reference (see `store.state.references`; `first`: its first byte) to each tuple of parts
-    as `lay` puts them, which stand in `file` from byte `offset` on. `checksums`: up to the end of
-    each part."""
-    found: list[bytes] = []
-    row = 0
-    count = len(parts)
-    while row + 2 < count:
-        offset += len(parts[row])
-        size = len(parts[row + 1]) + len(parts[row + 2])
-        out = bytearray(33)
-        to = out
-        to[0] = first
-        put_u64(file, to, 1)
-        put_u64(offset, to, 9)
-        put_u64(size, to, 17)
-        before = checksums[row]
-        behind = checksums[row + 2]
-        put_u64(before << 32 | behind, to, 25)
-        found.append(bytes(out))
-        offset += size
-        row += 3
     return found
 
 
@@ -472,13 +426,15 @@ def pack_rows(
     times the row reached, and how it ended: `DONE`, `NO_ROOM`, or `ODD` at a row that holds other
     things than None, booleans, integers of 64 bits with a sign, floats, texts and bytes.
     """
+    if row < 0 or not len(box) or len(image) < 8:
+        raise IndexError("pack_rows: a table is too short")
     raw = out
     room = len(out)
     count = min(len(tuples), len(ends) - 1)
     while row < count:
         at = ends[row]
         try:
-            at = pack_row(tuples[row], raw, at, room, box, image) if at <= room else -1
+            at = pack_row(tuples[row], raw, at, room, box, image) if 0 <= at <= room else -1
         except (OverflowError, UnicodeEncodeError):
             return 4 * row + ODD
         if at < 0:
@@ -585,7 +541,7 @@ def join_bounds(bounds: Table, out: Table, at: int) -> int:
     """Write boundaries of items behind those of others, whose last is out[at], as if the items
     followed theirs. Returns where the last was written; -1 where `out` is too short."""
     count = len(bounds) - 1
-    if at < 0 or count < 0 or at + count >= len(out):
+    if at < 0 or count < 0 or count >= len(out) - at:
         return -1
     more = out[at] - bounds[0] if out[at] >= bounds[0] else 0
     less = bounds[0] - out[at] if bounds[0] > out[at] else 0

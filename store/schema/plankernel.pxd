@@ -23,6 +23,7 @@ cdef struct Index:
     Py_ssize_t wanted  # an entry has so many, and all where one of these is nil
     Py_ssize_t used
     Py_ssize_t first  # of its parts among all
+    Py_ssize_t alike  # so many of them at most are of one field
 
 cdef class Plan:
     cdef readonly u64 space_id

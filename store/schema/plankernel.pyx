@@ -78,7 +78,7 @@ cdef class Plan:
 
     def read_indexes(self, const u64[::1] numbers):
         """Take the indexes as `Plan` tells."""
-        cdef Py_ssize_t at = 0, part = 0, count = len(numbers), k
+        cdef Py_ssize_t at = 0, part = 0, count = len(numbers), k, other, alike
         cdef Index* index
         if self.indexes != NULL:
             raise ValueError("a plan is made once")
@@ -96,8 +96,9 @@ cdef class Plan:
             index.used = numbers[at + 5]
             index.first = part
             at += INDEX_HEAD
-            if index.used > (count - at) // PART_NUMBERS or index.own > index.used:
+            if index.used > (count - at) // PART_NUMBERS or not 0 <= index.own <= index.used:
                 raise ValueError("an index ends too early")
+            index.alike = 1
             for k in range(index.used):
                 self.parts[part].field = numbers[at]
                 self.parts[part].type = numbers[at + 1]
@@ -106,6 +107,10 @@ cdef class Plan:
                 self.parts[part].is_nullable = numbers[at + 4] != 0
                 if numbers[at] >= PLACES:
                     raise ValueError("an index looks too far into tuples")
+                alike = 0
+                for other in range(index.first, part + 1):
+                    alike += self.parts[other].field == numbers[at]
+                index.alike = max(index.alike, alike)
                 self.reach = max(self.reach, <Py_ssize_t>numbers[at] + 1)
                 part += 1
                 at += PART_NUMBERS
@@ -221,7 +226,7 @@ cdef class Plan:
         cdef Index* index = &self.indexes[number]
         cdef Part* part = &self.parts[index.first]
         cdef Py_ssize_t wanted = index.wanted, k, at, used
-        out.need(2 * size + PART_ROOM * index.used)
+        out.need(2 * size * index.alike + PART_ROOM * index.used)
         used = out.size
         for k in range(index.used):
             if k == wanted:

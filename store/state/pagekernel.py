@@ -178,6 +178,10 @@ def tree(
     `told`: pages of all trees so far; then, where something is wrong, the page and a size.
     `subtrees`: see `leaf`.
     """
+    if page_bytes < _HEAD or pages > len(data) // page_bytes or not 1 <= depth <= 32:
+        raise IndexError("tree: pages that are not in the file")
+    if len(told) < 3:
+        raise IndexError("tree: no room for what is wrong")
     path = [0] * 32
     places = [0] * 32
     counts = [0] * 32

@@ -36,7 +36,7 @@ from typing import Final
 
 from logweir.errors import CorruptBlock, WalError
 from logweir.limits import LOG_FILES_OPEN, STATE_KEY_BYTES
-from logweir.store.schema import kernel
+from logweir.store.schema import largekernel
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
@@ -62,11 +62,11 @@ _UNWRITTEN: Final = 2**64 - 1
 
 
 def references(rows: Pieces) -> list[bytes] | None:
-    """The references to the tuples of `rows`, as `kernel.lay` puts them; None where they are not
-    written as they are, or not yet."""
+    """The references to the tuples of `rows`, as `largekernel.lay` puts them; None where they are
+    not written as they are, or not yet."""
     if rows.file is None:
         return None
-    return kernel.references(REFERENCE, rows.file, rows.offset, rows.parts, rows.checksums)
+    return largekernel.references(REFERENCE, rows.file, rows.offset, rows.parts, rows.checksums)
 
 
 def values_of(tuples: Sequence[LargeTuple], blocks: Sequence[Pieces]) -> list[bytes]:

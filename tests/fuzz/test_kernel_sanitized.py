@@ -61,11 +61,16 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     """The folder of the kernel as an extension `sanitized`, and the environment it runs in."""
     made = environment()
     folder = tmp_path_factory.mktemp("sanitized")
-    for ending in ("py", "pxd"):
-        shutil.copyfile(ROOT / "wal" / f"kernel.{ending}", folder / f"sanitized.{ending}")
-    translate(folder, "sanitized.py")
-    compile_extension(folder / "sanitized.c")
+    _build(folder, "sanitized", (ROOT / "wal" / "kernel.py").read_text())
     return folder, made
+
+
+def _build(folder: Path, name: str, text: str) -> None:
+    """Make an extension of the kernel's text."""
+    (folder / f"{name}.py").write_text(text)
+    shutil.copyfile(ROOT / "wal" / "kernel.pxd", folder / f"{name}.pxd")
+    translate(folder, f"{name}.py")
+    compile_extension(folder / f"{name}.c")
 
 
 def _run(
@@ -91,14 +96,18 @@ def test_hostile_blocks_stay_in_their_buffers(sanitized: tuple[Path, dict[str, s
 
 @pytest.mark.slow
 def test_the_sanitizer_sees_what_it_should(sanitized: tuple[Path, dict[str, str]]) -> None:
-    """A table that is shorter than its capacity says is caught, so that the test above can fail."""
+    """A table that is shorter than its capacity says is caught where the kernel does not look, so
+    that the test above can fail."""
+    text, check = (ROOT / "wal" / "kernel.py").read_text(), "FLAGS + 1, capacity, count)"
+    assert text.count(check) == 1
+    _build(sanitized[0], "unchecked", text.replace(check, "1, 0, 0)"))
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import sanitized
+import unchecked
 from array import array
 table = array("Q", [0]) * 12  # the flags of the first of 2 rows would come next
-sanitized.transactions(table, 2, 1, array("Q", bytes(400)))
+unchecked.transactions(table, 2, 1, array("Q", bytes(400)))
 """
     run = _run(sanitized, code)
     assert run.returncode != 0

@@ -1,15 +1,15 @@
 """Kernels of memcached, TAP and Greenstack are handed tables that are too short: they say so, or
-stop, and write nothing behind them; compiled and as plain Python."""
+stop, and write nothing behind them; compiled and as plain Python. So they do in every room for
+their bytes, from none to enough."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from array import array
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from support.canary import Room, Table, every_room, short
 
 from interop.gsraw import mutation
 from interop.kvclient import store
@@ -40,39 +40,14 @@ if ANY_COMPILED:
 REQUESTS = b"".join(encode_request(store(b"k%d" % n, b"v" * n)) for n in range(20))
 REQUESTS += encode_request(Packet(Opcode.DELETE, b"k1"))
 FRAMES = b"".join(encode_frame(mutation(b"k%d" % n, b"v" * n, opaque=n)) for n in range(20))
+ONES = 2**64 - 1
 TUPLES = [pack_item(Item(b"k%d" % n, 0, b"v" * n, cas=n + 1)) for n in range(20)]
-CANARY = 0x5A5A5A5A5A5A5A5A
-Make = Callable[[int], Any]
-
-
-class Table:
-    """So many numbers, with some behind them that nobody may touch."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._all = array("Q", [*numbers, *[CANARY] * 64])
-        self.size = len(numbers)
-        self.view = memoryview(self._all)[: self.size]
-
-    def check(self) -> None:
-        """Nothing was written behind it."""
-        assert set(self._all[self.size :]) == {CANARY}
-
-
-def short(call: Callable[[Any], int], numbers: Sequence[int], least: int) -> None:
-    """`call` with fewer than `least` numbers is an error, and with so many it is none."""
-    for size in range(least):
-        table = Table(numbers[:size])
-        with pytest.raises(IndexError):
-            call(table.view)
-        table.check()
-    table = Table(numbers[:least])
-    call(table.view)
-    table.check()
 
 
 @pytest.mark.parametrize("kernel", TAP)
 def test_take_run_wants_room_for_what_it_finds(kernel: Any) -> None:
     """Two numbers."""
+    assert kernel.take_run(REQUESTS, 0, 100, 1000, array("Q", [0] * 2)) == 21
     short(lambda found: kernel.take_run(REQUESTS, 0, 100, 1000, found), [0] * 2, 2)
 
 
@@ -83,12 +58,12 @@ COUNT = 22  # statements: a DELETE is two
 class Running:
     """A kernel on `data`, whose tables can be made too short one by one."""
 
-    def __init__(self, kernel: Any, data: bytes = REQUESTS) -> None:
+    def __init__(self, kernel: Any, data: bytes = REQUESTS, out: bytearray | None = None) -> None:
         self.kernel = kernel
         self.data = data
         self.numbers: Any = array("Q", (0, 0, 0, 1000))
         self.states = bytearray(STATES)
-        self.out = bytearray(8192)
+        self.out = bytearray(8192) if out is None else out
         self.columns: Any = array("Q", [0] * (COUNT * kernel.WIDTH))
         self.results: Any = array("Q", [0] * (COUNT * kernel.RESULTS))
 
@@ -105,6 +80,12 @@ class Running:
             *(self.data, len(self.data), self.numbers, self.results, b"", self.out)
         )
         return made
+
+    def told(self, call: str) -> bytes | None:
+        """What it writes; None where there is no room for that."""
+        how: int = getattr(self, call)()
+        assert how in (self.kernel.DONE, self.kernel.NO_ROOM)
+        return bytes(self.out[: self.numbers[self.kernel.USED]]) if not how else None
 
 
 GETS = b"".join(encode_request(Packet(Opcode.GET, b"k%d" % n)) for n in range(20))
@@ -141,11 +122,12 @@ def test_statements_stop_where_there_is_no_room(kernel: Any) -> None:
         assert one.statements() == kernel.NO_ROOM
         assert one.numbers[kernel.COUNT] * kernel.WIDTH <= size
         table.check()
-    for size in range(0, whole.numbers[kernel.USED], 13):
+    every_room(lambda out: Running(kernel, out=out).told("statements"), 4000)
+    for count in (ONES, 2**63, 2**62, (2**64 // kernel.WIDTH) + 1):
         one = Running(kernel)
-        one.out = bytearray(size)
-        assert one.statements() == kernel.NO_ROOM
-        assert one.numbers[kernel.USED] <= size
+        one.numbers[kernel.COUNT] = count
+        with pytest.raises(IndexError, match="statements"):
+            one.statements()
 
 
 @pytest.mark.parametrize("kernel", TAP)
@@ -156,9 +138,11 @@ def test_answers_stop_where_results_or_room_end(kernel: Any) -> None:
         one.results = one.results[: count * kernel.RESULTS + 9]
         assert one.answers() == kernel.DONE
         assert one.numbers[kernel.COUNT] <= count
+    every_room(lambda out: Running(kernel, out=out).told("answers"), 1500)
     one = Running(kernel)
-    one.out = bytearray(337)
-    assert one.answers() == kernel.NO_ROOM
+    one.numbers[kernel.COUNT] = 2**63 - 1
+    assert one.answers() == kernel.DONE
+    assert one.numbers[kernel.USED] == 0
     one = Running(kernel, GETS)
     one.results[4:6] = array("Q", (0, 1))
     with pytest.raises(IndexError):
@@ -199,6 +183,13 @@ def test_mutations_stop_where_there_is_no_room(kernel: Any) -> None:
         table.check()
         assert call(array("Q", (0, 0, 0, 100, 1 << 40)), bytearray(size), table.view) == 0
 
+    def told(out: bytearray) -> bytes | None:
+        numbers, ends = array("Q", (0, 0, 0, 100, 1 << 40)), array("Q", [0] * 40)
+        made = kernel.mutations(TUPLES, 0, wanted, 1000, 4, numbers, out, ends)
+        return bytes(out[: numbers[0]]) if made == len(TUPLES) else None
+
+    every_room(told, 2000)
+
 
 @pytest.mark.parametrize("kernel", TAP_PUSHES)
 def test_touched_wants_a_byte_of_each_vbucket(kernel: Any) -> None:
@@ -236,13 +227,15 @@ def taken(kernel: Any) -> array[int]:
 class GreenstackRunning:
     """Greenstack's kernel on a run, whose tables can be made too short one by one."""
 
-    def __init__(self, kernel: Any, lane: bytes = b"", lane_bytes: int = -1) -> None:
+    def __init__(
+        self, kernel: Any, lane: bytes = b"", lane_bytes: int = -1, out: bytearray | None = None
+    ) -> None:
         self.kernel = kernel
         self.table: Any = taken(kernel)
         self.lane = lane, lane_bytes
         self.numbers: Any = array("Q", [0] * 5)
         self.states = bytearray(STATES)
-        self.out = bytearray(8192)
+        self.out = bytearray(8192) if out is None else out
         self.columns: Any = array("Q", [0] * (20 * kernel.COLUMNS))
         self.results: Any = array("Q", [0] * (20 * kernel.RESULTS))
 
@@ -276,10 +269,11 @@ def test_every_table_of_a_run_of_mutations_has_to_be_whole(
         with pytest.raises(IndexError):
             getattr(one, call)()
         table.check()
-    one = GreenstackRunning(kernel, b"lane", 5)
-    one.states = one.states[:-1]
-    with pytest.raises(IndexError):
-        getattr(one, call)()
+    for lane_bytes in (5, -2, -(2**62)):
+        one = GreenstackRunning(kernel, b"lane", lane_bytes)
+        one.states = one.states[:-1]
+        with pytest.raises(IndexError):
+            getattr(one, call)()
 
 
 @pytest.mark.parametrize("kernel", GREENSTACK)
@@ -298,13 +292,33 @@ def test_a_run_of_mutations_stops_where_there_is_no_room(kernel: Any) -> None:
         assert one.numbers[kernel.AT] == one.numbers[kernel.LSN] == count
     for call in ("statements", "answers"):
         for lane in ((b"", -1), (b"lane", 4)):
-            whole = GreenstackRunning(kernel, *lane)
-            assert getattr(whole, call)() == kernel.DONE
-            for size in range(0, whole.numbers[kernel.USED], 13):
-                one = GreenstackRunning(kernel, *lane)
-                one.out = bytearray(size)
-                assert getattr(one, call)() == kernel.NO_ROOM
-                assert one.numbers[kernel.USED] <= size
+
+            def told(out: bytearray, call: str = call, lane: Any = lane) -> bytes | None:
+                one = GreenstackRunning(kernel, *lane, out)
+                how = getattr(one, call)()
+                assert how in (kernel.DONE, kernel.NO_ROOM)
+                return bytes(out[: one.numbers[kernel.USED]]) if how == kernel.DONE else None
+
+            every_room(told, 2500)
+
+
+@pytest.mark.parametrize("kernel", GREENSTACK)
+def test_a_run_of_mutations_believes_no_place(kernel: Any) -> None:
+    """Of a key or a value, nor how many statements there are."""
+    places = (kernel.KEY_AT, kernel.KEY_BYTES, kernel.VALUE_AT, kernel.VALUE_BYTES)
+    for place in places:
+        for wrong in (len(FRAMES) + 1, 2**63, ONES, ONES - 40):
+            room = Room(400)
+            one = GreenstackRunning(kernel, out=room.data)
+            one.table[place] = wrong
+            with pytest.raises(IndexError, match="statements"):
+                one.statements()
+            room.check()
+    for count in (ONES, 2**63, 2**62, (2**64 // kernel.COLUMNS) + 1):
+        one = GreenstackRunning(kernel)
+        one.numbers[kernel.COUNT] = count
+        with pytest.raises(IndexError, match="statements"):
+            one.statements()
 
 
 @pytest.mark.parametrize("kernel", PUSHES)
@@ -340,7 +354,11 @@ def test_documents_want_whole_tables_and_stop_where_there_is_no_room(kernel: Any
     short(lambda numbers: call(numbers, bytearray(1 << 16)), (0, 0, 1, 0), 4)
     with pytest.raises(IndexError):
         call(array("Q", (0, 0, 1, 0)), bytearray(1 << 16), wanted[:-1])
-    for size in itertools.chain(range(0, 2000, 111)):
+
+    def told(out: bytearray) -> bytes | None:
         numbers = array("Q", (0, 0, 1, 0))
-        assert call(numbers, bytearray(size)) in (kernel.ODD, kernel.STOPPED)
-        assert numbers[kernel.BYTES] <= size
+        how = call(numbers, out)
+        assert how in (kernel.DONE, kernel.ODD, kernel.STOPPED)
+        return bytes(out[: numbers[kernel.BYTES]]) if how == kernel.DONE else None
+
+    every_room(told, 5000)

@@ -6,10 +6,8 @@ import os
 import shutil
 import struct
 from array import array
-from collections.abc import Callable
 from random import Random
 from types import ModuleType
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -519,22 +517,6 @@ def test_block_headers_are_walked_as_the_codec_reads_them() -> None:
                     header = decode_fixheader(bytes(piece[at : at + 19]))
                     assert (header.stored_bytes, header.crc) == (size, crc)
                     assert header.kind == ("zstd" if packed else "plain")
-
-
-@pytest.mark.parametrize("run", [kernel, interpreted], ids=["installed", "interpreted"])
-@given(
-    pieces=st.lists(
-        st.one_of(st.integers(1, 12).map(bytes), st.binary(min_size=1, max_size=9)), max_size=8
-    ),
-    count=st.integers(1, 13),
-    view=st.sampled_from([bytes, bytearray, memoryview]),
-)
-def test_a_row_of_zeros_is_found_wherever_it_stands(
-    run: ModuleType, pieces: list[bytes], count: int, view: Callable[[bytes], Any]
-) -> None:
-    """Looking at some places only finds the same as searching."""
-    data = b"".join(pieces)
-    assert run.has_zeros(view(data), count) == (bytes(count) in data)
 
 
 UINT32 = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0x7F, 0x80, 0xFF, 0x100, 0xFFFF]))

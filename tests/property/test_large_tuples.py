@@ -4,25 +4,27 @@ follows from each, interpreted and compiled alike."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logweir.store.schema import kernel
+from logweir.store.schema import largekernel
 from logweir.store.schema.bulk import interpreted
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.references import REFERENCE
-from logweir.wal import kernel as wal_kernel
+from logweir.wal import fillerkernel
 from logweir.wal.crc32c import checksum
 from logweir.wal.mp import pack, unpack
 
 KERNELS = pytest.mark.parametrize(
-    "module", [kernel, interpreted(kernel)], ids=["compiled", "interpreted"]
+    "module", [largekernel, interpreted(largekernel)], ids=["compiled", "interpreted"]
 )
-WAL_KERNELS = pytest.mark.parametrize(
-    "module", [wal_kernel, interpreted(wal_kernel)], ids=["compiled", "interpreted"]
+FILLER_KERNELS = pytest.mark.parametrize(
+    "module", [fillerkernel, interpreted(fillerkernel)], ids=["compiled", "interpreted"]
 )
 SIZES = st.sampled_from([0, 1, 255, 256, 65_535, 65_536]) | st.integers(0, 700)
 
@@ -89,7 +91,7 @@ def test_references_say_where_each_tuple_stands(
     assert module.references(REFERENCE, file, offset, parts, sums) == expected
 
 
-@WAL_KERNELS
+@FILLER_KERNELS
 @given(
     st.lists(st.lists(st.sampled_from([b"\0", b"\0" * 7, b"x"]), max_size=9), max_size=4),
     st.integers(1, 20),
@@ -103,7 +105,7 @@ def test_zeros_are_found_in_any_part(
     assert (module.running(checksum, 0, 0, parts, count) is None) == has_zeros
 
 
-@WAL_KERNELS
+@FILLER_KERNELS
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(0, 2**32 - 1))
 def test_running_checksums_go_on_from_the_one_before(
     module: ModuleType, parts: list[bytes], crc: int
@@ -112,3 +114,19 @@ def test_running_checksums_go_on_from_the_one_before(
     expected = [checksum(b"".join(parts[: end + 1]), crc) for end in range(len(parts))]
     assert module.running(checksum, crc, 0, parts, 10) == expected
     assert module.running(checksum, crc, 5, parts, 10) == [each ^ 5 for each in expected]
+
+
+@FILLER_KERNELS
+@given(
+    pieces=st.lists(
+        st.one_of(st.integers(1, 12).map(bytes), st.binary(min_size=1, max_size=9)), max_size=8
+    ),
+    count=st.integers(1, 13),
+    view=st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_a_row_of_zeros_is_found_wherever_it_stands(
+    module: ModuleType, pieces: list[bytes], count: int, view: Callable[[bytes], Any]
+) -> None:
+    """Looking at some places only finds the same as searching."""
+    data = b"".join(pieces)
+    assert module.has_zeros(view(data), count) == (bytes(count) in data)

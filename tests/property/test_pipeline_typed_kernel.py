@@ -219,6 +219,8 @@ def test_room_of_another_size_is_refused(run: Any) -> None:
     assert run.split(data, tuples, keys, parts, 0, 1, table[:3]) == -3
     assert run.split(data, tuples, keys[:1], parts, 0, 1, table) == -3
     assert run.split(data, tuples, keys, parts, 2, 1, table) == -3
+    assert run.split(data, tuples, keys, parts, -1, 1, table) == -3
+    assert run.split(data, tuples * 2, keys * 2, parts, 0, 2**62, table) == -5  # four lines too
     assert run.split(data, array("Q", [2 << 32, 2 | 6 << 32]), keys, parts, 0, 1, table) == -2
     assert run.split(data, array("Q", [3 | 2 << 32, 0]), keys, parts, 0, 1, table) == -1
     assert run.split(data, tuples, keys, parts, 0, 1, table) == 2

@@ -97,6 +97,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "reads",
             "memtable*",
             "layers",
+            "kernel_rooms",
             "statement_kernel*",
             "statements_sanitized",
         ),
@@ -115,8 +116,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "pipelined_*",
         "realtarantool",
         "fuzz_iproto",
+        "kernel_rooms",
     ),
-    "tank": ("tank_*", "follower_contract", "fuzz_tank", "listener_rights"),
+    "tank": ("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
     "tap": (
         "tap_*",
         "follower_contract",
@@ -142,7 +144,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "fuzz_synapse",
         "listener_rights",
     ),
-    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "settled_*"),
+    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "kernel_rooms", "settled_*"),
     "tools": ("bench_*", "cli*", "docs", "house", "mutants", "tour", "spark_example"),
 }
 """Room to the names of its test files, without `test_` and `.py`."""

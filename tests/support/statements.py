@@ -297,3 +297,14 @@ class TarantoolDice(Dice):
 def _float(data: bytes) -> float:
     found: float = struct.unpack(">f" if data[0] == 0xCA else ">d", data[1:])[0]
     return found if found == found else float("inf")
+
+
+def collated_space(space_id: int) -> SpaceDef:
+    """A space whose second index has the field of the first, which orders texts otherwise: so its
+    entries have that field twice."""
+    scalar = FieldType.SCALAR
+    fields = (FieldDef("id", scalar), FieldDef("more", scalar, is_nullable=True))
+    primary = IndexDef(space_id, 0, "p", IndexType.TREE, (PartDef(0, scalar),))
+    parts = PartDef(1, scalar, is_nullable=True), PartDef(0, scalar, collation=_UNICODE)
+    other = IndexDef(space_id, 1, "o", IndexType.TREE, parts, False)
+    return SpaceDef(space_id, 1, "t", fields=fields).with_indexes((primary, other))

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("logweir.store.engine.statementkernel")
 
 from support.compiled import ALL, Compiled, columns_of
+from support.statements import collated_space
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.request import Request
@@ -293,3 +294,13 @@ def test_what_is_expected_and_not_so_undoes_its_transaction() -> None:
     assert held(compiled) == pack([1, "a", 10])
     assert [one[0] for one in compiled.execute(pair, right)] == ["done", "done"]
     assert held(compiled) == b""
+
+
+def test_an_index_with_a_field_twice_has_room_for_both() -> None:
+    """Once as a collation orders it, once as the primary index does, zeros two bytes each."""
+    compiled = make_compiled(collated_space(ID))
+    rows = [pack([bytes(3000), 1]), pack([bytes(40_000), "x"])]
+    outcomes = compiled.execute([(Request(RowType.INSERT, ID, tuple=row), True) for row in rows])
+    assert [outcome[0] for outcome in outcomes] == ["done", "done"]
+    assert compiled.select([(ID, 1, 2, ALL, 0, b"\x90")]) == [("done", 2, b"".join(rows))]
+    assert compiled.referred == 0

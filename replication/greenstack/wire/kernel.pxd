@@ -86,8 +86,8 @@ cpdef Py_ssize_t take_run(
 
 @cython.locals(raw=Source, to=Target, known=Target, end=Py_ssize_t, room=Py_ssize_t, at=Py_ssize_t,
                used=Py_ssize_t, count=Py_ssize_t, how=Py_ssize_t, row=Py_ssize_t,
-               column=Py_ssize_t, traits=u64, vbucket=Py_ssize_t, key_at=Py_ssize_t,
-               key_bytes=Py_ssize_t, value_at=Py_ssize_t, value_bytes=Py_ssize_t, operation=u64)
+               column=Py_ssize_t, traits=u64, vbucket=Py_ssize_t, key_at=u64, key_bytes=u64,
+               value_at=u64, value_bytes=u64, operation=u64)
 cpdef Py_ssize_t statements(
     bytes data, u64[::1] table, Py_ssize_t stop, Py_ssize_t most, u64[::1] numbers,
     bytearray states, bytearray out, u64[::1] columns) except? -2

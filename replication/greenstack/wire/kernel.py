@@ -402,7 +402,7 @@ def statements(
     at = numbers[_AT]
     used = numbers[_USED]
     count = numbers[_COUNT]
-    if at < 0 or used < 0 or count < 0 or used > room or at > stop:
+    if at < 0 or used < 0 or used > room or at > stop or count < 0 or count > len(columns):
         raise IndexError("statements: numbers beyond their buffers")
     how = _DONE
     while at < stop and most:
@@ -500,7 +500,7 @@ def answers(
     """
     to, name, head = out, lane, HEAD
     room = len(out)
-    if len(numbers) <= _FAILED or stop > len(table) // _WIDTH or lane_bytes > len(lane):
+    if len(numbers) <= _FAILED or stop > len(table) // _WIDTH or not -1 <= lane_bytes <= len(lane):
         raise IndexError("answers: a table is too short")
     at = numbers[_AT]
     used = numbers[_USED]

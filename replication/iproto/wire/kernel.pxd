@@ -22,7 +22,7 @@ cdef bint read_request(
 cpdef Py_ssize_t frames(bytes data, Py_ssize_t at, Py_ssize_t most) except? -2
 
 @cython.locals(raw="const unsigned char*", owed="Py_ssize_t[512]",
-               fields="unsigned long long[15]", end=Py_ssize_t, count=Py_ssize_t,
+               fields="unsigned long long[15]", end=Py_ssize_t, count=Py_ssize_t, room=Py_ssize_t,
                spaces=Py_ssize_t, column=Py_ssize_t, stop=Py_ssize_t, length=u64,
                last=Py_ssize_t, place=Py_ssize_t, kind=u64, first=Py_ssize_t, ops=Py_ssize_t,
                start=u64)

@@ -14,8 +14,8 @@ tuples and operations; the schema version asked for, or none; well-formed. What 
 ends the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit
 one.
 
-Nothing here raises, recurses or believes a length: every read and write is checked against the
-ends of its buffer first, since the compiled one would not notice.
+Nothing here recurses or believes a length: every read and write is checked against the ends of its
+buffer first, since the compiled one would not notice. Nothing but `relay` raises.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def frames(data: bytes, at: int, most: int) -> int:
     raw = data
     end = len(data)
     count = 0
-    while count < most:
+    while at >= 0 and count < most:
         stop = rows.uint_end(raw, at, end)
         if stop < 0:
             break
@@ -210,9 +210,10 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
     count = 0
     spaces = 0
     start = at
-    column = _RUN_HEAD + capacity
-    if len(table) < column + _WIDTH * capacity:
+    room = len(table) - _RUN_HEAD
+    if at < 0 or room < 0 or capacity > room // (_WIDTH + 1):
         return 0
+    column = _RUN_HEAD + capacity
     table[_RUN_STOP] = at
     while count < capacity:
         stop = rows.uint_end(raw, at, end)
@@ -280,7 +281,9 @@ def answers(
     to = out
     at = 0
     room = len(out)
-    if last > len(syncs) or last * _WIDTH > len(columns) or last * _RESULTS > len(results):
+    if first < 0 or last > len(syncs):
+        return 0
+    if last * _WIDTH > len(columns) or last * _RESULTS > len(results):
         return 0
     for row in range(first, last):
         kind = columns[row * _WIDTH]
@@ -344,11 +347,13 @@ def relay(
 
     `rows.scan`, `rows.transactions` and `rows.highest_lsns` (of `lsns`) in the same pass. Returns
     -1, with `lsns` raised in part, where one of them or `rows.packets` refuses the block, or an lsn
-    is over 2^63-1.
+    is over 2^63-1. Raises IndexError where there is not a number of each replica id in a table.
 
     Most rows differ from the one before in lsn and tuple only. The first of such rows is the
     *model*: what has the same bytes before the tuple, but those of the lsn, reads the same.
     """
+    if at < 0 or len(after) < _REPLICAS or len(upto) < _REPLICAS or len(lsns) < _REPLICAS:
+        raise IndexError("relay: a table is too short")
     raw = data
     to = out
     owed = [0] * 512

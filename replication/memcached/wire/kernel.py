@@ -296,7 +296,9 @@ def statements(
     count = numbers[_COUNT]
     now = numbers[_NOW]
     room = len(out)
-    if at < 0 or used < 0 or count < 0 or used > room or stop > len(data):
+    if at < 0 or used < 0 or used > room or stop > len(data):
+        raise IndexError("statements: numbers beyond their buffers")
+    if count < 0 or count > len(columns):
         raise IndexError("statements: numbers beyond their buffers")
     how = _DONE
     while at < stop and most:
@@ -391,7 +393,7 @@ def answers(
             at += _HEADER + body
             continue
         wanted = 2 if kind == _DELETE else 1
-        if number + wanted > total:
+        if wanted > total - number:
             break
         row = number * _RESULTS
         status = results[row + _STATUS]

@@ -78,14 +78,15 @@ cpdef tuple scan(
     u64[::1] flows, u64[::1] tokens, u64[::1] bounds)
 
 @cython.locals(raw=Source, to=Target, count=Py_ssize_t, made=Py_ssize_t, used=Py_ssize_t,
-               row=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, token=u64)
+               row=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, token=u64, size=Py_ssize_t,
+               room=Py_ssize_t)
 cpdef tuple units(
     u64[::1] flows, u64[::1] tokens, u64[::1] bounds, Py_ssize_t rows, u64 flow, bytes source,
     u64 last, bint joins, bytearray out, u64[::1] row_bounds, u64[::1] ends, u64[::1] unit_tokens)
 
 @cython.locals(raw=Source, to=Target, name=Source, name_size=Py_ssize_t, used=Py_ssize_t,
                row=Py_ssize_t, unit=Py_ssize_t, place=u64, end=Py_ssize_t, i=Py_ssize_t,
-               at=Py_ssize_t, stop=Py_ssize_t)
+               at=Py_ssize_t, stop=Py_ssize_t, size=Py_ssize_t, room=Py_ssize_t)
 cpdef Py_ssize_t tuples(
     bytes source, u64[::1] bounds, u64[::1] ends, u64[::1] tokens, bytes label, bytearray out,
     u64[::1] tuple_bounds) except? -2

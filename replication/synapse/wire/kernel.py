@@ -10,7 +10,8 @@ more than `KEYS` keys or with equal ones, arrays of more than 65535 items, and e
 malformed. What is not odd gives the bytes that the ordinary way gives.
 
 Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice.
+buffer first, since the compiled one would not notice. A table of the caller's own that is too
+short, or whose numbers are not in its buffers, is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
@@ -481,6 +482,8 @@ def scan(
     end = len(data)
     room = len(out)
     capacity = len(flows)
+    if at < 0 or len(tokens) < capacity or len(bounds) <= capacity:
+        raise IndexError("scan: a table is too short")
     found = [0] * 1
     rows = 0
     used = 0
@@ -550,7 +553,12 @@ def units(
     many rows and units; rows behind the last unit are unfinished; (0, 0) where a token does not
     rise.
     """
+    if rows < 0 or rows > len(flows) or rows > len(tokens) or rows >= len(bounds):
+        raise IndexError("units: a table of rows is too short")
+    if rows >= len(row_bounds) or rows > len(ends) or rows > len(unit_tokens):
+        raise IndexError("units: a table of what is found is too short")
     raw, to = source, out
+    size, room = len(source), len(out)
     count = 0
     made = 0
     used = 0
@@ -560,6 +568,8 @@ def units(
             continue
         at = bounds[row]
         stop = bounds[row + 1]
+        if at < 0 or stop < at or stop > size or stop - at > room - used:
+            raise IndexError("units: a row that is not in its buffer, or has no room")
         while at < stop:
             to[used] = raw[at]
             used += 1
@@ -595,21 +605,28 @@ def tuples(
     bytes. `label`: MsgPack; `out` has room for 20 bytes and the label more per row."""
     raw, to, name = source, out, label
     name_size = len(label)
+    size, room = len(source), len(out)
     used = 0
     row = 0
+    if not len(tuple_bounds) or len(ends) < len(tokens):
+        raise IndexError("tuples: a table is too short")
     tuple_bounds[0] = 0
     for unit in range(len(tokens)):
         place = NUL
         end = ends[unit]
+        if end >= len(bounds) or end >= len(tuple_bounds):
+            raise IndexError("tuples: a table is too short")
         while row < end:
+            at = bounds[row]
+            stop = bounds[row + 1]
+            if at < 0 or stop < at or stop > size or stop - at > room - used - 20 - name_size:
+                raise IndexError("tuples: a row that is not in its buffer, or has no room")
             to[used] = 0x94
             used += 1
             for i in range(name_size):
                 to[used + i] = name[i]
             used = put_uint(tokens[unit], to, used + name_size)
             used = put_uint(place, to, used)
-            at = bounds[row]
-            stop = bounds[row + 1]
             while at < stop:
                 to[used] = raw[at]
                 used += 1

@@ -100,7 +100,13 @@ cdef Py_ssize_t put_key(
 cdef Py_ssize_t put_part(
     Source data, u64 span, Target to, Py_ssize_t used, Py_ssize_t* found) noexcept
 
-@cython.locals(space_id=u64, transaction=Py_ssize_t, missing=u64, to=Target,
+@cython.locals(i=Py_ssize_t, j=Py_ssize_t)
+cdef bint has_twice(const u64[::1] fields) noexcept
+
+@cython.locals(stop=u64)
+cdef bint is_span(u64 span, u64 size) noexcept
+
+@cython.locals(space_id=u64, transaction=Py_ssize_t, missing=u64, to=Target, rows=Py_ssize_t,
                start_of_line=Source, raw=Source, room=Py_ssize_t, head_size=Py_ssize_t,
                size=Py_ssize_t, found="Py_ssize_t[65]", used=Py_ssize_t, made=Py_ssize_t,
                first_token=u64, token=u64, count=Py_ssize_t, row=Py_ssize_t, stop=Py_ssize_t,

@@ -10,7 +10,8 @@ with keys that are not strings or begin with `$`, and strings that are not UTF-8
 gives the text that the ordinary way gives.
 
 No length is believed: nothing is read behind the end that is given, and what does not end there is
-odd.
+odd. A table of the caller's own that is too short, or whose numbers contradict one another, is an
+`IndexError`.
 """
 
 from __future__ import annotations
@@ -368,7 +369,7 @@ def lines(
     A token's rows are one unit: `batch` but for the last. `ends`: takes where each unit that was
     written ends in `out`, and how many tuples are done then; two numbers. Returns how many units,
     all whole: less than there are where one is odd, has a line of more than `limit` bytes, or `out`
-    is full. The last of `found` ends its unit.
+    or `ends` is full. The last of `found` ends its unit.
     """
     to, start_of_line = out, head
     room = len(out)
@@ -376,6 +377,8 @@ def lines(
     owed = [0] * 512
     ended = [0] * 65
     token_at = 1 + label_size
+    if first < 0 or label_size < 0:
+        raise IndexError("lines: numbers beyond their buffers")
     count = len(found)
     used = 0
     made = 0
@@ -410,6 +413,8 @@ def lines(
         used = item(raw, at, size, to, used + 1, form, ended)
         if used < 0 or used - begun > limit or ended[0] != size:
             break
+        if is_last and 2 * made + 2 > len(ends):
+            break
         to[used] = 0x0A
         used += 1
         if is_last:
@@ -421,6 +426,8 @@ def lines(
 
 def is_run(replicas: Table, lsns: Table, count: int) -> bool:
     """Whether these rows are of one replica, and their lsns follow one another."""
+    if count > len(replicas) or count > len(lsns):
+        raise IndexError("is_run: a column is too short")
     row = 1
     while row < count and replicas[row] == replicas[0] and lsns[row] == lsns[row - 1] + 1:
         row += 1
@@ -444,8 +451,12 @@ def gather(
     an lsn lacks to the signature. `found`: takes the tuples, `signatures` that of each one's
     transaction. Returns the row to go on with.
     """
-    space_id, row, missing, made = wanted[0], wanted[1], wanted[2], 0
     count = len(types)
+    if len(wanted) < 3 or min(len(spaces), len(spans), len(lsns)) < count:
+        raise IndexError("gather: a table is too short")
+    space_id, row, missing, made = wanted[0], wanted[1], wanted[2], 0
+    if row < 0:
+        raise IndexError("gather: numbers beyond their buffers")
     owed = [0] * 512
     raw = data
     size = len(data)
@@ -463,8 +474,10 @@ def gather(
                 label = packed_rows.skip_value(raw, at + 1, stop, owed, 0) - at
             elif stop - at < label or is_other(raw, at, first, label):
                 break
-            while ends[transaction] <= row:
+            while transaction < len(ends) and ends[transaction] <= row:
                 transaction += 1
+            if transaction == len(ends) or ends[transaction] > count or made == len(signatures):
+                raise IndexError("gather: a table is too short")
             found.append(data[at:stop])
             signatures[made] = missing + lsns[ends[transaction] - 1]
             made += 1
@@ -521,6 +534,21 @@ def put_part(data: bytes, span: int, to: bytearray, used: int, found: list[int])
     return item(data, span & 0xFFFFFFFF, span >> 32, to, used, STRICT, found)
 
 
+def has_twice(fields: Table) -> bool:
+    """Whether a field is there twice."""
+    for i in range(len(fields)):
+        for j in range(i):
+            if fields[i] == fields[j]:
+                return True
+    return False
+
+
+def is_span(span: int, size: int) -> bool:
+    """Whether a span is in a buffer of that size."""
+    stop = span >> 32
+    return span - (stop << 32) <= stop <= size
+
+
 def changes(
     data: bytes,
     types: Table,
@@ -545,7 +573,14 @@ def changes(
     signature. Returns the transaction to go on with: the first that is odd, has a line of more
     than `limit` bytes, or for which `out` is too short.
     """
+    rows = len(types)
+    if min(len(spaces), len(keys), len(tuples), len(others), len(lsns)) < rows:
+        raise IndexError("changes: a column is too short")
+    if len(wanted) < 3 or len(told) < 4:
+        raise IndexError("changes: a table is too short")
     space_id, transaction, missing = wanted[0], wanted[1], wanted[2]
+    if transaction < 0 or has_twice(fields):
+        raise IndexError("changes: numbers that cannot be")
     to, start_of_line, raw = out, head, data
     room, head_size, size = len(out), len(head), len(data)
     found = [0] * 65
@@ -557,6 +592,8 @@ def changes(
     while transaction < count:
         row = ends[transaction - 1] if transaction else 0
         stop = ends[transaction]
+        if row < 0 or stop < row or stop > rows:
+            raise IndexError("changes: a transaction is not in its block")
         last = stop - 1
         while last >= row and (spaces[last] != space_id or not is_change(types[last])):
             last -= 1
@@ -571,10 +608,10 @@ def changes(
             if kind == UPDATE:
                 ops = span if ops == 0 or span else ops
                 span = 0
+            if not (is_span(key, size) and is_span(span, size) and is_span(ops, size)):
+                break
             whole = (key >> 32) - (key & 0xFFFFFFFF) + (ops >> 32) - (ops & 0xFFFFFFFF)
             whole += 2 * ((span >> 32) - (span & 0xFFFFFFFF))
-            if max(key >> 32, span >> 32, ops >> 32) > size:
-                break
             if 8 * whole + 2 * ROOM + head_size > room - used:
                 break
             line = used
