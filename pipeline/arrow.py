@@ -31,6 +31,13 @@ Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 _TYPE_NAMES: Final = {int(kind): kind.name for kind in RowType}
+
+
+def _type_name(number: int) -> str:
+    return _TYPE_NAMES.get(number, str(number))
+
+
+_NAMES: Final = pa.array([_type_name(number) for number in range(256)], pa.string())
 _RANGES: Final = {"int16": 2**15, "int32": 2**31, "int64": 2**63}
 _MICROSECONDS: Final = 2.0**63 / 1e6
 _CONSTANTS: Final = 8  # more are not kept
@@ -306,6 +313,13 @@ class Taken:
         """What stands at these spans of the buffer; null where a span is 0."""
         return gathered(self.data, spans, pa.binary())
 
+    def size(self) -> pa.Array:
+        """Bytes of key, tuple and operations."""
+        half = np.uint64(32)
+        spans = (self.span(name) for name in ("key", "tuple", "ops"))
+        ends = sum(((one >> half) - (one & np.uint64(2**32 - 1)) for one in spans), np.uint64(0))
+        return pa.array(ends.astype(np.int64))
+
     def header(self) -> pa.Array:
         """The row's first map."""
         starts = self._take(self._group.number("row_offset"))
@@ -322,9 +336,10 @@ class Taken:
 
     def type_name(self) -> pa.Array:
         """The name of the type."""
-        known, at = np.unique(self._take(self._group.number("type")), return_inverse=True)
-        names = [_TYPE_NAMES.get(one, str(one)) for one in known.tolist()]
-        return pa.array(names, pa.string()).take(pa.array(at))
+        types = self._take(self._group.number("type"))
+        if not len(types) or int(types.max()) < len(_NAMES):
+            return _NAMES.take(pa.array(types))
+        return pa.array([_type_name(one) for one in types.tolist()], pa.string())
 
 
 _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {
@@ -348,6 +363,7 @@ _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {
     "index_id": lambda one: one.number("index_id", "index_id", "int32"),
     "time": Taken.time,
     "type_name": Taken.type_name,
+    "size": Taken.size,
     "header": Taken.header,
     "body": Taken.body,
     "key_json": lambda one: one.json("key"),

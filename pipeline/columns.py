@@ -25,6 +25,7 @@ group_id              INT          1: replica-local
 index_id              INT          of an update or delete that found nothing by that index
 time                  TIMESTAMP    `ts`, to the microsecond; null where none can hold it
 type_name             STRING       `INSERT` …; the number where it has no name
+size                  BIGINT       bytes of key, tuple and ops
 header, body          BINARY       the row's two MsgPack maps: nothing is ever lost
 key_json, tuple_json  STRING       the same as JSON (`wal.render` says how)
 ops_json              STRING
@@ -69,6 +70,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "index_id": "INT",
     "time": "TIMESTAMP",
     "type_name": "STRING",
+    "size": "BIGINT",
     "header": "BINARY",
     "body": "BINARY",
     "key_json": "STRING",

@@ -18,6 +18,7 @@ from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import carrying
+from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,21 +200,19 @@ def stats(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
     """
     from pyspark.sql import functions as sql
 
-    columns = ["kind", "space_id", "type_name", "lsn", "ts", "key", "tuple", "ops"]
+    columns = ["kind", "space_id", "type", "lsn", "ts", "key", "size"]
     rows = scan(spark, *paths, columns=columns, **options)
-    sizes = [
-        sql.coalesce(sql.length(sql.col(name)), sql.lit(0)) for name in ("key", "tuple", "ops")
-    ]
-    return (
-        rows.groupBy("kind", "space_id", "type_name")
-        .agg(
-            sql.count("*").alias("rows"),
-            sql.sum(sizes[0] + sizes[1] + sizes[2]).alias("bytes"),
-            sql.approx_count_distinct("key").alias("keys"),
-            sql.min("lsn").alias("first_lsn"),
-            sql.max("lsn").alias("last_lsn"),
-            sql.min("ts").alias("first_ts"),
-            sql.max("ts").alias("last_ts"),
-        )
-        .orderBy("kind", "space_id", "type_name")
+    counted = rows.groupBy("kind", "space_id", "type").agg(
+        sql.count("*").alias("rows"),
+        sql.sum(sql.coalesce("size", sql.lit(0))).alias("bytes"),
+        sql.approx_count_distinct("key").alias("keys"),
+        sql.min("lsn").alias("first_lsn"),
+        sql.max("lsn").alias("last_lsn"),
+        sql.min("ts").alias("first_ts"),
+        sql.max("ts").alias("last_ts"),
     )
+    name = sql.col("type").cast("string")
+    for kind in RowType:
+        name = sql.when(sql.col("type") == int(kind), kind.name).otherwise(name)
+    named = counted.withColumn("type", name).withColumnRenamed("type", "type_name")
+    return named.orderBy("kind", "space_id", "type_name")

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from samples import sample
 from support import cells as oracle
+from typer.testing import CliRunner
 
 import logweir
 from logweir import errors, pipeline
@@ -21,6 +22,7 @@ from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.onefile import write_file
 from logweir.pipeline.options import ScanOptions, list_text
 from logweir.pipeline.typedrows import columns_of, definition_text, space_of_text
+from logweir.tools.cli.main import app
 
 FRONT = ["op", "replica_id", "lsn", "time"]
 
@@ -196,3 +198,27 @@ def test_nothing_is_left_of_a_file_that_could_not_be_made(folder: Path, tmp_path
     with pytest.raises(errors.ConfigError, match="there already"):
         write_file(tmp_path / "o.csv", pipeline.batches(folder, space="goods"))
     assert (tmp_path / "o.csv").read_text() == "mine"
+
+
+def test_the_command_exports_one_space(folder: Path, tmp_path: Path) -> None:
+    """Rows and size are told; what is wrong has its exit code and leaves nothing."""
+    to = tmp_path / "goods.jsonl"
+    arguments = ["export", str(folder), "--space", "goods", "--columns", "lsn,id", "-o", str(to)]
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"to": str(to), "rows": 6, "size": to.stat().st_size}
+    every = [json.loads(line) for line in to.read_text().splitlines()]
+    assert [sorted(row) for row in every] == [["id", "lsn"]] * 6
+    to.unlink()
+    last = every[-1]["lsn"]
+    some = CliRunner().invoke(app, [*arguments, "--from", f"{{1: {last - 1}}}", "--to", "{1: 99}"])
+    assert some.stdout == f"{to}: 1 rows, {to.stat().st_size} B\n"
+    assert json.loads(to.read_text()) == every[-1]
+    for more, code in (
+        ([], 2),  # it is there
+        (["--from", "9"], 2),
+        (["-o", str(tmp_path / "o.csv"), "--space", "nothing"], 1),
+        (["-o", str(tmp_path / "o.csv"), "--columns", "nothing"], 2),
+    ):
+        assert CliRunner().invoke(app, [*arguments, *more]).exit_code == code, more
+    assert list(tmp_path.iterdir()) == [to]

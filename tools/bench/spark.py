@@ -21,7 +21,7 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,11 +30,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logweir import pipeline
 from logweir.pipeline.jobs.checks import check_blocks
+from logweir.pipeline.jobs.spaces import resolved
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
 from logweir.recovery.logscan import scan_log
 from logweir.store import open as open_log
-from logweir.tools.bench.harness import Case, compare
+from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.scan import make_log
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
@@ -42,7 +43,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import file_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Figure", "cpu_seconds", "measure_spark"]
 
@@ -240,7 +241,10 @@ def _eightfold(log: Path, folder: Path) -> tuple[Path, int]:
 
 
 def _noop(spark: SparkSession, *paths: str | Path, **options: Any) -> None:
-    frame = pipeline.scan(spark, *paths, **options)
+    _into_noop(pipeline.scan(spark, *paths, **options))
+
+
+def _into_noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -263,7 +267,7 @@ def measure_spark(
     step = log.stat().st_size
     spark = pipeline.session(master)
     try:
-        yield from _scans(spark, folder, archive, rounds)
+        yield from _scans(spark, store, folder, archive, rounds)
         yield from _compaction(spark, store, folder, rounds)
         yield from _splits(spark, folder, log, archive, rounds)
         two = _walls(spark, archive, step, rounds)
@@ -288,39 +292,80 @@ def _walls(spark: SparkSession, archive: list[str], step: int, rounds: int) -> l
     return [_wall(lambda: _noop(spark, *archive, split_bytes=step)) for _ in range(rounds + 1)][1:]
 
 
-def _scans(spark: SparkSession, folder: Path, archive: list[str], rounds: int) -> Iterator[Figure]:
+def _scans(
+    spark: SparkSession, store: Path, folder: Path, archive: list[str], rounds: int
+) -> Iterator[Figure]:
+    size = sum(path.stat().st_size for path in (folder / "archive").rglob("*.xlog")) / _MB
+    yield Figure("logs of the archive", [size], "MB")
+    few = {"columns": ["type", "lsn", "space_id"]}
+    found = yield from _compared(spark, folder / "raw", "scan", archive, rounds, 0.4, few=few)
+    yield Figure("three columns to all of Parquet", found["few"].ratios, least=0.8)
+    text = resolved(ScanOptions(paths=(str(store),), space="rows")).space
+    yield from _compared(spark, folder / "typed", "typed changes", archive, rounds, 0.5, space=text)
+    yield from _batches(store, folder / "typed" / "parquet", text, rounds)
+
+
+def _compared(
+    spark: SparkSession,
+    folder: Path,
+    name: str,
+    archive: list[str],
+    rounds: int,
+    least: float,
+    *,
+    few: dict[str, Any] | None = None,
+    **options: Any,
+) -> Generator[Figure, None, dict[str, Result]]:
+    """A scan next to the same rows as Parquet and JSON lines. `few`: options of another scan."""
     parquet, lines = str(folder / "parquet"), str(folder / "json")
-    frame = pipeline.scan(spark, *archive)
+    frame = pipeline.scan(spark, *archive, **options)
     frame.write.parquet(parquet)
     frame.write.json(lines)
     count = spark.read.parquet(parquet).count()
-    size = sum(path.stat().st_size for path in (folder / "archive").rglob("*.xlog")) / _MB
-    yield Figure("rows of the archive", [count / _MB], "million")
-    yield Figure("logs of the archive", [size], "MB")
-    narrow = ["type", "lsn", "space_id"]
+    yield Figure(f"{name}, rows", [count / _MB], "million")
 
-    def peer(read: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: read().write.format("noop").mode("overwrite").save()
+    def peer(read: Callable[[], DataFrame]) -> Callable[[], None]:
+        return lambda: _into_noop(read())
 
     cases: dict[str, Callable[[], None]] = {
         "Parquet": peer(lambda: spark.read.parquet(parquet)),
         "JSON lines": peer(lambda: spark.read.schema(frame.schema).json(lines)),
-        "all": lambda: _noop(spark, *archive),
-        "three": lambda: _noop(spark, *archive, columns=narrow),
+        "all": lambda: _noop(spark, *archive, **options),
     }
+    if few is not None:
+        cases["few"] = lambda: _noop(spark, *archive, **few)
     for run in cases.values():
         run()  # warm
     listed = [Case(name, partial(_spent, run), count) for name, run in cases.items()]
     found = {one.name: one for one in compare(listed, rounds=rounds)}
-    ours, peers = found["all"].rates, found["JSON lines"].rates
-    for name, one in found.items():
+    labels = {"all": "all columns", "few": "three columns"}
+    for case, one in found.items():
         millions = [rate / _MB for rate in one.rates]
-        label = {"all": "scan of all columns", "three": "scan of three columns"}.get(name, name)
-        yield Figure(label, millions, "million rows per CPU s")
-    yield Figure("scan to Parquet", found["all"].ratios, least=0.4)
-    ratios = [mine / other for mine, other in zip(ours, peers, strict=True)]
-    yield Figure("scan to JSON lines", ratios, least=2.5)
-    yield Figure("three columns to all of Parquet", found["three"].ratios, least=0.8)
+        yield Figure(f"{name}, {labels.get(case, case)}", millions, "million rows per CPU s")
+    yield Figure(f"{name} to Parquet", found["all"].ratios, least=least)
+    pairs = zip(found["all"].rates, found["JSON lines"].rates, strict=True)
+    yield Figure(f"{name} to JSON lines", [mine / other for mine, other in pairs], least=2.5)
+    return found
+
+
+def _batches(store: Path, parquet: Path, space: str, rounds: int) -> Iterator[Figure]:
+    """Typed changes in this process, next to pyarrow's reader of the same columns."""
+    from pyarrow import dataset
+
+    def ours() -> int:
+        return sum(batch.num_rows for batch in pipeline.batches(store, space=space))
+
+    def peer() -> int:
+        rows = dataset.dataset(parquet, format="parquet").scanner(use_threads=False)
+        return sum(batch.num_rows for batch in rows.to_batches())
+
+    counts = [ours(), peer()]
+    rates = [
+        [count / _spent(run) for run, count in zip((ours, peer), counts, strict=True)]
+        for _ in range(rounds)
+    ]
+    yield Figure("typed batches", [own / _MB for own, _ in rates], "million rows per CPU s")
+    yield Figure("typed batches to pyarrow's Parquet", [a / b for a, b in rates], least=0.5)
 
 
 def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> Iterator[Figure]:
@@ -335,6 +380,15 @@ def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> 
     pairs = [(_spent(run), _spent(lambda: _noop(spark, store))) for _ in range(rounds)]
     yield Figure("compaction", [whole for whole, _ in pairs], "CPU s")
     yield Figure("compaction in scans", [whole / scan for whole, scan in pairs], most=4)
+    for name, job, most in (
+        ("state", lambda: pipeline.state(spark, store), 3.0),
+        ("stats", lambda: pipeline.stats(spark, store), 0.6),
+    ):
+        pairs = [
+            (_spent(lambda job=job: _into_noop(job())), _spent(lambda: _noop(spark, store)))  # type: ignore[misc]
+            for _ in range(rounds + 1)
+        ][1:]
+        yield Figure(f"{name} in scans", [whole / scan for whole, scan in pairs], most=most)
 
 
 def _splits(
