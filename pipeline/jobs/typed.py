@@ -125,15 +125,6 @@ class TypedColumns:
         """The columns of tuples (MsgPack); null where there is none. Raises `DecodeError`."""
         return self.of_spans(*placed(tuples))
 
-    def of_keys(
-        self, keys: Iterable[bytes | None], tuples: Iterable[bytes | None]
-    ) -> list[pa.Array]:
-        """The columns of rows of a log: of the tuple, or with the fields of the key only."""
-        data, spans = placed(tuples)
-        more, key_spans = placed(keys)
-        moved = np.uint64(len(data) << 32 | len(data))
-        return self.of_spans(data + more, spans, np.where(key_spans, key_spans + moved, key_spans))
-
     def of_spans(
         self,
         data: bytes,

@@ -52,7 +52,7 @@ def keyed(space: SpaceDef, key: bytes) -> list[Value]:
 def of_keys(
     typed: TypedColumns, keys: Iterable[bytes | None], tuples: Iterable[bytes | None]
 ) -> list[pa.Array]:
-    """`TypedColumns.of_keys`."""
+    """The columns of rows of a log: of the tuple, or with the fields of the key only."""
     rows = [
         unpack(data) if data is not None else None if key is None else keyed(typed.space, key)
         for key, data in zip(keys, tuples, strict=True)
