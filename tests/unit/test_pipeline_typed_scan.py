@@ -200,10 +200,10 @@ def test_nothing_is_left_of_a_file_that_could_not_be_made(folder: Path, tmp_path
     assert (tmp_path / "o.csv").read_text() == "mine"
 
 
-def test_the_command_exports_one_space(folder: Path, tmp_path: Path) -> None:
+def test_the_command_writes_the_changes_of_one_space(folder: Path, tmp_path: Path) -> None:
     """Rows and size are told; what is wrong has its exit code and leaves nothing."""
     to = tmp_path / "goods.jsonl"
-    arguments = ["export", str(folder), "--space", "goods", "--columns", "lsn,id", "-o", str(to)]
+    arguments = ["changes", str(folder), "--space", "goods", "--columns", "lsn,id", "-o", str(to)]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"to": str(to), "rows": 6, "size": to.stat().st_size}
