@@ -18,33 +18,27 @@ checksum, which a stored value that holds a whole block would deceive; `none` do
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from logweir.errors import ConfigError, CorruptFile, WalError
-from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
 from logweir.store.engine.settling import judged, may_wait
-from logweir.wal import kernel
-from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
-from logweir.wal.filesystem import FileSystem, ReadFile, explain
+from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.meta import FileKind
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.settled import ALL_SETTLED, Settled
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
+from logweir.wal.walk import walk_blocks
 
-__all__ = ["Plan", "Range", "Source", "Split", "Walked", "plan", "space_ids", "walk_blocks"]
-
-_WALK_BLOCKS = 16_384
+__all__ = ["Plan", "Range", "Source", "Split", "plan", "space_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,53 +324,6 @@ def _names(folder: _Folder) -> SpaceNames:
 
 
 # --- ranges ---------------------------------------------------------------------------------------
-
-
-class Walked(NamedTuple):
-    """Some blocks, one behind the other. `at`: where `window` begins in the file; `table`: as
-    `wal.kernel.walk` wrote it, with offsets in the window; `blocks`: how many."""
-
-    at: int
-    window: bytes
-    table: array[int]
-    blocks: int
-
-    def column(self, number: int) -> memoryview:
-        """One column of the table: offset, payload bytes, checksum, 1 if compressed."""
-        start = number * _WALK_BLOCKS
-        return memoryview(self.table)[start : start + self.blocks]
-
-    @property
-    def end(self) -> int:
-        """Where the last block ends in the file."""
-        return self.at + self.table[self.blocks]
-
-
-def walk_blocks(file: ReadFile, start: int, end: int, *, whole: bool = False) -> Iterator[Walked]:
-    """The headers of the blocks that begin from `start` on and before `end`, a window at a time.
-
-    No payload is looked at. `whole`: only blocks whose payload stands in the window too. Stops
-    before what is no header as Tarantool writes it, and before a block that passes the file's end.
-    What is yielded is used again by the next step.
-    """
-    table = array("Q", bytes(8 * 4 * _WALK_BLOCKS))
-    at, size, want = start, file.size(), PIPELINE_WINDOW_BYTES
-    while at < end:
-        window = file.read(min(want, size - at), at)
-        count = kernel.walk(window, table, _WALK_BLOCKS)
-        count = bisect_left(table, end - at, 0, count)
-        if whole and count and table[count] > len(window):
-            count -= 1
-            if not count:
-                want = FIXHEADER_BYTES + table[_WALK_BLOCKS]
-                if want <= len(window) or want > min(size - at, BLOCK_RAW_BYTES):
-                    return
-                continue
-        if not count:
-            return
-        yield Walked(at, window, table, count)
-        at += table[count]
-        want = PIPELINE_WINDOW_BYTES
 
 
 def _cut(source: Source, options: ScanOptions) -> list[Range]:

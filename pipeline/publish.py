@@ -29,7 +29,6 @@ import numpy as np
 from logweir.errors import ChainGap, ConfigError, CorruptBlock, DecodeError, WalError
 from logweir.limits import COMPRESS_THRESHOLD_BYTES
 from logweir.pipeline.parts import Part, SinkLayout
-from logweir.pipeline.plan import walk_blocks
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress, encode_block
 from logweir.wal.columns import RowColumns, encode_columns
 from logweir.wal.crc32c import checksum
@@ -50,6 +49,7 @@ from logweir.wal.newfile import create_file
 from logweir.wal.reader import WalReader
 from logweir.wal.replacing import finish_replacing, replacing
 from logweir.wal.vclock import VClock
+from logweir.wal.walk import walk_blocks
 from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
 __all__ = ["BATCH_KEY", "STAGE", "Target", "part_rows", "publish", "remove_stale_stages"]

@@ -30,7 +30,7 @@ from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.arrow import BatchBuilder, Group, Place
 from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Range, Source, Split, Walked, walk_blocks
+from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.plan import plan as make_plan
 from logweir.pipeline.storage import CutFileSystem, open_storage
 from logweir.recovery.chain import foreign_tail, is_bad_tail
@@ -43,6 +43,7 @@ from logweir.wal.lease import leased
 from logweir.wal.reader import WalReader
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
+from logweir.wal.walk import Walked, walk_blocks
 from logweir.wal.xrow import FLAG_COMMIT
 
 __all__ = ["batches", "groups", "scan"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
 from logweir.pipeline.options import ScanOptions, absolute
-from logweir.pipeline.plan import Plan, Range, Source, plan, walk_blocks
+from logweir.pipeline.plan import Plan, Range, Source, plan
 from logweir.pipeline.storage import open_storage
 from logweir.recovery.examine import examine
 from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
@@ -28,6 +28,7 @@ from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress
 from logweir.wal.crc32c import checksum
 from logweir.wal.directory import LogFile
 from logweir.wal.lease import leased
+from logweir.wal.walk import walk_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,20 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from logweir.errors import RequestError, WalError
+from logweir.errors import DecodeError, LimitExceeded, RequestError, WalError
 from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
 from logweir.store.engine.update import apply_update
 from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.schema import Schema
+from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
-from logweir.wal.reader import WalReader
+from logweir.wal.reader import Block, WalReader
 from logweir.wal.settled import Settled, Span
 from logweir.wal.vclock import VClock
+from logweir.wal.walk import walk_blocks
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
 __all__ = ["Judge", "Settlement", "judge_at", "judged", "may_wait"]
@@ -176,11 +178,31 @@ def may_wait(path: Path, filesystem: FileSystem) -> bool:
                 if item.columns.space_id[-1] > SystemSpace.SPACE:
                     break
     logs = index.xlogs_after(index.snaps[-1].vclock) if index.snaps else index.xlogs
-    for log in logs:
-        with WalReader(log.path, filesystem=filesystem, skip_damage=True) as reader:
-            if any(_SAYS in item.data for item in reader.blocks() if not isinstance(item, Damage)):
-                return True
-    return False
+    return any(_is_said(log.path, filesystem) for log in logs)
+
+
+def _is_said(path: Path, filesystem: FileSystem) -> bool:
+    """Whether a block of a log may say it. Of blocks whose headers are in order only the bytes are
+    searched: whoever reads the rows looks at the rest; the reader has what comes behind them."""
+    with (
+        WalReader(path, filesystem=filesystem, skip_damage=True) as reader,
+        contextlib.closing(filesystem.open_read(path)) as file,
+    ):
+        at = reader.first_block
+        try:
+            for walked in walk_blocks(file, at, file.size(), whole=True):
+                window = memoryview(walked.window)
+                if _SAYS in walked.window:
+                    return True
+                columns = (walked.column(number) for number in (0, 1, 3))
+                for offset, size, packed in zip(*columns, strict=True):
+                    start = offset + FIXHEADER_BYTES
+                    if packed and _SAYS in decompress(window[start : start + size]):
+                        return True
+                at = walked.end
+        except (DecodeError, LimitExceeded):
+            pass  # the reader says which block it is, and goes on behind it
+        return any(_SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
 
 
 def _walk(

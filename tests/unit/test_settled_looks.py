@@ -1,0 +1,64 @@
+"""Whether something says that a space is synchronous: every place of a log is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.logs import insert, write_log
+
+from logweir.store.engine.settling import may_wait
+from logweir.wal.block import FIXHEADER_BYTES
+from logweir.wal.damage import Damage
+from logweir.wal.filesystem import OS
+from logweir.wal.reader import WalReader
+
+SAYS = {"is_sync": True}
+PLAIN = [insert(600, [1, "x"])]
+LARGE = [insert(600, [2, "text " * 2000])]
+
+
+def definition(room: int) -> list[tuple[int, bytes]]:
+    """A row that says it, in a block that is packed where there is `room` to be saved."""
+    return [insert(280, [700, 1, "s", "memtx", 0, SAYS, "filler " * room])]
+
+
+def _whole(log: Path) -> None:
+    pass
+
+
+def _flip(log: Path, at: int) -> None:
+    data = bytearray(log.read_bytes())
+    data[at] ^= 1
+    log.write_bytes(data)
+
+
+def _offsets(log: Path) -> list[int]:
+    with WalReader(log) as reader:
+        return [block.offset for block in reader.blocks() if not isinstance(block, Damage)]
+
+
+def _header(log: Path) -> None:
+    _flip(log, _offsets(log)[1] + 1)
+
+
+def _payload(log: Path) -> None:
+    _flip(log, _offsets(log)[1] + FIXHEADER_BYTES + 20)
+
+
+@pytest.mark.parametrize("harm", [_whole, _header, _payload])
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("room", [0, 2000])
+def test_each_place_of_a_log_is_looked_at(
+    room: int, close: bool, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """In plain and packed blocks, in front of an end or none, and behind a damaged block."""
+    said = [PLAIN, LARGE, PLAIN, definition(room)]
+    for name, blocks, wanted in (("not", [PLAIN, LARGE, PLAIN], False), ("said", said, True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_log(folder, blocks, close=close)
+        (log,) = folder.glob("*.xlog")
+        harm(log)
+        assert may_wait(folder, OS) is wanted

@@ -1,0 +1,64 @@
+"""The headers of many blocks at once, a window of the file at a time; no payload is looked at."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
+from logweir.wal import kernel
+from logweir.wal.block import FIXHEADER_BYTES
+from logweir.wal.filesystem import ReadFile
+
+__all__ = ["Walked", "walk_blocks"]
+
+_WALK_BLOCKS: Final = 16_384
+
+
+class Walked(NamedTuple):
+    """Some blocks, one behind the other. `at`: where `window` begins in the file; `table`: as
+    `wal.kernel.walk` wrote it, with offsets in the window; `blocks`: how many."""
+
+    at: int
+    window: bytes
+    table: array[int]
+    blocks: int
+
+    def column(self, number: int) -> memoryview:
+        """One column of the table: offset, payload bytes, checksum, 1 if compressed."""
+        start = number * _WALK_BLOCKS
+        return memoryview(self.table)[start : start + self.blocks]
+
+    @property
+    def end(self) -> int:
+        """Where the last block ends in the file."""
+        return self.at + self.table[self.blocks]
+
+
+def walk_blocks(file: ReadFile, start: int, end: int, *, whole: bool = False) -> Iterator[Walked]:
+    """The headers of the blocks that begin from `start` on and before `end`, a window at a time.
+
+    No payload is looked at. `whole`: only blocks whose payload stands in the window too. Stops
+    before what is no header as Tarantool writes it, and before a block that passes the file's end.
+    What is yielded is used again by the next step.
+    """
+    table = array("Q", bytes(8 * 4 * _WALK_BLOCKS))
+    at, size, want = start, file.size(), PIPELINE_WINDOW_BYTES
+    while at < end:
+        window = file.read(min(want, size - at), at)
+        count = kernel.walk(window, table, _WALK_BLOCKS)
+        count = bisect_left(table, end - at, 0, count)
+        if whole and count and table[count] > len(window):
+            count -= 1
+            if not count:
+                want = FIXHEADER_BYTES + table[_WALK_BLOCKS]
+                if want <= len(window) or want > min(size - at, BLOCK_RAW_BYTES):
+                    return
+                continue
+        if not count:
+            return
+        yield Walked(at, window, table, count)
+        at += table[count]
+        want = PIPELINE_WINDOW_BYTES
