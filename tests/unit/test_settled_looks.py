@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from support.logs import insert, write_log
@@ -20,8 +21,9 @@ LARGE = [insert(600, [2, "text " * 2000])]
 
 
 def definition(room: int) -> list[tuple[int, bytes]]:
-    """A row that says it, in a block that is packed where there is `room` to be saved."""
-    return [insert(280, [700, 1, "s", "memtx", 0, SAYS, "filler " * room])]
+    """A row that says it, in a block that is packed, letter by letter, where it is large."""
+    letters = "".join(Random(1).choices("is_sync", k=room))
+    return [insert(280, [700, 1, letters.replace("is", "si"), "memtx", 0, SAYS])]
 
 
 def _whole(log: Path) -> None:
@@ -49,7 +51,7 @@ def _payload(log: Path) -> None:
 
 @pytest.mark.parametrize("harm", [_whole, _header, _payload])
 @pytest.mark.parametrize("close", [True, False])
-@pytest.mark.parametrize("room", [0, 2000])
+@pytest.mark.parametrize("room", [0, 20000])
 def test_each_place_of_a_log_is_looked_at(
     room: int, close: bool, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -60,5 +62,6 @@ def test_each_place_of_a_log_is_looked_at(
         folder.mkdir()
         write_log(folder, blocks, close=close)
         (log,) = folder.glob("*.xlog")
+        assert (b"is_sync" in log.read_bytes()) is (wanted and not room)
         harm(log)
         assert may_wait(folder, OS) is wanted
