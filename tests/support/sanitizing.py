@@ -106,12 +106,12 @@ def built(folder: Path, kernels: Mapping[str, Path]) -> dict[str, str]:
                 text = text.replace(large, small)
             more = ["-include", str(folder / "scarce.h")]
         last = name.rpartition(".")[2]
+        (folder / f"{last}{source.suffix}").write_text(text)  # beside what it becomes
         translated = folder / f"{last}.c"
         ready = ROOT / "build" / "cython" / source.relative_to(ROOT).with_suffix(".c")
         if not more and ready.exists() and _is_of_setup(name, source):
             shutil.copyfile(ready, translated)
         else:
-            (folder / f"{last}{source.suffix}").write_text(text)
             translate(folder, f"{last}{source.suffix}", "-I", "types", "--module-name", name)
         compile_extension(translated, more)
     return made
